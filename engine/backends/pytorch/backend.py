@@ -29,8 +29,7 @@ from .formats import (
     python_program,
 )
 from .instance import PyTorchInstance, PyTorchStreamInstance
-from .program import Program, Runner, Settings, TensorNames, error_types
-from .tensors import OutputCheck, check_datatype
+from .program import OutputCheck, Program, Runner, Settings, TensorNames, check_datatype, error_types
 
 _log = logging.getLogger(__name__)
 

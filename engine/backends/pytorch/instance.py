@@ -15,8 +15,7 @@ from ...gpu.graphs import CapturedGraph, GraphShape, capture_each
 from ...gpu.pipeline import Compute, Pipeline
 from ...gpu.torch_device import TorchDevice, TorchStream
 from ..framework import DeviceBatch, ModelTensors, PipelineInstance, ThreadInstance
-from .program import Runner, error_types, execute_error
-from .tensors import OutputCheck, to_torch
+from .program import OutputCheck, Runner, error_types, execute_error, to_torch
 
 
 class PyTorchInstance(ThreadInstance):

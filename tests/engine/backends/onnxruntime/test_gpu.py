@@ -20,7 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from trireme.engine.backends.interface import InstanceSpec, ModelInstance, StreamInstance
 from trireme.engine.backends.onnxruntime import OnnxRuntimeBackend
-from trireme.engine.backends.onnxruntime.instance import OnnxRuntimeGpuInstance
+from trireme.engine.backends.onnxruntime.backend import OnnxRuntimeGpuInstance
 from trireme.engine.backends.services import Services
 from trireme.engine.clock import SystemClock
 from trireme.engine.config import model_config

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from google.protobuf import text_format
 
+from trireme.engine.backends import tensorflow
 from trireme.engine.backends.interface import InstanceSpec, ModelFiles
-from trireme.engine.backends.tensorflow import TensorFlowBackend, backend
-from trireme.engine.backends.tensorflow.backend import Settings, import_tensorflow
+from trireme.engine.backends.tensorflow import Settings, import_tensorflow
 from trireme.engine.config import model_config
 from trireme.engine.config.model import ModelConfig
 from trireme.engine.config.schema import ModelConfigMessage
@@ -36,7 +36,7 @@ def two_devices(tf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Settings, "session_config", session_config)
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda _kind: ["one", "two"])
-    monkeypatch.setattr(backend, "device_name", lambda spec: f"/device:CPU:{spec.gpu}")
+    monkeypatch.setattr(tensorflow, "device_name", lambda spec: f"/device:CPU:{spec.gpu}")
 
 
 def config(platform: str, groups: str = ON_TWO) -> ModelConfig:
@@ -93,7 +93,7 @@ def products_computed_on(tf: Any, loaded: Any) -> set[str]:
 def test_each_instance_computes_on_its_device(tf: Any, tmp_path: Path, write: Any, platform: str, name: str) -> None:
     (tmp_path / "1").mkdir()
     write(tf, tmp_path / "1" / name)
-    model = TensorFlowBackend({}).load(config(platform), ModelFiles(tmp_path, 1))
+    model = tensorflow.TensorFlowBackend({}).load(config(platform), ModelFiles(tmp_path, 1))
     for gpu in (0, 1):
         instance = model.create_instance(InstanceSpec(f"m_{gpu}", "KIND_GPU", gpu))
         assert products_computed_on(tf, instance._graph) == {f"CPU:{gpu}"}
@@ -106,7 +106,7 @@ def test_a_gpu_that_tensorflow_does_not_find_is_refused(tf: Any, tmp_path: Path)
     write_frozen_graph(tf, tmp_path / "1" / "model.graphdef")
     groups = "instance_group { name: 'm' kind: KIND_GPU count: 1 gpus: 2 }"
     with pytest.raises(InvalidArgumentError, match=r"instance 'm_0' is to run on GPU 2, and TensorFlow .* finds 2$"):
-        TensorFlowBackend({}).load(config("tensorflow_graphdef", groups), ModelFiles(tmp_path, 1))
+        tensorflow.TensorFlowBackend({}).load(config("tensorflow_graphdef", groups), ModelFiles(tmp_path, 1))
 
 
 @pytest.mark.usefixtures("two_devices")
@@ -114,7 +114,7 @@ def test_the_file_is_that_of_the_gpus_compute_capability(tf: Any, tmp_path: Path
     (tmp_path / "1").mkdir()
     write_frozen_graph(tf, tmp_path / "1" / "model.graphdef")
     groups = ON_TWO + "cc_model_filenames { key: '9.0' value: 'hopper.graphdef' }"
-    model = TensorFlowBackend({}).load(
+    model = tensorflow.TensorFlowBackend({}).load(
         config("tensorflow_graphdef", groups), ModelFiles(tmp_path, 1, {0: "8.0", 1: "9.0"})
     )
     model.create_instance(InstanceSpec("m_0", "KIND_GPU", 0))
@@ -127,4 +127,4 @@ def test_what_is_left_open_goes_to_gpus_if_tensorflow_finds_any(
     tf: Any, monkeypatch: pytest.MonkeyPatch, there: list[str]
 ) -> None:
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda _kind: there)
-    assert TensorFlowBackend({}).uses_gpus() is bool(there)
+    assert tensorflow.TensorFlowBackend({}).uses_gpus() is bool(there)

@@ -12,8 +12,7 @@ import pytest
 from google.protobuf import text_format
 
 from trireme.engine.backends.interface import InstanceSpec
-from trireme.engine.backends.tensorflow import TensorFlowBackend
-from trireme.engine.backends.tensorflow.backend import Settings, import_tensorflow
+from trireme.engine.backends.tensorflow import Settings, TensorFlowBackend, import_tensorflow
 from trireme.engine.config import model_config
 from trireme.engine.config.model import ModelConfig
 from trireme.engine.config.schema import ModelConfigMessage

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trireme.engine.backends.interface import InstanceSpec
-from trireme.engine.backends.tensorrt.signature import Profile, Range, choose
+from trireme.engine.backends.tensorrt.library import Profile, Range, choose
 from trireme.engine.datatypes import FP32
 from trireme.engine.errors import InternalError, TriremeError
 from trireme.engine.tensor import Tensor

@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from ...config.files import path_within
-from ...config.model import ModelConfig
-from ...config.sequence import SequenceBatching, sequence_batching
-from ...datatypes import BF16, BY_NAME, BYTES, DataType
-from ...errors import InternalError, InvalidArgumentError
-from ...plugins import import_package
-from ..framework import FrameworkModel, GraphBackend, ModelTensors, ThreadInstance, find_file
-from ..interface import Completion, InstanceSpec, ModelFiles
-from ..parameters import parse_int
-from ..signature import GraphTensor, Signature, check_model, fed_types
+from ..config.files import path_within
+from ..config.model import ModelConfig
+from ..config.sequence import SequenceBatching, sequence_batching
+from ..datatypes import BF16, BY_NAME, BYTES, DataType
+from ..errors import InternalError, InvalidArgumentError
+from ..plugins import import_package
+from .framework import FrameworkModel, GraphBackend, ModelTensors, ThreadInstance, find_file
+from .interface import Completion, InstanceSpec, ModelFiles
+from .parameters import parse_int
+from .signature import GraphTensor, Signature, check_model, fed_types
 
 _GRAPHDEF = "tensorflow_graphdef"
 _NAMES = {"bool": "BOOL", "half": "FP16", "float16": "FP16", "float32": "FP32", "float64": "FP64", "string": "BYTES"}

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from ...config.model import ModelConfig
-from ...datatypes import BOOL, FP16, FP32, INT8, INT16, INT32, INT64, UINT8, UINT16, UINT32, UINT64
-from ...errors import InternalError, InvalidArgumentError
-from ...plugins import import_package
-from ..framework import FrameworkModel, GraphBackend, ModelTensors, ThreadInstance, find_file
-from ..interface import InstanceSpec, ModelFiles
-from ..signature import GraphTensor, Signature, check_model
+from ..config.model import ModelConfig
+from ..datatypes import BOOL, FP16, FP32, INT8, INT16, INT32, INT64, UINT8, UINT16, UINT32, UINT64
+from ..errors import InternalError, InvalidArgumentError
+from ..plugins import import_package
+from .framework import FrameworkModel, GraphBackend, ModelTensors, ThreadInstance, find_file
+from .interface import InstanceSpec, ModelFiles
+from .signature import GraphTensor, Signature, check_model
 
 _DEFAULT_FILENAME = "model.xml"
 _TIME_DEPENDS_ON_VALUES = frozenset({"Loop", "If", "TensorIterator", "While"})
