@@ -29,7 +29,7 @@ _MAX_TIMEOUT_S = 1e9
 _NOT_METADATA = frozenset((b"te", b"content-type", b"user-agent"))
 
 
-class Refusal(NamedTuple):
+class CallRefusal(NamedTuple):
     """Why no call can be made of a request. `http_status` is 200 where the client is taken to speak gRPC."""
 
     status: Status
@@ -59,7 +59,7 @@ class CallHead:
     accepted_encodings: tuple[str, ...] = ()
     user_agent: str | None = None
     content_type: str = ""
-    refusal: Refusal | None = None
+    refusal: CallRefusal | None = None
 
 
 def parse_head(fields: Sequence[tuple[bytes, bytes]]) -> CallHead:
@@ -72,12 +72,12 @@ def parse_head(fields: Sequence[tuple[bytes, bytes]]) -> CallHead:
     user_agent = values.get(b"user-agent")
     refusal = _refusal(values, encoding)
     if timeout is not None and timeout_s is None:
-        refusal = refusal or Refusal(Status.INTERNAL, f"Invalid grpc-timeout: '{timeout.decode('latin-1')}'")
+        refusal = refusal or CallRefusal(Status.INTERNAL, f"Invalid grpc-timeout: '{timeout.decode('latin-1')}'")
     metadata: MultiDict[str | bytes] = MultiDict()
     try:
         _read_metadata(fields, metadata)
     except binascii.Error:
-        refusal = refusal or Refusal(Status.INTERNAL, "Metadata with a -bin key is not valid base64")
+        refusal = refusal or CallRefusal(Status.INTERNAL, "Metadata with a -bin key is not valid base64")
     return CallHead(
         path=values[b":path"].decode("latin-1"),
         metadata=MultiDictProxy(metadata),
@@ -90,18 +90,18 @@ def parse_head(fields: Sequence[tuple[bytes, bytes]]) -> CallHead:
     )
 
 
-def _refusal(values: dict[bytes, bytes], encoding: str) -> Refusal | None:
+def _refusal(values: dict[bytes, bytes], encoding: str) -> CallRefusal | None:
     if values[b":method"] != b"POST":
-        return Refusal(Status.UNKNOWN, "Bad method header", 405)
+        return CallRefusal(Status.UNKNOWN, "Bad method header", 405)
     content_type = values.get(b"content-type")
     if content_type and _CONTENT_TYPE.match(content_type) is None:
-        return Refusal(Status.UNKNOWN, "Unacceptable content-type header", 415)
+        return CallRefusal(Status.UNKNOWN, "Unacceptable content-type header", 415)
     if b"te" not in values:
-        return Refusal(Status.UNKNOWN, "Missing :te header")
+        return CallRefusal(Status.UNKNOWN, "Missing :te header")
     if b":authority" not in values and b"host" not in values:
-        return Refusal(Status.UNKNOWN, "Missing :authority header")
+        return CallRefusal(Status.UNKNOWN, "Missing :authority header")
     if encoding not in ALGORITHMS:
-        return Refusal(Status.UNIMPLEMENTED, f"Compression algorithm '{encoding}' is not supported")
+        return CallRefusal(Status.UNIMPLEMENTED, f"Compression algorithm '{encoding}' is not supported")
     return None
 
 

@@ -34,7 +34,6 @@ class Expiring(Protocol):
 
     def expire(self) -> None:
         """The deadline has passed."""
-        ...
 
 
 @dataclass(slots=True, eq=False)

@@ -6,9 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from ...engine.datatypes import BYTES
 from ...engine.description import ModelDescription
 from ...engine.errors import InvalidArgumentError
 from ...engine.memory.regions import Regions, RegionSlice
@@ -61,25 +58,27 @@ def read_inputs(request: WireRequest, regions: Regions) -> list[Tensor]:
     return tensors
 
 
-def _pack(contents: WireContents, given: WireInput, request: WireRequest) -> Buffer:
-    """Typed contents as they would be sent raw: at most one field may have elements, the one for the datatype.
+def _pack(contents: WireContents, given: WireInput, request: WireRequest) -> Buffer | InvalidArgumentError:
+    """Typed contents as they would be sent raw; an error unless only the field for the datatype has elements.
 
     Raises:
-        InvalidArgumentError: it is otherwise.
+        UnreadableError: a number is too long.
     """
     datatype = datatype_of(given)
+    where = _where(given, request)
     data: Buffer | None = None
+    error: str | None = None
     for number, kind, datatypes_allowed in FIELDS:
-        if not (contents.element_count if kind == "BYTES" else number in contents.numbers):
+        found = contents.unpack(number, datatype)
+        if found is None or error is not None:
             continue
-        where = _where(given, request)
         if data is not None:
-            raise InvalidArgumentError(f"unexpected explicit tensor data {where}, binary data was already supplied.")
-        if datatype not in datatypes_allowed:
-            raise InvalidArgumentError(
-                f"unexpected explicit tensor data {where} of type '{kind}', expected datatype '{datatype.name}'"
-            )
-        data = contents.elements if datatype is BYTES else contents.numbers[number].view(np.uint8).data
+            error = f"unexpected explicit tensor data {where}, binary data was already supplied."
+        elif datatype not in datatypes_allowed:
+            error = f"unexpected explicit tensor data {where} of type '{kind}', expected datatype '{datatype.name}'"
+        data = found
+    if error is not None:
+        return InvalidArgumentError(error)
     return b"" if data is None else data
 
 
@@ -132,11 +131,7 @@ def unpack_infer_request(request: WireRequest) -> None:
     """
     for given in request.inputs:
         if given.contents is not None:
-            given.contents.unpack(datatype_of(given))
-            try:
-                given.prepared = _pack(given.contents, given, request)
-            except InvalidArgumentError as error:
-                given.prepared = error.with_traceback(None)
+            given.prepared = _pack(given.contents, given, request)
 
 
 def decode_infer(wire: WireRequest, describe: Describe, regions: Regions) -> DecodedGrpcInfer:

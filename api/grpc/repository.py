@@ -23,12 +23,13 @@ Choice = tuple[str, str | memoryview | None]
 
 _REPOSITORY_NAME, _MODEL_NAME, _PARAMETERS = (tag(n, LENGTH) for n in range(1, 4))
 _KEY, _VALUE = tag(1, LENGTH), tag(2, LENGTH)
-_BOOL_PARAM, _INT64_PARAM, _STRING_PARAM, _BYTES_PARAM = (
-    tag(1, VARINT),
-    tag(2, VARINT),
-    tag(3, LENGTH),
-    tag(4, LENGTH),
-)
+_STRING_PARAM, _BYTES_PARAM = tag(3, LENGTH), tag(4, LENGTH)
+_CHOICES = {
+    tag(1, VARINT): "bool_param",
+    tag(2, VARINT): "int64_param",
+    _STRING_PARAM: "string_param",
+    _BYTES_PARAM: "bytes_param",
+}
 _FIELDS_AN_ENTRY = 4  # the entry, its key and its value, and what that holds
 
 
@@ -52,59 +53,44 @@ def read_load_request(message: Buffer) -> WireLoad:
         UnreadableError: it holds none.
         InvalidArgumentError: it has too many fields, or a text is too long.
     """
-    return _Reader(memoryview(message)).read()
+    data = memoryview(message)
+    left = MAX_FIELDS * _FIELDS_AN_ENTRY
 
-
-class _Reader:
-    """Reads one message, and counts its fields, however deep they are: a few bytes may be one."""
-
-    def __init__(self, data: memoryview) -> None:
-        self._data = data
-        self._left = MAX_FIELDS * _FIELDS_AN_ENTRY
-
-    def read(self) -> WireLoad:
-        load = WireLoad()
-        for count, (key, start, stop) in enumerate(self._fields(0, len(self._data))):
-            if count == MAX_FIELDS:
-                raise _too_many()
-            if key == _PARAMETERS:
-                name, choice = self._read_entry(start, stop)
-                load.parameters[name] = choice
-            elif key == _REPOSITORY_NAME:
-                load.repository_name = read_text(self._data, start, stop)
-            elif key == _MODEL_NAME:
-                load.model_name = read_text(self._data, start, stop)
-        return load
-
-    def _fields(self, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-        for found in fields(self._data, at, end):
-            self._left -= 1
-            if self._left < 0:
+    def inside(at: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """Fields, which count however deep they are: a few bytes may be one."""
+        nonlocal left
+        for found in fields(data, at, end):
+            left -= 1
+            if left < 0:
                 raise _too_many()
             yield found
 
-    def _read_entry(self, at: int, end: int) -> tuple[str, Choice]:
-        name = ""
-        choice: Choice = ("", None)
-        for key, start, stop in self._fields(at, end):
-            if key == _KEY:
-                name = read_text(self._data, start, stop)
-            elif key == _VALUE:
-                choice = self._read_choice(start, stop, choice)
-        return name, choice
-
-    def _read_choice(self, at: int, end: int, choice: Choice) -> Choice:
-        """The choice made between `at` and `end`; `choice` if none is."""
-        for key, start, stop in self._fields(at, end):
-            if key == _BYTES_PARAM:
-                choice = ("bytes_param", self._data[start:stop])
-            elif key == _STRING_PARAM:
-                choice = ("string_param", read_text(self._data, start, stop))
-            elif key == _BOOL_PARAM:
-                choice = ("bool_param", None)
-            elif key == _INT64_PARAM:
-                choice = ("int64_param", None)
+    def read_choice(at: int, end: int, choice: Choice) -> Choice:
+        for kind, start, stop in inside(at, end):
+            if kind == _BYTES_PARAM:
+                choice = (_CHOICES[kind], data[start:stop])
+            elif kind in _CHOICES:
+                choice = (_CHOICES[kind], read_text(data, start, stop) if kind == _STRING_PARAM else None)
         return choice
+
+    load = WireLoad()
+    for count, (key, start, stop) in enumerate(inside(0, len(data))):
+        if count == MAX_FIELDS:
+            raise _too_many()
+        if key == _PARAMETERS:
+            name = ""
+            choice: Choice = ("", None)
+            for part, at, end in inside(start, stop):
+                if part == _KEY:
+                    name = read_text(data, at, end)
+                elif part == _VALUE:
+                    choice = read_choice(at, end, choice)
+            load.parameters[name] = choice
+        elif key == _REPOSITORY_NAME:
+            load.repository_name = read_text(data, start, stop)
+        elif key == _MODEL_NAME:
+            load.model_name = read_text(data, start, stop)
+    return load
 
 
 def _too_many() -> InvalidArgumentError:

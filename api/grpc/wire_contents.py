@@ -117,6 +117,7 @@ NUMBERS: Mapping[int, tuple[int, np.dtype]] = {
 """The numeric fields of ``InferTensorContents``: how an element is delimited, and how wide it is. (Any of 64 bits makes
 a bool true.)"""
 
+BYTES_FIELD = 8
 FIELDS: tuple[tuple[int, str, tuple[DataType, ...]], ...] = (
     (1, "BOOL", (BOOL,)),
     (2, "INT32", (INT8, INT16, INT32)),
@@ -125,7 +126,7 @@ FIELDS: tuple[tuple[int, str, tuple[DataType, ...]], ...] = (
     (5, "UINT64", (UINT64,)),
     (6, "FP32", (FP32,)),
     (7, "FP64", (FP64,)),
-    (8, "BYTES", (BYTES,)),
+    (BYTES_FIELD, "BYTES", (BYTES,)),
 )
 """The fields of typed contents in the order in which Triton looks at them: number, its name for the field's type, and
 the datatypes that the field may hold."""
@@ -141,17 +142,14 @@ class WireContents:
     Attributes:
         packed: what the message holds of each numeric field that has elements, by field number: a view on the message,
             or, if that holds it in several parts, the parts put together.
-        numbers: the same unpacked: one-dimensional, as wide as the tensor's datatype, unsigned or bools. What its
-            datatype does not allow is unpacked in order to be checked, and not worth having.
         elements: ``bytes_contents``, each with its length in front.
         element_count: how many those are.
     """
 
-    __slots__ = ("element_count", "elements", "numbers", "packed")
+    __slots__ = ("element_count", "elements", "packed")
 
     def __init__(self) -> None:
         self.packed: dict[int, memoryview | bytearray] = {}
-        self.numbers: dict[int, np.ndarray] = {}
         self.elements = bytearray()
         self.element_count = 0
 
@@ -172,7 +170,7 @@ class WireContents:
         self.elements += data
 
     def unpacked_bytes(self, datatype: DataType) -> int:
-        """What `numbers` will take that is not in the message. Takes time: looks at all numbers.
+        """What unpacking will take that is not in the message. Takes time: looks at all numbers.
 
         Args:
             datatype: of the tensor.
@@ -183,21 +181,19 @@ class WireContents:
             if NUMBERS[number][0] == VARINT
         )
 
-    def unpack(self, datatype: DataType) -> None:
-        """Fill `numbers`.
-
-        Args:
-            datatype: of the tensor.
+    def unpack(self, number: int, datatype: DataType) -> Buffer | None:
+        """What a field holds, as it would be sent raw: views on the message where that has it so; None for nothing.
+        Numbers that the datatype does not allow are unpacked in order to be checked, and not worth having.
 
         Raises:
             UnreadableError: a number is too long.
         """
-        for number, data in self.packed.items():
-            wire_type, dtype = NUMBERS[number]
-            if wire_type == VARINT:
-                self.numbers[number] = unpack_varints(data, _dtype(number, datatype))
-            else:
-                self.numbers[number] = np.frombuffer(data, dtype)
+        if number == BYTES_FIELD:
+            return self.elements if self.element_count else None
+        data = self.packed.get(number)
+        if data is None or NUMBERS[number][0] != VARINT:
+            return data
+        return unpack_varints(data, _dtype(number, datatype)).view(np.uint8).data
 
 
 def _dtype(number: int, datatype: DataType) -> np.dtype:

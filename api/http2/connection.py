@@ -91,19 +91,15 @@ class Call(Protocol):
 
     def receive(self, data: bytes, flow_bytes: int, end_stream: bool) -> None:
         """The next part of the request; see `DataReceived`."""
-        ...
 
     def request_ended(self) -> None:
         """The request is complete."""
-        ...
 
     def drained(self) -> None:
         """All that was queued for the stream has been let through by the client's windows."""
-        ...
 
     def cancel(self) -> None:
         """The stream is gone, or the client is."""
-        ...
 
 
 C = TypeVar("C", bound=Call)

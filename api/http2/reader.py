@@ -87,7 +87,6 @@ class FrameSink(Protocol):
             left: bytes of data that the frame still has to come.
             end_stream: the stream's data ends with this piece.
         """
-        ...
 
     def on_headers(self, stream_id: int, block: bytes, end_stream: bool) -> None: ...
 
@@ -95,11 +94,9 @@ class FrameSink(Protocol):
 
     def on_unknown(self) -> None:
         """A frame of unknown type has begun; its payload is skipped."""
-        ...
 
     def on_control(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         """Any other frame, of a known type, with a payload of legal size."""
-        ...
 
 
 class FrameReader:

@@ -10,7 +10,7 @@ from grpclib.metadata import encode_timeout
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trireme.api.grpc.call_head import CallHead, Refusal, parse_head
+from trireme.api.grpc.call_head import CallHead, CallRefusal, parse_head
 
 HEAD = {
     b":method": b"POST",
@@ -22,7 +22,7 @@ HEAD = {
 }
 
 
-BAD_BINARY = Refusal(Status.INTERNAL, "Metadata with a -bin key is not valid base64")
+BAD_BINARY = CallRefusal(Status.INTERNAL, "Metadata with a -bin key is not valid base64")
 
 
 def parse(*extra: tuple[bytes, bytes], without: bytes = b"", **changed: bytes) -> CallHead:
@@ -95,7 +95,7 @@ def test_timeouts(text: bytes, timeout_s: float) -> None:
 @pytest.mark.parametrize("text", [b"", b"5", b"S", b"-1S", b"1s", b".5S", b"1e3S", b"\xb2S", b"1" * 30 + b"S"])
 def test_timeouts_that_are_none(text: bytes) -> None:
     refusal = parse((b"grpc-timeout", text)).refusal
-    assert refusal == Refusal(Status.INTERNAL, f"Invalid grpc-timeout: '{text.decode('latin-1')}'")
+    assert refusal == CallRefusal(Status.INTERNAL, f"Invalid grpc-timeout: '{text.decode('latin-1')}'")
 
 
 @pytest.mark.parametrize(
@@ -109,27 +109,27 @@ def test_content_types_of_grpc(content_type: bytes) -> None:
 @pytest.mark.parametrize(
     ("head", "refusal"),
     [
-        (parse(method=b"GET"), Refusal(Status.UNKNOWN, "Bad method header", 405)),
+        (parse(method=b"GET"), CallRefusal(Status.UNKNOWN, "Bad method header", 405)),
         (
             parse((b"content-type", b"application/json")),
-            Refusal(Status.UNKNOWN, "Unacceptable content-type header", 415),
+            CallRefusal(Status.UNKNOWN, "Unacceptable content-type header", 415),
         ),
         (
             parse((b"content-type", b"application/grpc-web")),
-            Refusal(Status.UNKNOWN, "Unacceptable content-type header", 415),
+            CallRefusal(Status.UNKNOWN, "Unacceptable content-type header", 415),
         ),
-        (parse(without=b"te"), Refusal(Status.UNKNOWN, "Missing :te header")),
-        (parse(without=b":authority"), Refusal(Status.UNKNOWN, "Missing :authority header")),
+        (parse(without=b"te"), CallRefusal(Status.UNKNOWN, "Missing :te header")),
+        (parse(without=b":authority"), CallRefusal(Status.UNKNOWN, "Missing :authority header")),
         (parse((b"host", b"x"), without=b":authority"), None),
         (
             parse((b"grpc-encoding", b"snappy")),
-            Refusal(Status.UNIMPLEMENTED, "Compression algorithm 'snappy' is not supported"),
+            CallRefusal(Status.UNIMPLEMENTED, "Compression algorithm 'snappy' is not supported"),
         ),
         (parse((b"a-bin", b"!!!")), BAD_BINARY),
         (parse((b"a-bin", b"YQ=="), (b"b-bin", b"Y")), BAD_BINARY),
     ],
 )
-def test_refusals(head: CallHead, refusal: Refusal | None) -> None:
+def test_refusals(head: CallHead, refusal: CallRefusal | None) -> None:
     assert head.refusal == refusal
 
 

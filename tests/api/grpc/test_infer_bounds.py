@@ -132,7 +132,7 @@ def test_numbers_that_come_one_by_one_are_no_objects() -> None:
     finally:
         tracemalloc.stop()
     assert contents is not None
-    assert contents.numbers[6].tobytes() == b"\x01\x02\x03\x04" * 50_000
+    assert bytes(contents.packed[6]) == b"\x01\x02\x03\x04" * 50_000
 
 
 # ---- the way of large messages ----
