@@ -224,7 +224,10 @@ def tapped_scheduler(recorder: Recorder, schedulers: list[Door], generations: Ge
                 recorder.record(SchedulerStopped(recorder.now_ns(), self._label))
 
         def attach(self, message: Attach) -> None:
-            name = self._tapped.instances[message.instance] = message.name + self._label.removeprefix(self.name)
+            name = message.name + self._label.removeprefix(self.name)
+            while name in [self._tapped.instances[other] for other in self.instances]:
+                name += "'"  # one that is to go, but has sequences yet, may have the name
+            self._tapped.instances[message.instance] = name
             recorder.record(InstanceAttached(recorder.now_ns(), self._label, name))
             super().attach(message)
 

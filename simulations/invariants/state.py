@@ -171,7 +171,7 @@ class ModelView:
     def device_of(self, instance: str) -> int:
         """The number of the device that an instance is on; 0 where there is none."""
         (group,) = self.config.instance_group
-        number = int(instance.removeprefix(f"{group.name}_").partition("~")[0])
+        number = int(instance.removeprefix(f"{group.name}_").partition("~")[0].rstrip("'"))
         return group.gpus[number // group.count] if group.gpus else 0
 
 
