@@ -356,11 +356,11 @@ class Scheduler(Door[SchedulerMessage]):
         self._dispatcher.isolate(message.isolated, message.seat)
 
     def _dismiss(self) -> None:
-        for instance in self._dispatcher.dismissed:
+        dismissed, self._dispatcher.dismissed = self._dispatcher.dismissed, []
+        for instance in dismissed:
             mailbox = self.instances[instance].mailbox
             self.detach(instance)
             mailbox.send_nowait(Dismissed())
-        self._dispatcher.dismissed.clear()
 
     # For its supervisor.
 

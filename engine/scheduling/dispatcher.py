@@ -261,7 +261,7 @@ class Dispatcher:
             self.core.instance_gone(instance)
 
     def _forget(self, instance: InstanceId) -> None:
-        for instances in (self._spare, self.resting, self._proving, self._parting):
+        for instances in (self._spare, self.resting, self._proving, self._parting, self.dismissed):
             if instance in instances:
                 instances.remove(instance)
 

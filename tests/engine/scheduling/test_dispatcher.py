@@ -222,6 +222,33 @@ def test_an_instance_that_is_gone_is_forgotten_whatever_it_was_doing(gpu, make_j
     over(gpu, 1, [first], 0.010)
 
 
+def test_an_instance_that_dies_before_it_is_dismissed_is_gone(single) -> None:
+    """As when a server has no more time in the turn in which its last batch is over."""
+    single.attach(1)
+    single.leave(1)
+    assert single.dismissed == [1]
+    single.detach(1)
+    assert single.dismissed == []
+
+
+def test_an_instance_leaves_when_its_sequences_are_over(make_job) -> None:
+    class Sequences(DefaultScheduler):
+        binds = True
+
+        def release(self, instance: int) -> bool:
+            return not self.binds
+
+    core = Sequences()
+    dispatcher = Dispatcher(core, stateful=True)
+    dispatcher.attach(1)
+    assert not dispatcher.leave(1, sequences_first=True)
+    dispatcher.next_action(0.0)
+    assert dispatcher.dismissed == []
+    core.binds = False
+    dispatcher.next_action(1.0)
+    assert dispatcher.dismissed == [1]
+
+
 def test_a_core_that_has_failed_is_told_nothing(make_job) -> None:
     class Broken(DefaultScheduler):
         def instance_idle(self, instance: int, spare: bool = False) -> None:
