@@ -224,9 +224,8 @@ def tapped_scheduler(recorder: Recorder, schedulers: list[Door], generations: Ge
                 recorder.record(SchedulerStopped(recorder.now_ns(), self._label))
 
         def attach(self, message: Attach) -> None:
-            name = message.name + self._label.removeprefix(self.name)
-            while name in [self._tapped.instances[other] for other in self.instances]:
-                name += "'"  # one that is to go, but has sequences yet, may have the name
+            names = [self._tapped.instances[other] for other in self.instances]
+            name = _unique(message.name + self._label.removeprefix(self.name), names)
             self._tapped.instances[message.instance] = name
             recorder.record(InstanceAttached(recorder.now_ns(), self._label, name))
             super().attach(message)
@@ -238,6 +237,13 @@ def tapped_scheduler(recorder: Recorder, schedulers: list[Door], generations: Ge
             super().detach(instance)
 
     return TappedScheduler
+
+
+def _unique(name: str, others: Collection[str]) -> str:
+    """A name for a new instance. One that is to go, but still has sequences, may be called like it."""
+    while name in others:
+        name += "'"
+    return name
 
 
 class TappedEnsembleCore(EnsembleCore):
