@@ -191,10 +191,7 @@ class Ensemble(Door[DoorMessage | StepAnswered | RoomMade]):
             self._forget(step.call)
         if self._core.plan.max_inflight_requests and step.call.run.job in self._runs:
             self._moved_s[step.call.run] = self._clock.now_s()
-        if isinstance(outcome, TriremeError):
-            self._core.step_failed(step.call, outcome, final)
-        else:
-            self._core.step_response(step.call, outcome, final)
+        self._core.step_answered(step.call, outcome, final)
 
     # Members.
 
@@ -220,7 +217,7 @@ class Ensemble(Door[DoorMessage | StepAnswered | RoomMade]):
             step.door.send_nowait(Admit(step.job))
         except TriremeError as error:
             self._forget(call)
-            self._core.step_failed(call, error)
+            self._core.step_answered(call, error)
 
     def _forget(self, call: StepCall) -> None:
         self._steps.pop(call, None)

@@ -64,7 +64,7 @@ class Scheduler(Door[SchedulerMessage]):
     Args:
         name: the model's, for people.
         config: the model's, complete. If it is decoupled, each of its answers goes out at once.
-        core: forms batches; a `SequenceCore` if the model is stateful.
+        core: forms batches; a `SequenceBatcher` if the model is stateful.
         limiter: whom instances ask before they execute; None if they need not ask.
         iterative: the model may have a request executed again instead of answering it.
 

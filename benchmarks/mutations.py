@@ -47,7 +47,6 @@ NOT_DECIDING = {
     "engine/scheduling/batch.py": "moves bytes of tensors",
     "engine/scheduling/factory.py": "reads configurations",
     "engine/scheduling/sequence/initial_state.py": "reads configurations and files",
-    "engine/ensemble/agreement.py": "checks configurations",
     "engine/ensemble/plan.py": "reads configurations",
     "actors/cache_access.py": "reaches caches, by threads",
     "actors/executors.py": "threads",

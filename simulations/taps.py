@@ -27,7 +27,8 @@ from ..engine.errors import TriremeError
 from ..engine.job import ExecutionBatch, Job, Outcome, Reply
 from ..engine.repository.source import ModelSource
 from ..engine.request import InferenceRequest, InferenceResponse
-from ..engine.scheduling.core import Action, Dispatch, InstanceId, Reject, SchedulerCore, SequenceCore
+from ..engine.scheduling.core import Action, Dispatch, InstanceId, Reject, SchedulerCore
+from ..engine.scheduling.sequence.batcher import SequenceBatcher
 from .events import (
     NEVER_NS,
     AnswerFound,
@@ -81,7 +82,7 @@ class TappedCore:
         for job in rescheduled:
             recorder = self._recorder
             recorder.record(RequestRescheduled(recorder.now_ns(), request_number(job), self._model))
-        cast(SequenceCore, self._core).settle(jobs, now, rescheduled)
+        cast(SequenceBatcher, self._core).settle(jobs, now, rescheduled)
 
     def drop_all(self) -> Sequence[Job]:
         jobs = self._core.drop_all()
@@ -255,10 +256,10 @@ class TappedEnsembleCore(EnsembleCore):
         self.number = 0
         self._recorder = recorder
 
-    def step_failed(self, call: StepCall, error: TriremeError, final: bool = True) -> None:
-        if call is self.asking:
-            self._recorder.record(RequestAnswered(self._recorder.now_ns(), self.number, error_text(error)))
-        super().step_failed(call, error, final)
+    def step_answered(self, call: StepCall, outcome: Outcome, final: bool = True) -> None:
+        if call is self.asking and isinstance(outcome, TriremeError):
+            self._recorder.record(RequestAnswered(self._recorder.now_ns(), self.number, error_text(outcome)))
+        super().step_answered(call, outcome, final)
 
 
 def tapped_ensemble(recorder: Recorder, schedulers: list[Door], generations: Generations) -> type[Ensemble]:

@@ -80,6 +80,7 @@ _Queues = dict[ModelShare | None, deque[Waiter]]
 """By share: what waits for a share that is used up holds up no other share. No queue is empty."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class LeaseCore:
     """What one request holds from the first byte of its body until its final answer.
 
@@ -93,17 +94,14 @@ class LeaseCore:
         admitted: it is the share of a request in flight.
     """
 
-    __slots__ = ("_budget", "_closed", "_on_wanted", "address", "admitted", "arriving_bytes", "nbytes", "share")
-
-    def __init__(self, budget: BudgetCore, share: ModelShare | None, address: AddressShare | None = None) -> None:
-        self._budget = budget
-        self._closed = False
-        self.address = address
-        self._on_wanted: Callable[[], None] | None = None
-        self.arriving_bytes = 0
-        self.share = share
-        self.nbytes = 0
-        self.admitted = False
+    _budget: BudgetCore
+    share: ModelShare | None
+    address: AddressShare | None = None
+    nbytes: int = 0
+    arriving_bytes: int = 0
+    admitted: bool = False
+    _closed: bool = False
+    _on_wanted: Callable[[], None] | None = None
 
     def grow_nowait(self, nbytes: int) -> bool:
         """Take more bytes for this request, if there is room and no request waits that comes first."""
@@ -486,34 +484,24 @@ class BudgetCore:
         if self._serving:
             return
         self._serving = True
-        while self._waiting and (
-            self._admit_request(self._admitting)
-            or self._admit_growing()
-            or self._admit_request(self._plain)
-            or self._admit_starting()
+        while self._waiting and any(
+            self._admit_first(queues) for queues in (self._admitting, self._growing, self._plain, self._starting)
         ):
             pass
         self._serving = False
 
-    def _admit_request(self, queues: _Queues) -> bool:
+    def _admit_first(self, queues: _Queues) -> bool:
         first = self._first(queues)
-        if first is None or not self._fits_plain(first.nbytes, first.ticket):
+        if first is None:
             return False
-        return self._serve(queues, first)
-
-    def _admit_growing(self) -> bool:
-        first = self._first(self._growing)
-        if first is None or first.lease is None or not self._may_grow(first.lease, first.nbytes):
-            return False
-        return self._serve(self._growing, first)
-
-    def _admit_starting(self) -> bool:
-        first = self._first(self._starting)
-        if first is None or first.lease is None or self._first(self._growing) is not None:  # rule 3
-            return False
-        if not self._may_start(first.lease, first.nbytes, first.ticket):
-            return False
-        return self._serve(self._starting, first)
+        lease, nbytes, ticket = first.lease, first.nbytes, first.ticket
+        if lease is None:
+            fits = self._fits_plain(nbytes, ticket)
+        elif queues is self._growing:
+            fits = self._may_grow(lease, nbytes)
+        else:
+            fits = self._first(self._growing) is None and self._may_start(lease, nbytes, ticket)  # rule 3
+        return fits and self._serve(queues, first)
 
     def _serve(self, queues: _Queues, waiter: Waiter) -> bool:
         self._leave(queues, waiter)

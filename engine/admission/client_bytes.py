@@ -35,14 +35,12 @@ class Holder(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
 class _Held:
     """What one holder holds, and whose it is."""
 
-    __slots__ = ("address", "nbytes")
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self.nbytes = 0
+    address: str
+    nbytes: int = 0
 
 
 class ClientBytes:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from ..errors import UnavailableError
@@ -35,33 +36,29 @@ def part_of_bodies(address_share: float) -> float:
     return address_share / 2 if address_share < 1 else 1.0
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ModelShare:
     """What one model has in flight. The budget alone changes it.
 
-    Args:
+    Attributes:
         name: of the model, for refusals.
         give_back: takes the share, and the bytes of a plain request that has its final answer.
-
-    Attributes:
         requests: in flight.
         plain_bytes: of its plain requests.
         lease_bytes: of its leases, those included that still grow.
         overdrawn: the one of its leases that rule 4 lets pass.
     """
 
-    __slots__ = ("_give_back", "lease_bytes", "name", "overdrawn", "plain_bytes", "requests")
-
-    def __init__(self, name: str, give_back: Callable[[ModelShare, int], None]) -> None:
-        self._give_back = give_back
-        self.name = name
-        self.requests = 0
-        self.plain_bytes = 0
-        self.lease_bytes = 0
-        self.overdrawn: object = None
+    name: str
+    give_back: Callable[[ModelShare, int], None]
+    requests: int = 0
+    plain_bytes: int = 0
+    lease_bytes: int = 0
+    overdrawn: object = None
 
     def release(self, nbytes: int, /) -> None:
         """A plain request of `nbytes` has its final answer."""
-        self._give_back(self, nbytes)
+        self.give_back(self, nbytes)
 
     def refusal(self) -> UnavailableError:
         """What a request is told that rule 5 refuses."""
@@ -86,7 +83,6 @@ class Arriving(Protocol):
 
     def want(self) -> None:
         """Others wait."""
-        ...
 
 
 _Waiting = tuple[Arriving, int, Callable[[], None]]

@@ -1,6 +1,6 @@
 """All requests of one ensemble: what its actor holds (docs/reference/ensembles.md).
 
-The actor feeds events (`start`, `step_response`, `step_failed`, `cancel`) and then calls `next_action` until it gives
+The actor feeds events (`start`, `step_answered`, `cancel`) and then calls `next_action` until it gives
 None. Asking again without a new event gives None again.
 
 Rules:
@@ -16,9 +16,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from ..errors import TriremeError
-from ..job import Job
-from ..request import InferenceResponse
+from ..job import Job, Outcome
 from ..scheduling import refusals
 from .plan import EnsemblePlan
 from .run import Action, EnsembleRun, RunState, StepCall, Submit
@@ -54,14 +52,9 @@ class EnsembleCore:
         self._to_ask[run] = None
         return run
 
-    def step_response(self, call: StepCall, response: InferenceResponse | None, final: bool) -> None:
-        """A member has answered. See `EnsembleRun.step_response`."""
-        call.run.step_response(call, response, final)
-        self._told(call.run, call if final else None)
-
-    def step_failed(self, call: StepCall, error: TriremeError, final: bool = True) -> None:
-        """A member has answered with an error, or refused the request. See `EnsembleRun.step_failed`."""
-        call.run.step_failed(call, error, final)
+    def step_answered(self, call: StepCall, outcome: Outcome, final: bool = True) -> None:
+        """A member has answered, or refused the request. See `EnsembleRun.step_answered`."""
+        call.run.step_answered(call, outcome, final)
         self._told(call.run, call if final else None)
 
     def cancel(self, run: EnsembleRun) -> None:

@@ -19,7 +19,7 @@ from ..config.model import Dims, ModelOutput
 from ..errors import FailureReason, InternalError, InvalidArgumentError, TriremeError
 from ..request import InferenceRequest, ParameterValue
 from ..scheduling.batch import client_shape
-from .agreement import matches
+from .plan import matches
 
 _ID, _START, _END = "sequence_id", "sequence_start", "sequence_end"
 _CLASSES = {

@@ -30,7 +30,7 @@ import logging
 from dataclasses import dataclass
 
 from ..errors import InvalidArgumentError, TriremeError, request_prefix
-from ..job import Job
+from ..job import Job, Outcome
 from ..request import InferenceRequest, InferenceResponse, ParameterValue
 from ..scheduling import refusals
 from ..tensor import Tensor
@@ -69,25 +69,22 @@ class _Value:
     uses: int
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class StepCall:
     """One request to a member.
 
     Attributes:
-        run: whose.
         rows: its batch size; 0 if the member does not batch.
         sequence: its correlation id and flags.
         answers: how many responses have come.
     """
 
-    __slots__ = ("answers", "iteration", "rows", "run", "sequence", "step")
-
-    def __init__(self, run: EnsembleRun, step: StepPlan, iteration: Iteration) -> None:
-        self.run = run
-        self.step = step
-        self.iteration = iteration
-        self.rows = 0
-        self.sequence = NO_SEQUENCE
-        self.answers = 0
+    run: EnsembleRun
+    step: StepPlan
+    iteration: Iteration
+    rows: int = 0
+    sequence: SequenceInfo = NO_SEQUENCE
+    answers: int = 0
 
     def __repr__(self) -> str:
         return f"<StepCall {self.step.model_name}{list(self.iteration)}: {self.answers} answers>"
@@ -172,36 +169,26 @@ class EnsembleRun:
         except TriremeError as error:
             self._fail(error)
 
-    def step_response(self, call: StepCall, response: InferenceResponse | None, final: bool) -> None:
-        """A member has answered.
+    def step_answered(self, call: StepCall, outcome: Outcome, final: bool) -> None:
+        """A member has answered, or refused the request.
 
         Args:
-            response: None, with `final`, when it has nothing more to say.
+            outcome: None, with `final`, when it has nothing more to say.
             final: nothing follows from this call.
         """
         if call not in self._inflight:
             return
         if final:
             del self._inflight[call]
-        if response is None or self.state is not RunState.RUNNING or (call.answers and not call.step.decoupled):
+        if self.state is not RunState.RUNNING:
             return
-        try:
-            self._take(call, response)
-        except TriremeError as error:
-            self._fail(error)
-
-    def step_failed(self, call: StepCall, error: TriremeError, final: bool = True) -> None:
-        """A member has answered with an error, or refused the request.
-
-        Args:
-            final: nothing follows from this call.
-        """
-        if call not in self._inflight:
-            return
-        if final:
-            del self._inflight[call]
-        if self.state is RunState.RUNNING:
-            self._fail(error)
+        if isinstance(outcome, TriremeError):
+            self._fail(outcome)
+        elif outcome is not None and (call.step.decoupled or not call.answers):
+            try:
+                self._take(call, outcome)
+            except TriremeError as error:
+                self._fail(error)
 
     def step_dropped(self, call: StepCall) -> None:
         """A submitted request never reached its member, and never will."""

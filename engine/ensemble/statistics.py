@@ -9,21 +9,20 @@ for the failure of the step and once for the request.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ..errors import FailureReason
 from ..job import Job, Phase, SealReason
 from ..metrics.statistics import ModelStatistics
 
 
+@dataclass(slots=True)
 class ComputeTimes:
     """Sums over the steps of one request, in nanoseconds."""
 
-    __slots__ = ("infer_ns", "input_ns", "output_ns")
-
-    def __init__(self) -> None:
-        self.input_ns = 0
-        self.infer_ns = 0
-        self.output_ns = 0
+    input_ns: int = 0
+    infer_ns: int = 0
+    output_ns: int = 0
 
     def add(self, marks: Sequence[int]) -> None:
         """A member has answered a step, finally and without an error.

@@ -76,21 +76,19 @@ def match(present: Sequence[InstanceOrder], wanted: Sequence[InstanceOrder]) -> 
     for by_name in (True, False):
         missing = []
         for order in open_orders:
-            found = _find(present, order, kept, by_name)
-            if found is None:
+            fitting = (
+                position
+                for position, other in enumerate(present)
+                if other.likeness == order.likeness
+                and (not by_name or other.spec.name == order.spec.name)
+                and position not in kept
+            )
+            if (found := next(fitting, None)) is None:
                 missing.append(order)
             else:
                 kept.add(found)
         open_orders = missing
     return kept, open_orders
-
-
-def _find(present: Sequence[InstanceOrder], order: InstanceOrder, taken: set[int], by_name: bool) -> int | None:
-    for position, other in enumerate(present):
-        fits = other.likeness == order.likeness and (not by_name or other.spec.name == order.spec.name)
-        if fits and position not in taken:
-            return position
-    return None
 
 
 # What may change while a model stays loaded: its instance groups, its version policy

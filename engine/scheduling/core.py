@@ -5,13 +5,13 @@ its `next_action` until that is `Wait`, `WaitUntil` or `Await`. Asking again wit
 gives that answer again. Cores decide; they never answer a job themselves: a refusal at the door is raised, a later one
 is a `Reject`.
 
-`SchedulerCore` is what each kind of model needs, `SequenceCore` what stateful models need besides. Which instances
-there are, and when each may take a batch, is the `Dispatcher`'s, which all kinds of models share.
+`SchedulerCore` is what each kind of model needs; stateful models need more (`sequence.batcher`). Which instances there
+are, and when each may take a batch, is the `Dispatcher`'s, which all kinds of models share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -80,7 +80,6 @@ class SchedulerCore(Protocol):
         Raises:
             TriremeError: the job is refused (queue full, stopping); it was not queued.
         """
-        ...
 
     def instance_idle(self, instance: InstanceId, spare: bool = False) -> None:
         """An instance (new, or done with a batch) can take a batch, or one that was spare can take any.
@@ -88,11 +87,9 @@ class SchedulerCore(Protocol):
         Args:
             spare: it still executes one: it takes only a batch that could not grow if it waited.
         """
-        ...
 
     def instance_paused(self, instance: InstanceId) -> None:
         """An idle instance may take no batch after all, until `instance_idle` is said again. Fine for a busy one."""
-        ...
 
     def wants(self, instance: InstanceId, others: int) -> bool:
         """Whether something that is queued may be for this instance, which is not idle only because it needs leave to
@@ -101,18 +98,15 @@ class SchedulerCore(Protocol):
 
     def instance_gone(self, instance: InstanceId) -> None:
         """An instance will take no more batches. Unknown and busy ones are fine."""
-        ...
 
     def cancel(self, job: Job) -> None:
         """The job's client gave up. Fine for jobs that are not queued (any more). A job that was queued gets a `Reject`
         of kind CANCELLED at the next `next_action`."""
-        ...
 
     def next_action(self, now: float) -> Action: ...
 
     def stop(self) -> None:
         """Refuse new jobs from now on, and no longer wait for delays: drain what is queued."""
-        ...
 
     def drop_all(self) -> Sequence[Job]:
         """Empty the queue and give back what was in it, in arrival order (the model failed, or time is up)."""
@@ -121,38 +115,4 @@ class SchedulerCore(Protocol):
     @property
     def full(self) -> bool:
         """Whether any job would be refused now, because the queue is full."""
-        ...
-
-
-class SequenceCore(SchedulerCore, Protocol):
-    """The core of a stateful model: it knows sequences, and instances that are bound by them."""
-
-    def settle(self, jobs: Sequence[Job], now: float, rescheduled: Collection[Job]) -> None:
-        """A batch is over; said before its answers go out and before its instance is idle again, or gone.
-
-        Args:
-            jobs: the batch, as dispatched.
-            rescheduled: those of them that are to be executed once more instead of being answered (iterative models).
-        """
-        ...
-
-    def release(self, instance: InstanceId) -> bool:
-        """An instance is to go: give it nothing any more that would bind it for longer than a batch.
-
-        Returns:
-            Whether nothing binds it now, but what it executes; ask again after each event. Unknown ones are free.
-        """
-        ...
-
-    def end_sequences(self) -> None:
-        """Sequences cannot be continued any more: each is over when its queued requests have been executed."""
-        ...
-
-    def continues(self, correlation_id: int | str) -> bool:
-        """Whether it has a sequence of this id that a request may continue."""
-        ...
-
-    @property
-    def active(self) -> int:
-        """Sequences that a request may continue."""
         ...

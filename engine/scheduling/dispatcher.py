@@ -8,7 +8,7 @@ Rules:
     stands behind the others again after each batch that it gets.
  2. An instance whose credits overlap (a GPU's: one batch is copied while another is computed) is idle while it holds
     nothing. While it holds something it is *spare*: it gets only a batch that cannot grow by waiting, until just before
-    the end of what it holds (`forecast`), when it is idle again.
+    the end of what it holds (rule 9), when it is idle again.
  3. An instance that has executed a batch in place while more is queued *rests*, and is idle again when its rest is
     ended, in the event loop's next turn.
  4. Where instances need leave to execute (`permits`), one that is idle by these rules is idle for the core while it has
@@ -18,6 +18,10 @@ Rules:
  6. Requests to be isolated are executed each alone by the next instance of their seat, before it is idle for the first
     time. One that is cancelled meanwhile, or whose seat gets no instance any more, is rejected.
  7. When the core has failed it is told nothing more, and batches that are over still count.
+ 8. Batches of one instance are executed one after the other. A batch takes as long as those of about its size took
+    before on any instance of the model; twice the rows are another size. While that is not known, neither is the end.
+ 9. A second batch is there to be launched the moment the first one ends. It takes no more requests once it is bound, so
+    it is bound `LEAD_S` before the end of all that the instance holds, and no earlier.
 
 An instance, for the core:
 
@@ -34,6 +38,7 @@ import enum
 import math
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 from ..clock import Clock
@@ -41,13 +46,57 @@ from ..errors import TriremeError
 from ..job import ExecutionBatch, Job, Outcome, SealReason
 from ..metrics.statistics import ModelStatistics
 from . import refusals
-from .core import WAIT, Action, Await, Dispatch, InstanceId, Reject, SchedulerCore, SequenceCore, WaitUntil
-from .forecast import Durations, Forecast
+from .core import WAIT, Action, Await, Dispatch, InstanceId, Reject, SchedulerCore, WaitUntil
 from .ordering import AnswerOrder
 from .permits import Permits
+from .sequence.batcher import SequenceBatcher
 
 Seat = int
 """The place of an instance, over its restarts."""
+
+
+LEAD_S = 0.002
+"""The event loop's timers are exact to a millisecond, and a launch takes up to one."""
+
+_WEIGHT = 0.25
+"""Of the latest batch, in the mean of those before."""
+
+Durations = dict[int, float]
+"""Seconds by size (rule 8)."""
+
+
+class Forecast:
+    """When one instance will be through with the batches that it holds.
+
+    Args:
+        durations: what is known so far; shared by the instances of a model.
+    """
+
+    __slots__ = ("_durations", "_free_s", "_held")
+
+    def __init__(self, durations: Durations) -> None:
+        self._durations = durations
+        self._held: dict[Job, tuple[int, float]] = {}  # by the first job of a batch: its size, and when it was bound
+        self._free_s = -math.inf
+
+    def begin(self, first: Job, rows: int, now: float) -> None:
+        """A batch is bound."""
+        self._held[first] = rows.bit_length(), now
+
+    def over(self, first: Job, now: float) -> None:
+        """A batch is over."""
+        size, bound_s = self._held.pop(first)
+        took_s = now - max(bound_s, self._free_s)
+        known_s = self._durations.get(size, took_s)
+        self._durations[size] = known_s + _WEIGHT * (took_s - known_s)
+        self._free_s = now
+
+    def opens_s(self) -> float:
+        """Rule 9; infinite while it is not known."""
+        end_s = self._free_s
+        for size, bound_s in self._held.values():
+            end_s = max(end_s, bound_s) + self._durations.get(size, math.inf)
+        return end_s - LEAD_S
 
 
 class InstanceState(enum.Enum):
@@ -64,24 +113,22 @@ class InstanceState(enum.Enum):
 PROVING, IDLE, SPARE, BUSY, RESTING, LEAVING = InstanceState
 
 
+@dataclass(slots=True, eq=False)
 class _Instance:
     """`forecast`: of one that overlaps."""
 
-    __slots__ = ("credits", "forecast", "held", "seat", "state")
-
-    def __init__(self, most: int, seat: Seat, forecast: Forecast | None) -> None:
-        self.credits = most
-        self.seat = seat
-        self.forecast = forecast
-        self.held = 0
-        self.state = PROVING
+    credits: int
+    seat: Seat
+    forecast: Forecast | None
+    held: int = 0
+    state: InstanceState = PROVING
 
 
 class Dispatcher:
     """Drives one core.
 
     Args:
-        stateful: the core is a `SequenceCore`.
+        stateful: the core is a `SequenceBatcher`.
         order: of the answers; None for none. Jobs are admitted to it by the caller, which has them queued by `core`.
         permits: of a model whose instances need leave to execute.
 
@@ -100,7 +147,7 @@ class Dispatcher:
         permits: Permits | None = None,
     ) -> None:
         self.core = core
-        self.sequences = cast(SequenceCore, core) if stateful else None
+        self.sequences = cast(SequenceBatcher, core) if stateful else None
         self.order = order
         self.permits = permits
         self.resting: list[InstanceId] = []
@@ -172,7 +219,7 @@ class Dispatcher:
         """A batch that was dispatched is over.
 
         Args:
-            rescheduled: see `SequenceCore.settle`.
+            rescheduled: see `SequenceBatcher.settle`.
             in_place: it was executed on the event loop (rule 3).
         """
         if self.sequences is not None:
@@ -184,7 +231,8 @@ class Dispatcher:
         if its.forecast is not None and its.state is not PROVING:
             its.forecast.over(jobs[0], now)
         if its.state is LEAVING:
-            self._dismiss_if_done(instance, its)
+            if not its.held:
+                self.dismissed.append(instance)
         elif its.state is PROVING or self.core_failed:
             pass
         elif in_place:
@@ -194,7 +242,7 @@ class Dispatcher:
             self._has_credit(instance, its)
 
     def settle(self, jobs: Sequence[Job], now: float, rescheduled: Collection[Job]) -> None:
-        """See `SequenceCore.settle`; for the batches of an instance that has died."""
+        """See `SequenceBatcher.settle`; for the batches of an instance that has died."""
         if self.sequences is not None and not self.core_failed:
             self.sequences.settle(jobs, now, rescheduled)
 
@@ -244,12 +292,9 @@ class Dispatcher:
             self._forget(instance)
             if not self.core_failed:
                 self.core.instance_paused(instance)
-            self._dismiss_if_done(instance, its)
+            if not its.held:
+                self.dismissed.append(instance)
         return True
-
-    def _dismiss_if_done(self, instance: InstanceId, its: _Instance) -> None:
-        if not its.held:
-            self.dismissed.append(instance)
 
     def detach(self, instance: InstanceId) -> None:
         """An instance is gone. Unknown ones are fine."""
@@ -278,7 +323,9 @@ class Dispatcher:
         if self._proving and (proof := self._prove()) is not None:
             return proof
         if self._parting:
-            self._let_part()
+            parting, self._parting = self._parting, []
+            for instance in parting:
+                self.leave(instance, sequences_first=True)
         core = self.core
         action: Action = WAIT
         if core.queued or self.sequences is not None:
@@ -338,11 +385,6 @@ class Dispatcher:
             self._proving.remove(instance)
             self._add(instance, its)
         return None
-
-    def _let_part(self) -> None:
-        parting, self._parting = self._parting, []
-        for instance in parting:
-            self.leave(instance, sequences_first=True)
 
     def ask_for_permits(self, news: bool) -> None:
         """When there is nothing more to do now: ask for instances that might execute something (rule 4).

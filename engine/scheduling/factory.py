@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from ..config.model import ModelConfig
 from ..config.sequence import OldestStrategy, sequence_batching
-from .compatibility import Compatibility
 from .core import SchedulerCore
 from .delays import SchedulerDelays
+from .formation import Compatibility
 from .held import HeldDynamicBatcher, HeldSequenceBatcher
 from .queueing import DefaultScheduler, DynamicBatcher
 from .sequence.batcher import SequenceBatcher

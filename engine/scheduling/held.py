@@ -18,9 +18,9 @@ from collections.abc import Collection
 
 from ..config.model import DynamicBatching
 from ..job import Job
-from .compatibility import Compatibility
 from .core import WAIT, Action
 from .delays import SchedulerDelays
+from .formation import Compatibility
 from .queueing import DynamicBatcher
 from .sequence.batcher import SequenceBatcher
 from .sequence.strategies import SequencePlan
@@ -45,7 +45,6 @@ class HeldDynamicBatcher(DynamicBatcher):
         self._cancelled += before - len(self._queue)
 
     def next_action(self, now: float) -> Action:
-        """See `SchedulerCore.next_action`."""
         if self._least and not self._stopping:
             if len(self._queue) < self._least - self._cancelled:
                 return WAIT

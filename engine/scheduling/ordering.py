@@ -139,7 +139,6 @@ class OrderedByInstance(AnswerOrder):
                 self._lines.setdefault(instance, OrderedRelease()).admit(job)
 
     def settle(self, job: Job, outcome: Outcome, final: bool) -> list[Answer]:
-        """See `AnswerOrder.settle`."""
         instance = self._executors.pop(job, None) if final else self._executors.get(job)
         if instance is None:
             return [(job, outcome, final)]

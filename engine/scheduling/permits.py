@@ -25,19 +25,15 @@ class Limiter(Protocol):
 
     def request(self, instance: InstanceId) -> None:
         """It has work."""
-        ...
 
     def withdraw(self, instance: InstanceId) -> None:
         """It has none any more; if it has been granted, that stands."""
-        ...
 
     def renew(self, instance: InstanceId) -> None:
         """It has executed and has more work."""
-        ...
 
     def release(self, instance: InstanceId, executed: bool) -> None:
         """It gives back what it was granted."""
-        ...
 
 
 class Permits:

@@ -24,6 +24,7 @@ import math
 from bisect import insort
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from ..config.model import DynamicBatching, QueuePolicy, TimeoutAction
 from ..job import Job
@@ -37,15 +38,13 @@ Deadline = tuple[float, int, Job]
 """When, and whose: (deadline_s, arrival, job)."""
 
 
+@dataclass(slots=True, eq=False)
 class _Level:
     """The jobs of one priority level."""
 
-    __slots__ = ("delayed", "fresh", "policy")
-
-    def __init__(self, policy: QueuePolicy) -> None:
-        self.policy = policy
-        self.fresh: Lane = OrderedDict()
-        self.delayed: Lane = OrderedDict()
+    policy: QueuePolicy
+    fresh: Lane = field(default_factory=OrderedDict)
+    delayed: Lane = field(default_factory=OrderedDict)
 
     def __len__(self) -> int:
         return len(self.fresh) + len(self.delayed)

@@ -41,9 +41,8 @@ from collections.abc import Sequence
 from ..config.model import DynamicBatching
 from ..job import Job, SealReason
 from . import refusals
-from .compatibility import Compatibility
 from .core import WAIT, Action, Dispatch, InstanceId, Reject, WaitUntil
-from .formation import Formation
+from .formation import Compatibility, Formation
 from .queue import PriorityQueues
 
 _NO_POLICIES = DynamicBatching()
@@ -73,8 +72,7 @@ class QueueingCore:
         self._stopping = False
 
     def enqueue(self, job: Job, now: float) -> None:
-        """See `SchedulerCore.enqueue`.
-
+        """
         Raises:
             UnavailableError: stopping, or the job's level of the queue is full.
         """
@@ -158,7 +156,7 @@ class QueueingCore:
         self._stopping = True
 
     def drop_all(self) -> Sequence[Job]:
-        """See `SchedulerCore.drop_all`. Jobs whose `Reject` was not fetched yet are among those given back."""
+        """Jobs whose `Reject` was not fetched yet are among those given back."""
         jobs = self._queue.drain() + [reject.job for reject in self._left]
         self._left.clear()
         self._is_current = False

@@ -147,6 +147,7 @@ class GrantState(enum.Enum):
     GRANTED = "granted"
 
 
+@dataclass(slots=True, eq=False)
 class _Entry:
     """What is known of an instance.
 
@@ -158,15 +159,12 @@ class _Entry:
         overtaken: how many that share a pool with it were granted since then.
     """
 
-    __slots__ = ("asked", "demand", "executed", "overtaken", "state", "weight")
-
-    def __init__(self, demand: dict[Pool, int], weight: int) -> None:
-        self.demand = demand
-        self.weight = weight
-        self.executed = EXECUTIONS_TO_START * weight
-        self.asked = 0
-        self.overtaken = 0
-        self.state = GrantState.IDLE
+    demand: dict[Pool, int]
+    weight: int
+    executed: int
+    asked: int = 0
+    overtaken: int = 0
+    state: GrantState = GrantState.IDLE
 
 
 class RateLimiter(Generic[Instance]):
@@ -193,7 +191,8 @@ class RateLimiter(Generic[Instance]):
         assert instance not in self._entries, f"{instance!r} is registered twice"
         demand = demanded(limit, device)
         self._pools.resize([*(entry.demand for entry in self._entries.values()), demand])
-        self._entries[instance] = _Entry(demand, max(1, limit.priority))
+        weight = max(1, limit.priority)
+        self._entries[instance] = _Entry(demand, weight, EXECUTIONS_TO_START * weight)
 
     def unregister(self, instance: Instance) -> None:
         """An instance is gone, whatever it was doing. Unknown ones are fine."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...engine.job import SealReason
-from ...engine.scheduling.compatibility import Compatibility
+from ...engine.scheduling.formation import Compatibility
 from ..events import BatchSealed
 from ..history import Handlers
 from .base import Complain, Invariant

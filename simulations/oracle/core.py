@@ -15,7 +15,6 @@ from ...engine.scheduling.core import (
     InstanceId,
     Reject,
     SchedulerCore,
-    SequenceCore,
     WaitUntil,
 )
 from ...engine.scheduling.delays import SchedulerDelays
@@ -120,7 +119,7 @@ class ObservedCore:
         self._tell(ToldGone(self._name, instance))
 
     def release(self, instance: InstanceId) -> bool:
-        free = cast(SequenceCore, self._observed).release(instance)
+        free = cast(SequenceBatcher, self._observed).release(instance)
         self._tell(ToldRelease(self._name, instance, free))
         return free
 
@@ -129,7 +128,7 @@ class ObservedCore:
         self._tell(ToldCancelled(self._name, request_number(job)))
 
     def settle(self, jobs: Sequence[Job], now: float, rescheduled: Collection[Job]) -> None:
-        cast(SequenceCore, self._observed).settle(jobs, now, rescheduled)
+        cast(SequenceBatcher, self._observed).settle(jobs, now, rescheduled)
         self._tell(ToldSettled(now, self._name, _numbers(jobs), _numbers(rescheduled)))
 
     def next_action(self, now: float) -> Action:
@@ -165,7 +164,7 @@ class ObservedCore:
         self._tell(ToldToStop(self._name))
 
     def end_sequences(self) -> None:
-        cast(SequenceCore, self._observed).end_sequences()
+        cast(SequenceBatcher, self._observed).end_sequences()
         self._tell(ToldSequencesEnd(self._name))
 
     def drop_all(self) -> Sequence[Job]:

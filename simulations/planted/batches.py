@@ -11,9 +11,8 @@ import numpy as np
 from ...engine.config.model import QueuePolicy
 from ...engine.job import Job, SealReason
 from ...engine.scheduling.batch import BatchLayout, _ScatterLayout
-from ...engine.scheduling.compatibility import Compatibility
 from ...engine.scheduling.core import InstanceId
-from ...engine.scheduling.formation import Formation
+from ...engine.scheduling.formation import Compatibility, Formation
 from ...engine.scheduling.queue import PriorityQueues
 from ...engine.scheduling.queueing import DynamicBatcher
 

@@ -11,12 +11,13 @@ from ...engine.ensemble import EnsembleRun, StepCall
 from ...engine.ensemble.run import Iteration, RunState
 from ...engine.ensemble.statistics import ComputeTimes
 from ...engine.errors import TriremeError
+from ...engine.job import Outcome
 
 
-def _late_failure(original: Any, run: EnsembleRun, call: StepCall, error: TriremeError, final: bool = True) -> None:
+def _late_failure(original: Any, run: EnsembleRun, call: StepCall, outcome: Outcome, final: bool) -> None:
     """When a step of an ensemble has failed, others that fail later are not taken off the list."""
-    if run.state is not RunState.FAILED:
-        original(run, call, error, final)
+    if run.state is not RunState.FAILED or not isinstance(outcome, TriremeError):
+        original(run, call, outcome, final)
 
 
 def _step_taken_twice(original: Any, run: EnsembleRun, arrived: list[str], at: Iteration) -> None:
@@ -50,7 +51,7 @@ def _first_step_alone(original: Any, times: ComputeTimes, marks: Any) -> None:
 
 
 ENSEMBLE_BUGS: Mapping[str, tuple[type, str, Callable[..., Any]]] = {
-    "late-failure": (EnsembleRun, "step_failed", _late_failure),
+    "late-failure": (EnsembleRun, "step_answered", _late_failure),
     "step-taken-twice": (EnsembleRun, "_proceed", _step_taken_twice),
     "never-let-go": (Ensemble, "_look_whether_stuck", _never_let_go),
     "members-first": (Repository, "receive", _members_first),

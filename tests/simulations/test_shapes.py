@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trireme.engine.job import SealReason
-from trireme.engine.scheduling.compatibility import Compatibility
+from trireme.engine.scheduling.formation import Compatibility
 from trireme.simulations.events import BatchSealed
 from trireme.simulations.plan import ModelPlan, Plan, RequestPlan
 from trireme.simulations.play import play

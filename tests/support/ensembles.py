@@ -131,13 +131,13 @@ class World:
     def respond(self, call: StepCall, response: InferenceResponse | None, final: bool = True) -> None:
         if final:
             del self.calls[call]
-        self.core.step_response(call, response, final)
+        self.core.step_answered(call, response, final)
         self.act()
 
     def fail(self, call: StepCall, error: TriremeError, final: bool = True) -> None:
         if final:
             del self.calls[call]
-        self.core.step_failed(call, error, final)
+        self.core.step_answered(call, error, final)
         self.act()
 
     def cancel(self, run: EnsembleRun) -> None:

@@ -49,7 +49,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from collections.abc import Sequence as Row
 
-from ...errors import TriremeError
+from ...errors import InvalidArgumentError, TriremeError
 from ...job import Job
 from ...logs.request_lines import about
 from .. import refusals
@@ -66,7 +66,7 @@ logger = logging.getLogger("trireme.sequence")
 
 
 class SequenceBatcher:
-    """The `SequenceCore` of stateful models.
+    """The `SchedulerCore` of stateful models; methods without a text are described there.
 
     Args:
         plan: what the model's configuration asks for.
@@ -98,7 +98,7 @@ class SequenceBatcher:
     # What comes in.
 
     def enqueue(self, job: Job, now: float) -> None:
-        """See `SchedulerCore.enqueue`. For an iterative model, id and flags of the request may change (rule 9).
+        """For an iterative model, id and flags of the request may change (rule 9).
 
         Raises:
             TriremeError: the request has no place in a sequence; see `refusals`.
@@ -129,8 +129,7 @@ class SequenceBatcher:
             self._backlog.limit(sequence, job.deadline_s)
 
     def instance_idle(self, instance: InstanceId, spare: bool = False) -> None:
-        """See `SchedulerCore.instance_idle`. The slots of an instance come with it when it is idle for the first time;
-        one that is gone must not report any more."""
+        """An instance's slots come with it when it is first idle; one that is gone must not report any more."""
         if instance not in self._hosts:
             self._hosts[instance] = self._plan.host(instance)
             self._vacancies.add_new(instance, 0, self._plan.slots)
@@ -140,7 +139,13 @@ class SequenceBatcher:
         host.spare = spare
 
     def settle(self, jobs: Row[Job], now: float, rescheduled: Collection[Job] = ()) -> None:
-        """See `SequenceCore.settle`. A request that comes back gets a `Reject` if its sequence is over."""
+        """A batch is over; said before its answers go out and before its instance is idle again, or gone.
+
+        Args:
+            jobs: the batch, as dispatched.
+            rescheduled: those of them that are to be executed once more instead of being answered (rule 9); one whose
+                sequence is over gets a `Reject`.
+        """
         host: Host | None = None
         for job in jobs:
             slot = self._out.pop(job, None)
@@ -159,7 +164,7 @@ class SequenceBatcher:
             host.executing -= 1
 
     def cancel(self, job: Job) -> None:
-        """See `SchedulerCore.cancel` (rules 6 and 7)."""
+        """Rules 6 and 7."""
         job.cancelled = True
         sequence = self._queued.get(job)
         if sequence is None:
@@ -170,7 +175,7 @@ class SequenceBatcher:
             self._reject_cancelled(sequence.jobs)
             return
         slot = self._out.get(job) or sequence.slot
-        assert isinstance(slot, Slot), "a request that is queued is in the backlog or has a slot"
+        assert slot is not None, "a request that is queued is in the backlog or has a slot"
         if not sequence.begins_anew(job):  # otherwise another sequence, with a START of its own, follows in its place
             self._finish(sequence)
         if self._out.pop(job, None) is not None:
@@ -178,18 +183,18 @@ class SequenceBatcher:
         self._drop(slot, job)
 
     def instance_paused(self, instance: InstanceId) -> None:
-        """See `SchedulerCore.instance_paused`. The instance keeps its slots, and they their sequences."""
+        """The instance keeps its slots, and they their sequences."""
         self._idle = [other for other in self._idle if other != instance]
         if instance in self._hosts:
             self._hosts[instance].spare = False
 
     def wants(self, instance: InstanceId, others: int) -> bool:
-        """See `SchedulerCore.wants`. What is queued is for the instance that has its sequence, and no other."""
+        """What is queued is for the instance that has its sequence, and no other."""
         host = self._hosts[instance]
         return bool(host.ready or host.issued) or any(slot.instance == instance for slot in self._due)
 
     def instance_gone(self, instance: InstanceId) -> None:
-        """See `SchedulerCore.instance_gone` (rule 8)."""
+        """Rule 8."""
         host = self._hosts.pop(instance, None)
         if host is None:
             return
@@ -206,7 +211,8 @@ class SequenceBatcher:
         self._reject_lost(lost, refusals.lost)
 
     def release(self, instance: InstanceId) -> bool:
-        """See `SequenceCore.release` (rule 11)."""
+        """An instance is to go (rule 11): whether nothing binds it now, but what it executes. Ask again after each
+        event; unknown ones are free."""
         host = self._hosts.get(instance)
         if host is None:
             return True
@@ -216,19 +222,18 @@ class SequenceBatcher:
         return all(slot.sequence is None for slot in host.slots.values()) and not host.issued
 
     def stop(self) -> None:
-        """Refuse new sequences from now on, and wait for no delay (rule 10)."""
+        """Rule 10."""
         self._stopping = True
 
     def end_sequences(self) -> None:
-        """See `SequenceCore.end_sequences` (rule 10)."""
+        """Each sequence is over when its queued requests have been executed (rule 10)."""
         for sequence in list(self._known.values()):
             self._finish(sequence)
             if sequence.slot is not None:
                 sequence.slot.shrink()
 
     def drop_all(self) -> Row[Job]:
-        """See `SchedulerCore.drop_all`. All sequences are over; jobs whose `Reject` was not fetched are among those
-        given back."""
+        """All sequences are over; jobs whose `Reject` was not fetched are among those given back."""
         jobs = sorted([*self._queued, *self._left], key=lambda job: job.arrival)
         self._left.clear()
         self._queued.clear()
@@ -302,21 +307,20 @@ class SequenceBatcher:
 
     @property
     def queued(self) -> int:
-        """See `SchedulerCore`; those included whose `Reject` was not fetched yet."""
         return len(self._queued) + len(self._left)
 
     def continues(self, correlation_id: CorrelationId) -> bool:
-        """See `SequenceCore.continues`."""
+        """Whether it has a sequence of this id that a request may continue."""
         return correlation_id in self._known
 
     @property
     def active(self) -> int:
-        """See `SequenceCore.active`."""
+        """Sequences that a request may continue."""
         return len(self._known)
 
     @property
     def full(self) -> bool:
-        """See `SchedulerCore.full`. It depends on a job's sequence."""
+        """It depends on a job's sequence."""
         return False
 
     # Sequences.
@@ -334,10 +338,11 @@ class SequenceBatcher:
         starts = request.sequence_start or anonymous
         if self._stopping and starts:
             raise refusals.no_new_sequence()
-        if starts and self._plan.controls.states is not None:
-            self._plan.controls.states.check()
+        states = self._plan.controls.states
+        if starts and states is not None and states.unusable:
+            raise InvalidArgumentError(states.unusable)
         sequence = None if anonymous else self._known.get(request.correlation_id)
-        if sequence is not None and isinstance(slot := sequence.slot, Slot) and now >= slot.idle_s:
+        if sequence is not None and (slot := sequence.slot) is not None and now >= slot.idle_s:
             self._slot_idle(slot)
             sequence = None
         if sequence is None:
@@ -378,8 +383,7 @@ class SequenceBatcher:
         sequence = slot.sequence
         if sequence is None:
             slot.settle(job)
-            cancelled = refusals.cancelled() if job.cancelled else None
-            self._left[job] = cancelled or refusals.lost(job, job.request.correlation_id)
+            self._left[job] = refusals.cancelled() if job.cancelled else refusals.lost(job, job.request.correlation_id)
         elif job.cancelled:
             if not sequence.begins_anew(job):
                 self._finish(sequence)

@@ -46,14 +46,6 @@ class StateLayout:
     initial: Mapping[str, Tensor]
     unusable: str = ""
 
-    def check(self) -> None:
-        """
-        Raises:
-            InvalidArgumentError: no sequence can start.
-        """
-        if self.unusable:
-            raise InvalidArgumentError(self.unusable)
-
     def start(self) -> SequenceState:
         """The state of a sequence that starts (rule 1). That one can is checked when its request is admitted."""
         return SequenceState(self, self.initial)

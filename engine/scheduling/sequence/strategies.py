@@ -27,9 +27,8 @@ from ...config.model import ModelConfig
 from ...config.sequence import DirectStrategy, OldestStrategy, SequenceBatching
 from ...job import Job, Outcome, SealReason
 from ...request import InferenceRequest
-from ..compatibility import Compatibility
 from ..core import InstanceId
-from ..formation import Formation
+from ..formation import Compatibility, Formation
 from .controls import Controls
 from .slot import Slot
 from .state import StateLayout, zeros

@@ -312,7 +312,7 @@ def test_a_refused_step_keeps_its_parallel_steps_from_being_submitted(diamond: W
     run = diamond.core.start(request)
     first = diamond.core.next_action()
     assert first is not None
-    diamond.core.step_failed(first.call, UnavailableError("[request id: r1] Exceeds maximum queue size"))  # type: ignore[union-attr]
+    diamond.core.step_answered(first.call, UnavailableError("[request id: r1] Exceeds maximum queue size"))  # type: ignore[union-attr]
     diamond.act()
     assert diamond.submitted == []
     assert error(request).message == "in ensemble 'e', [request id: r1] Exceeds maximum queue size"
@@ -324,13 +324,13 @@ def test_ends_that_are_told_twice_change_nothing(diamond: World) -> None:
     run = diamond.start(request)
     late = diamond.call("a")
     diamond.answer(late, tensor("OUT", 1))
-    diamond.core.step_failed(late, InternalError("late"))
+    diamond.core.step_answered(late, InternalError("late"))
     diamond.act()
     assert outcomes(request) == []
     for model in ("b", "c", "j"):
         diamond.answer(diamond.call(model), tensor("OUT", 1))
     assert values(response(request)) == {"O": [1]}
-    diamond.core.step_failed(late, InternalError("later still"))
+    diamond.core.step_answered(late, InternalError("later still"))
     diamond.core.cancel(run)
     diamond.act()
     assert_over(diamond, run)

@@ -7,7 +7,7 @@ import pytest
 
 from trireme.engine.config.model import ModelConfig, ModelInput
 from trireme.engine.datatypes import FP32, INT32
-from trireme.engine.scheduling.compatibility import Compatibility
+from trireme.engine.scheduling.formation import Compatibility
 from trireme.engine.tensor import Tensor
 
 

@@ -10,8 +10,7 @@ from trireme.engine.config.model import DynamicBatching
 from trireme.engine.errors import CancelledError, InternalError
 from trireme.engine.job import Job, SealReason
 from trireme.engine.scheduling.core import WAIT, Dispatch, Reject, WaitUntil
-from trireme.engine.scheduling.dispatcher import Dispatcher
-from trireme.engine.scheduling.forecast import LEAD_S
+from trireme.engine.scheduling.dispatcher import LEAD_S, Dispatcher
 from trireme.engine.scheduling.ordering import OrderedByInstance
 from trireme.engine.scheduling.queueing import DefaultScheduler, DynamicBatcher
 

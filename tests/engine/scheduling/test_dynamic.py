@@ -9,8 +9,8 @@ from trireme.engine.config.model import DynamicBatching, ModelConfig, ModelInput
 from trireme.engine.datatypes import FP32
 from trireme.engine.errors import UnavailableError
 from trireme.engine.job import SealReason
-from trireme.engine.scheduling.compatibility import Compatibility
 from trireme.engine.scheduling.core import WAIT, Dispatch, Wait, WaitUntil
+from trireme.engine.scheduling.formation import Compatibility
 from trireme.engine.scheduling.queueing import DynamicBatcher
 
 DELAY_US = 300_000

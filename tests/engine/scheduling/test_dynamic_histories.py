@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from trireme.engine.config.model import DynamicBatching, QueuePolicy, TimeoutAction
 from trireme.engine.errors import CancelledError, ErrorKind, UnavailableError
 from trireme.engine.job import Job
-from trireme.engine.scheduling.compatibility import Compatibility
 from trireme.engine.scheduling.core import Dispatch, Reject, Wait, WaitUntil
+from trireme.engine.scheduling.formation import Compatibility
 from trireme.engine.scheduling.queueing import DynamicBatcher
 
 TICK_US = 125_000
