@@ -22,8 +22,7 @@ from typing import ClassVar, Literal
 
 from ..engine.errors import TriremeError
 from ..engine.scheduling.core import InstanceId
-from ..engine.scheduling.rate_limiter import ExplicitResource
-from ..engine.scheduling.rate_limiter import RateLimiter as RateLimiterCore
+from ..engine.scheduling.rate_limiter import ExplicitResource, RateLimiterCore
 from .actor import Actor, Mailbox, Turn
 from .messages import Attach, Granted, Registered, SchedulerMessage
 

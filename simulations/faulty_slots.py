@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..engine.scheduling.sequence.slot import Drop, Put, Serve, SlotMessage
+from ..engine.scheduling.sequence.slot import Assign, Discard, Put, SlotMessage
 from ..engine.scheduling.sequence.slot_core import Offer, SlotCore, SlotReport
 from .history import request_number
 
@@ -21,7 +21,7 @@ class SlotCrash(Exception):
 
 
 class DyingSlotCore:
-    """A slot's core that may raise. It answers each `Drop`, or what continues the cancelled request would be lost or
+    """A slot's core that may raise. It answers each `Discard`, or what continues the cancelled request would be lost or
     cancelled, by chance."""
 
     def __init__(self, core: SlotCore, dies: SlotDies) -> None:
@@ -34,8 +34,8 @@ class DyingSlotCore:
         return self._core.idle_s
 
     def receive(self, message: SlotMessage, now: float) -> SlotReport | None:
-        if not isinstance(message, Drop):
-            jobs = [message.job] if isinstance(message, Put) else message.jobs if isinstance(message, Serve) else ()
+        if not isinstance(message, Discard):
+            jobs = [message.job] if isinstance(message, Put) else message.jobs if isinstance(message, Assign) else ()
             for job in jobs:
                 self._die_of(request_number(job), 0)
             self._die_of(self._offered, 2)

@@ -3,14 +3,14 @@
 from .core import EnsembleCore
 from .dependencies import Dependencies, check_members, members_of
 from .plan import EnsemblePlan, StepPlan
-from .run import Action, CancelSteps, EnsembleRun, Fail, Respond, StepCall, Submit
+from .run import CancelSteps, EnsembleAction, EnsembleRun, Fail, Respond, StepCall, Submit
 from .statistics import ComputeTimes, record_failure, record_success
 
 __all__ = [
-    "Action",
     "CancelSteps",
     "ComputeTimes",
     "Dependencies",
+    "EnsembleAction",
     "EnsembleCore",
     "EnsemblePlan",
     "EnsembleRun",

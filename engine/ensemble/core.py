@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from ..job import Job, Outcome
 from ..scheduling import refusals
 from .plan import EnsemblePlan
-from .run import Action, EnsembleRun, RunState, StepCall, Submit
+from .run import EnsembleAction, EnsembleRun, RunState, StepCall, Submit
 
 
 class EnsembleCore:
@@ -62,7 +62,7 @@ class EnsembleCore:
         run.cancel()
         self._told(run, None)
 
-    def next_action(self) -> Action | None:
+    def next_action(self) -> EnsembleAction | None:
         """What to do now; None for nothing before the next event."""
         while True:
             if self._admitted:

@@ -122,7 +122,7 @@ class Fail:
     error: TriremeError
 
 
-Action = Submit | CancelSteps | Respond | Fail
+EnsembleAction = Submit | CancelSteps | Respond | Fail
 
 
 class EnsembleRun:
@@ -203,7 +203,7 @@ class EnsembleRun:
 
     # Actions.
 
-    def next_action(self) -> Action | None:
+    def next_action(self) -> EnsembleAction | None:
         """What to do now; None for nothing before the next event."""
         if self.state is RunState.ENDED:
             return None
@@ -221,13 +221,13 @@ class EnsembleRun:
             return self._submit()
         return None if busy else self._final_action()
 
-    def _submit(self) -> Action:
+    def _submit(self) -> EnsembleAction:
         call = next(iter(self._ready))
         del self._ready[call]
         self._inflight[call] = None
         return Submit(call, self._request(call))
 
-    def _final_action(self) -> Action:
+    def _final_action(self) -> EnsembleAction:
         if self._error is None and (self._plan.decoupled or self._has_responded):
             return self._end(Respond(self, None, True))
         error = self._error or in_ensemble(
@@ -239,7 +239,7 @@ class EnsembleRun:
         )
         return self._end(Fail(self, error))
 
-    def _end(self, action: Action) -> Action:
+    def _end(self, action: EnsembleAction) -> EnsembleAction:
         assert self.state is not RunState.ENDED, f"{self} has ended"
         self.state = RunState.ENDED
         self._values.clear()

@@ -99,7 +99,7 @@ class Forecast:
         return end_s - LEAD_S
 
 
-class InstanceState(enum.Enum):
+class CreditState(enum.Enum):
     """See the table. An instance that overlaps is IDLE just before its end, too, and so is one with a credit left."""
 
     PROVING = "proving"
@@ -110,7 +110,7 @@ class InstanceState(enum.Enum):
     LEAVING = "leaving"
 
 
-PROVING, IDLE, SPARE, BUSY, RESTING, LEAVING = InstanceState
+PROVING, IDLE, SPARE, BUSY, RESTING, LEAVING = CreditState
 
 
 @dataclass(slots=True, eq=False)
@@ -121,7 +121,7 @@ class _Instance:
     seat: Seat
     forecast: Forecast | None
     held: int = 0
-    state: InstanceState = PROVING
+    state: CreditState = PROVING
 
 
 class Dispatcher:

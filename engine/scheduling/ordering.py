@@ -29,7 +29,7 @@ from ..config.sequence import OldestStrategy, sequence_batching
 from ..job import Job, Outcome
 from .core import InstanceId
 
-Answer = tuple[Job, Outcome, bool]
+GivenAnswer = tuple[Job, Outcome, bool]
 """A job, what it is answered with, and whether that is its last answer."""
 
 
@@ -45,7 +45,7 @@ class AnswerOrder(ABC):
         """Jobs were given to an instance, in batch order."""
 
     @abstractmethod
-    def settle(self, job: Job, outcome: Outcome, final: bool) -> list[Answer]:
+    def settle(self, job: Job, outcome: Outcome, final: bool) -> list[GivenAnswer]:
         """Take an answer, the job's last one if it is `final`; the answers that may go out now, in order.
 
         What follows a job's final answer is dropped.
@@ -77,14 +77,14 @@ class OrderedRelease(AnswerOrder):
     __slots__ = ("_places", "held")
 
     def __init__(self) -> None:
-        self._places: OrderedDict[Job, list[Answer]] = OrderedDict()
+        self._places: OrderedDict[Job, list[GivenAnswer]] = OrderedDict()
         self.held = 0
 
     def admit(self, job: Job) -> None:
         """Give a job the last place (rule 1)."""
         self._places[job] = []
 
-    def settle(self, job: Job, outcome: Outcome, final: bool) -> list[Answer]:
+    def settle(self, job: Job, outcome: Outcome, final: bool) -> list[GivenAnswer]:
         """See `AnswerOrder.settle`. The answer of a job that was never admitted is dropped, too."""
         places = self._places
         held = places.get(job)
@@ -96,7 +96,7 @@ class OrderedRelease(AnswerOrder):
             if job.window is not None:
                 job.window.leave(1)
             return []
-        released: list[Answer] = [(job, outcome, final)]
+        released: list[GivenAnswer] = [(job, outcome, final)]
         while final:
             places.popitem(last=False)
             if not places:
@@ -138,7 +138,7 @@ class OrderedByInstance(AnswerOrder):
                 self._executors[job] = instance
                 self._lines.setdefault(instance, OrderedRelease()).admit(job)
 
-    def settle(self, job: Job, outcome: Outcome, final: bool) -> list[Answer]:
+    def settle(self, job: Job, outcome: Outcome, final: bool) -> list[GivenAnswer]:
         instance = self._executors.pop(job, None) if final else self._executors.get(job)
         if instance is None:
             return [(job, outcome, final)]

@@ -34,7 +34,7 @@ _MIN_SWEEP = 64
 """A heap of deadlines with fewer entries than this is not worth sweeping."""
 
 Lane = OrderedDict[Job, None]
-Deadline = tuple[float, int, Job]
+QueueDeadline = tuple[float, int, Job]
 """When, and whose: (deadline_s, arrival, job)."""
 
 
@@ -64,7 +64,7 @@ class PriorityQueues:
         self._batching = batching
         self._levels: dict[int, _Level] = {}  # made when first used
         self._active: list[int] = []  # levels that hold jobs, ascending
-        self.deadlines: list[Deadline] = []
+        self.deadlines: list[QueueDeadline] = []
         self.size = 0
         self._arrivals = 0
 
@@ -123,7 +123,7 @@ class PriorityQueues:
             heapq.heapify(heap)
         heapq.heappush(heap, (job.deadline_s, job.arrival, job))
 
-    def _is_live(self, entry: Deadline) -> bool:
+    def _is_live(self, entry: QueueDeadline) -> bool:
         _, arrival, job = entry
         return job.arrival == arrival and job in self._levels[job.level].fresh
 

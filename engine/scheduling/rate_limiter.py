@@ -36,7 +36,7 @@ from typing import Generic, TypeVar
 from ..config.instance_groups import RateLimit
 from ..errors import InvalidArgumentError
 
-Instance = TypeVar("Instance", bound=Hashable)
+InstanceKey = TypeVar("InstanceKey", bound=Hashable)
 
 
 EXECUTIONS_TO_START = 2
@@ -167,7 +167,7 @@ class _Entry:
     state: GrantState = GrantState.IDLE
 
 
-class RateLimiter(Generic[Instance]):
+class RateLimiterCore(Generic[InstanceKey]):
     """Grants resources to instances of all models of a server (``--rate-limit=execution_count``).
 
     Instances are named by any hashable values, unique over restarts.
@@ -179,10 +179,10 @@ class RateLimiter(Generic[Instance]):
 
     def __init__(self, explicit: Iterable[ExplicitResource] = ()) -> None:
         self._pools = ResourcePools(explicit)
-        self._entries: dict[Instance, _Entry] = {}
+        self._entries: dict[InstanceKey, _Entry] = {}
         self._requests = 0
 
-    def register(self, instance: Instance, limit: RateLimit, device: int) -> None:
+    def register(self, instance: InstanceKey, limit: RateLimit, device: int) -> None:
         """A new instance, on this device (0 unless it is on a GPU).
 
         Raises:
@@ -194,7 +194,7 @@ class RateLimiter(Generic[Instance]):
         weight = max(1, limit.priority)
         self._entries[instance] = _Entry(demand, weight, EXECUTIONS_TO_START * weight)
 
-    def unregister(self, instance: Instance) -> None:
+    def unregister(self, instance: InstanceKey) -> None:
         """An instance is gone, whatever it was doing. Unknown ones are fine."""
         entry = self._entries.pop(instance, None)
         if entry is None:
@@ -203,7 +203,7 @@ class RateLimiter(Generic[Instance]):
             self._pools.give_back(entry.demand)
         self._pools.resize([other.demand for other in self._entries.values()])
 
-    def request(self, instance: Instance) -> None:
+    def request(self, instance: InstanceKey) -> None:
         """An instance has work, and wants to execute. Fine for one that waits already, or is gone."""
         entry = self._entries.get(instance)
         if entry is None or entry.state is not GrantState.IDLE:
@@ -213,13 +213,13 @@ class RateLimiter(Generic[Instance]):
         entry.overtaken = 0
         entry.state = GrantState.WAITING
 
-    def withdraw(self, instance: Instance) -> None:
+    def withdraw(self, instance: InstanceKey) -> None:
         """A waiting instance has no work any more. Fine for any other."""
         entry = self._entries.get(instance)
         if entry is not None and entry.state is GrantState.WAITING:
             entry.state = GrantState.IDLE
 
-    def release(self, instance: Instance, executed: bool = True) -> None:
+    def release(self, instance: InstanceKey, executed: bool = True) -> None:
         """An instance gives back what it was granted. Fine for one that is gone.
 
         Args:
@@ -234,12 +234,12 @@ class RateLimiter(Generic[Instance]):
         if executed:
             entry.executed += entry.weight
 
-    def renew(self, instance: Instance) -> None:
+    def renew(self, instance: InstanceKey) -> None:
         """An instance gives back what it was granted, having executed, and wants to execute again (rule 6)."""
         self.release(instance)
         self.request(instance)
 
-    def next_grant(self) -> Instance | None:
+    def next_grant(self) -> InstanceKey | None:
         """The next instance that may execute; None for none before the next event."""
         awaited: set[Pool] = set()
         for instance in self.waiting():
@@ -251,7 +251,7 @@ class RateLimiter(Generic[Instance]):
             awaited.update(entry.demand)
         return None
 
-    def waiting(self) -> list[Instance]:
+    def waiting(self) -> list[InstanceKey]:
         """Who waits, first come those who go first."""
         waiting = [item for item in self._entries.items() if item[1].state is GrantState.WAITING]
         waiting.sort(key=lambda item: self._place(item[1]))
@@ -267,7 +267,7 @@ class RateLimiter(Generic[Instance]):
             if other.state is GrantState.WAITING and not granted.demand.keys().isdisjoint(other.demand):
                 other.overtaken += 1
 
-    def state(self, instance: Instance) -> GrantState | None:
+    def state(self, instance: InstanceKey) -> GrantState | None:
         """What an instance is doing; None if it is not there."""
         entry = self._entries.get(instance)
         return None if entry is None else entry.state

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...actors.rate_limiter import RateLimiter as LimiterActor
 from ...engine.config.instance_groups import RateLimit
-from ...engine.scheduling.rate_limiter import ExplicitResource, RateLimiter
+from ...engine.scheduling.rate_limiter import ExplicitResource, RateLimiterCore
 from ..history import Handlers, Recorder
 from ..invariants.base import Complain, Invariant
 from ..records import record
@@ -44,10 +44,10 @@ class LimiterGranted:
     instance: Hashable | None
 
 
-def observed_core(recorder: Recorder) -> type[RateLimiter[Any]]:
+def observed_core(recorder: Recorder) -> type[RateLimiterCore[Any]]:
     """The core of a rate limiter that tells the recorder what it is told, and what it grants."""
 
-    class ObservedCore(RateLimiter[Any]):
+    class ObservedCore(RateLimiterCore[Any]):
         def __init__(self, explicit: Iterable[ExplicitResource] = ()) -> None:
             explicit = tuple(explicit)
             super().__init__(explicit)

@@ -12,7 +12,7 @@ from ...engine.errors import NotFoundError, TriremeError
 from ...engine.instances.answer_window import AnswerWindow
 from ...engine.job import ExecutionBatch, Job, Outcome
 from ...engine.request import InferenceRequest
-from ...engine.scheduling.ordering import Answer, OrderedRelease
+from ...engine.scheduling.ordering import GivenAnswer, OrderedRelease
 
 
 def _lost_reply(original: Any, scheduler: Scheduler, batch: ExecutionBatch, *rest: Any) -> None:
@@ -30,13 +30,17 @@ def _double_reply(original: Any, scheduler: Scheduler, batch: ExecutionBatch, *r
         job.reply.deliver(outcome, final)
 
 
-def _reordered_answers(original: Any, release: OrderedRelease, job: Job, outcome: Outcome, final: bool) -> list[Answer]:
+def _reordered_answers(
+    original: Any, release: OrderedRelease, job: Job, outcome: Outcome, final: bool
+) -> list[GivenAnswer]:
     """The answer to a cancelled request does not wait for its turn."""
     released = original(release, job, outcome, final)
     return released or ([(job, outcome, final)] if job.cancelled else [])
 
 
-def _held_for_ever(original: Any, release: OrderedRelease, job: Job, outcome: Outcome, final: bool) -> list[Answer]:
+def _held_for_ever(
+    original: Any, release: OrderedRelease, job: Job, outcome: Outcome, final: bool
+) -> list[GivenAnswer]:
     """A cancelled request keeps its place in the order of answers."""
     return [] if job.cancelled and isinstance(outcome, TriremeError) else original(release, job, outcome, final)
 

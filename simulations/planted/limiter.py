@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...actors.rate_limiter import RateLimiter, Told
-from ...engine.scheduling.rate_limiter import GrantState
-from ...engine.scheduling.rate_limiter import RateLimiter as LimiterCore
+from ...engine.scheduling.rate_limiter import GrantState, RateLimiterCore
 
 
 def _resource_dies_with_its_holder(original: Any, limiter: RateLimiter, message: Any) -> None:
@@ -22,7 +21,7 @@ def _stays_in_line(original: Any, limiter: RateLimiter, message: Any) -> None:
         original(limiter, message)
 
 
-def _priorities_ignored(original: Any, limiter: LimiterCore[Any], instance: Any, executed: bool = True) -> None:
+def _priorities_ignored(original: Any, limiter: RateLimiterCore[Any], instance: Any, executed: bool = True) -> None:
     """An execution counts as one, whatever the priority."""
     original(limiter, instance, executed)
     entry = limiter._entries.get(instance)
@@ -30,7 +29,7 @@ def _priorities_ignored(original: Any, limiter: LimiterCore[Any], instance: Any,
         entry.executed += 1 - entry.weight
 
 
-def _small_demands_first(original: Any, limiter: LimiterCore[Any]) -> Any:
+def _small_demands_first(original: Any, limiter: RateLimiterCore[Any]) -> Any:
     """Who can be granted is, also before one that waits for more of the same."""
     del original
     for instance in limiter.waiting():
@@ -45,6 +44,6 @@ def _small_demands_first(original: Any, limiter: LimiterCore[Any]) -> Any:
 LIMITER_BUGS: Mapping[str, tuple[type, str, Callable[..., Any]]] = {
     "resource-dies-with-its-holder": (RateLimiter, "receive", _resource_dies_with_its_holder),
     "stays-in-line": (RateLimiter, "receive", _stays_in_line),
-    "priorities-ignored": (LimiterCore, "release", _priorities_ignored),
-    "small-demands-first": (LimiterCore, "next_grant", _small_demands_first),
+    "priorities-ignored": (RateLimiterCore, "release", _priorities_ignored),
+    "small-demands-first": (RateLimiterCore, "next_grant", _small_demands_first),
 }

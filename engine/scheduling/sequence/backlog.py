@@ -21,7 +21,7 @@ from .slot import VACANT, Sequence, Slot, SlotState
 _MIN_SWEEP = 64
 """A heap of deadlines with fewer entries than this is not worth sweeping."""
 
-Deadline = tuple[float, int, Sequence]
+BacklogDeadline = tuple[float, int, Sequence]
 """When, and whose: (deadline_s, number, sequence)."""
 
 
@@ -32,7 +32,7 @@ class Backlog:
 
     def __init__(self) -> None:
         self._sequences: OrderedDict[Sequence, None] = OrderedDict()
-        self._deadlines: list[Deadline] = []
+        self._deadlines: list[BacklogDeadline] = []
 
     def add(self, sequence: Sequence) -> None:
         self._sequences[sequence] = None
@@ -82,7 +82,7 @@ class Backlog:
         self._sequences.clear()
         self._deadlines.clear()
 
-    def _is_live(self, entry: Deadline) -> bool:
+    def _is_live(self, entry: BacklogDeadline) -> bool:
         deadline_s, _, sequence = entry
         return sequence.deadline_s == deadline_s and sequence in self._sequences
 

@@ -56,8 +56,8 @@ from .. import refusals
 from ..core import AWAIT, WAIT, Action, Dispatch, InstanceId, Reject, WaitUntil
 from .backlog import Backlog, Vacancies
 from .slot import DUE, FREE, GONE, READY, VACANT, CorrelationId, Sequence, Slot, SlotMessage, SlotState
-from .slot_core import Dropped, Idle, Offer, SlotCore, SlotReport
-from .strategies import Host, SequencePlan
+from .slot_core import Discarded, Idle, Offer, SlotCore, SlotReport
+from .strategies import SequenceHost, SequencePlan
 
 StartSlot = Callable[[Slot, SlotCore], Callable[[SlotMessage], object]]
 """Makes the actor of a slot; what it returns leaves a message in the actor's mailbox."""
@@ -75,7 +75,7 @@ class SequenceBatcher:
     def __init__(self, plan: SequencePlan) -> None:
         self._plan = plan
         self._max_idle_s = plan.max_idle_s
-        self._hosts: dict[InstanceId, Host] = {}
+        self._hosts: dict[InstanceId, SequenceHost] = {}
         self._idle: list[InstanceId] = []
         self._vacancies = Vacancies()
         self._backlog = Backlog()
@@ -146,7 +146,7 @@ class SequenceBatcher:
             rescheduled: those of them that are to be executed once more instead of being answered (rule 9); one whose
                 sequence is over gets a `Reject`.
         """
-        host: Host | None = None
+        host: SequenceHost | None = None
         for job in jobs:
             slot = self._out.pop(job, None)
             if slot is not None:
@@ -258,7 +258,7 @@ class SequenceBatcher:
         if isinstance(report, Offer):
             if self._queued.get(report.job, self) is slot.sequence:  # otherwise it was cancelled meanwhile
                 slot.offer(report.job)
-        elif isinstance(report, Dropped):
+        elif isinstance(report, Discarded):
             slot.drops -= 1
             self._awaited -= 1
             jobs = [job for job in report.jobs if job in self._queued]

@@ -78,7 +78,7 @@ class Sequence:
 
 
 @dataclass(slots=True, eq=False)
-class Serve:
+class Assign:
     """A sequence has got the slot, with the requests that it has so far."""
 
     jobs: Row[Job]
@@ -106,8 +106,8 @@ class Again:
 
 
 @dataclass(slots=True, eq=False)
-class Drop:
-    """This request was cancelled. The answer is `Dropped`."""
+class Discard:
+    """This request was cancelled. The answer is `Discarded`."""
 
     job: Job
 
@@ -117,7 +117,7 @@ class Dismiss:
     """The slot is not needed any more."""
 
 
-SlotMessage = Serve | Put | Settle | Again | Drop | Dismiss
+SlotMessage = Assign | Put | Settle | Again | Discard | Dismiss
 
 
 class SlotState(enum.Enum):
@@ -156,7 +156,7 @@ class Slot:
         out: the request that is out; None if none is.
         send: leaves a message in the mailbox of its actor.
         idle_s: when nothing has come for too long, for the batcher to set.
-        drops: answers to `Drop` that are still to come.
+        drops: answers to `Discard` that are still to come.
     """
 
     instance: InstanceId
@@ -178,7 +178,7 @@ class Slot:
         sequence.waiting = len(jobs)
         self.sequence = sequence
         sequence.slot = self
-        self.send(Serve(jobs, self.state is FREE))
+        self.send(Assign(jobs, self.state is FREE))
         self._changed()
 
     def put(self, job: Job) -> None:
@@ -234,7 +234,7 @@ class Slot:
         """A request of the sequence was cancelled, and goes with those that continue it.
 
         Returns:
-            Whether those are still to be told, by `Dropped`.
+            Whether those are still to be told, by `Discarded`.
         """
         queued = job is not self.out and job is not self.head
         if queued:
@@ -246,7 +246,7 @@ class Slot:
         self._changed()
         tells = queued or self.state is DUE
         if tells:
-            self.send(Drop(job))
+            self.send(Discard(job))
             self.drops += 1
         return tells
 

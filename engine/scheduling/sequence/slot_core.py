@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from ...job import Job
 from .controls import Controls
-from .slot import Again, Drop, Put, Serve, Slot, SlotMessage
+from .slot import Again, Assign, Discard, Put, Slot, SlotMessage
 from .state import SequenceState
 
 _AGAIN_S = 1.0
@@ -42,7 +42,7 @@ class Offer(SlotReport):
 
 
 @dataclass(slots=True, eq=False)
-class Dropped(SlotReport):
+class Discarded(SlotReport):
     """These requests, which continue one that was cancelled, are taken out, too."""
 
     jobs: Row[Job]
@@ -90,9 +90,9 @@ class SlotCore:
             self._jobs.append(message.job)
             if message.settled:
                 self._offered = 0
-        elif isinstance(message, Drop):
+        elif isinstance(message, Discard):
             return self._drop(message.job)
-        elif isinstance(message, Serve):
+        elif isinstance(message, Assign):
             self._state = None
             self._jobs.extend(message.jobs)
             if message.settled:
@@ -126,7 +126,7 @@ class SlotCore:
         state = self._controls.complete(job, None if request.sequence_start else self._state)
         self._state = None if request.sequence_end else state  # the request itself keeps it
 
-    def _drop(self, job: Job) -> Dropped:
+    def _drop(self, job: Job) -> Discarded:
         """Rule 4."""
         jobs = self._jobs
         before: list[Job] = []
@@ -136,14 +136,14 @@ class SlotCore:
             while (first := jobs.popleft()) is not job:
                 before.append(first)
         else:
-            return Dropped(self._slot, ())  # it went with another one
+            return Discarded(self._slot, ())  # it went with another one
         dropped: list[Job] = []
         while jobs and not jobs[0].request.sequence_start:
             dropped.append(jobs.popleft())
         jobs.extendleft(reversed(before))
         if not jobs:
             self._state = None
-        return Dropped(self._slot, dropped)
+        return Discarded(self._slot, dropped)
 
     def __repr__(self) -> str:
         return f"<SlotCore of {self._slot}: {len(self._jobs)} requests>"

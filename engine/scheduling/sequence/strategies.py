@@ -33,10 +33,10 @@ from .controls import Controls
 from .slot import Slot
 from .state import StateLayout, zeros
 
-Batch = tuple[Row[Job], SealReason]
+FormedBatch = tuple[Row[Job], SealReason]
 
 
-class Host(ABC):
+class SequenceHost(ABC):
     """An instance with its slots.
 
     Attributes:
@@ -63,7 +63,7 @@ class Host(ABC):
         """Move requests that may go from their slots to where batches are made, if that is another place."""
 
     @abstractmethod
-    def form(self, now: float, draining: bool) -> Batch | None:
+    def form(self, now: float, draining: bool) -> FormedBatch | None:
         """The batch to execute now; None to wait, until `ripe_s` at most."""
 
     def withdraw(self, job: Job) -> Slot | None:
@@ -107,7 +107,7 @@ class NullJob(Job):
             inputs.update(self.state.inputs)
 
 
-class DirectHost(Host):
+class DirectHost(SequenceHost):
     """One instance under the direct strategy.
 
     Args:
@@ -130,7 +130,7 @@ class DirectHost(Host):
         self._delay_s = strategy.max_queue_delay_us / 1_000_000
         self._enough = _slots_needed(strategy.minimum_slot_utilization, rows)
 
-    def form(self, now: float, draining: bool) -> Batch | None:
+    def form(self, now: float, draining: bool) -> FormedBatch | None:
         self.ripe_s = None
         if self.executing or not self.ready:
             return None
@@ -176,7 +176,7 @@ def _slots_needed(utilization: float, rows: int) -> int:
     return next(count for count in range(1, rows + 1) if np.float32(count) / np.float32(rows) >= wanted)
 
 
-class OldestHost(Host):
+class OldestHost(SequenceHost):
     """One instance under the oldest strategy.
 
     Args:
@@ -204,7 +204,7 @@ class OldestHost(Host):
             job.enqueued_s = now
             self.issued[job] = slot
 
-    def form(self, now: float, draining: bool) -> Batch | None:
+    def form(self, now: float, draining: bool) -> FormedBatch | None:
         self.ripe_s = None
         if not self.issued or (len(self.issued) < self._least and not draining):
             return None
@@ -269,7 +269,7 @@ class SequencePlan:
             return strategy.max_candidate_sequences
         return self.rows
 
-    def host(self, instance: InstanceId) -> Host:
+    def host(self, instance: InstanceId) -> SequenceHost:
         """An instance, which has no slots yet."""
         strategy = self.batching.strategy
         if isinstance(strategy, OldestStrategy):

@@ -8,7 +8,7 @@ import pytest
 
 from trireme.engine.config.instance_groups import RateLimit, ResourceDemand
 from trireme.engine.errors import InvalidArgumentError
-from trireme.engine.scheduling.rate_limiter import GLOBAL, ExplicitResource, GrantState, Pool, RateLimiter
+from trireme.engine.scheduling.rate_limiter import GLOBAL, ExplicitResource, GrantState, Pool, RateLimiterCore
 
 
 def limit(priority: int = 0, *, shared: bool = False, **resources: int) -> RateLimit:
@@ -16,14 +16,16 @@ def limit(priority: int = 0, *, shared: bool = False, **resources: int) -> RateL
     return RateLimit(tuple(ResourceDemand(name, count, shared) for name, count in resources.items()), priority)
 
 
-def make(limits: dict[str, RateLimit], explicit: Iterable[ExplicitResource] = (), device: int = 0) -> RateLimiter[str]:
-    limiter: RateLimiter[str] = RateLimiter(explicit)
+def make(
+    limits: dict[str, RateLimit], explicit: Iterable[ExplicitResource] = (), device: int = 0
+) -> RateLimiterCore[str]:
+    limiter: RateLimiterCore[str] = RateLimiterCore(explicit)
     for name, each in limits.items():
         limiter.register(name, each, device)
     return limiter
 
 
-def grants(limiter: RateLimiter[str]) -> list[str]:
+def grants(limiter: RateLimiterCore[str]) -> list[str]:
     """Everyone who is granted now."""
     granted: list[str] = []
     while (instance := limiter.next_grant()) is not None:
@@ -31,7 +33,7 @@ def grants(limiter: RateLimiter[str]) -> list[str]:
     return granted
 
 
-def ask(limiter: RateLimiter[str], names: str) -> list[str]:
+def ask(limiter: RateLimiterCore[str], names: str) -> list[str]:
     for name in names:
         limiter.request(name)
     return grants(limiter)
@@ -56,19 +58,19 @@ def test_two_fit_when_the_pool_is_large_enough() -> None:
 
 
 def test_each_device_has_its_own_pool_and_a_global_resource_has_one() -> None:
-    limiter: RateLimiter[str] = RateLimiter()
+    limiter: RateLimiterCore[str] = RateLimiterCore()
     limiter.register("a", limit(R=1), device=0)
     limiter.register("b", limit(R=1), device=1)
     limiter.register("c", limit(R=1), device=1)
     assert ask(limiter, "abc") == ["a", "b"]
-    limiter = RateLimiter()
+    limiter = RateLimiterCore()
     limiter.register("a", limit(shared=True, G=1), device=0)
     limiter.register("b", limit(shared=True, G=1), device=1)
     assert ask(limiter, "ab") == ["a"]
 
 
 def test_explicit_counts_are_for_one_device_or_for_each() -> None:
-    limiter: RateLimiter[str] = RateLimiter([ExplicitResource("R", 2), ExplicitResource("R", 3, device=1)])
+    limiter: RateLimiterCore[str] = RateLimiterCore([ExplicitResource("R", 2), ExplicitResource("R", 3, device=1)])
     limiter.register("a", limit(R=1), device=0)
     limiter.register("b", limit(R=1), device=1)
     assert limiter.pools.sizes == {Pool(0, "R"): 2, Pool(1, "R"): 3}
@@ -95,7 +97,7 @@ TOO_LITTLE = (
     ],
 )
 def test_an_instance_that_could_never_run_is_refused(explicit: list[ExplicitResource], text: str) -> None:
-    limiter: RateLimiter[str] = RateLimiter(explicit)
+    limiter: RateLimiterCore[str] = RateLimiterCore(explicit)
     with pytest.raises(InvalidArgumentError) as caught:
         limiter.register("a", limit(R=4), device=0)
     assert str(caught.value) == text
@@ -128,7 +130,7 @@ def test_pools_shrink_when_the_most_demanding_instance_is_gone() -> None:
 # Who is first
 
 
-def count(limiter: RateLimiter[str], names: str, rounds: int) -> dict[str, int]:
+def count(limiter: RateLimiterCore[str], names: str, rounds: int) -> dict[str, int]:
     """Executions of instances that always have work and share one unit."""
     executed = dict.fromkeys(names, 0)
     ask_all = list(names)

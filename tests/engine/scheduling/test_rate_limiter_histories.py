@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from trireme.engine.config.instance_groups import RateLimit, ResourceDemand
 from trireme.engine.errors import InvalidArgumentError
-from trireme.engine.scheduling.rate_limiter import GLOBAL, ExplicitResource, GrantState, Pool, RateLimiter
+from trireme.engine.scheduling.rate_limiter import GLOBAL, ExplicitResource, GrantState, Pool, RateLimiterCore
 
 DEMANDS = st.lists(
     st.builds(
@@ -35,7 +35,7 @@ class Limited(RuleBasedStateMachine):
 
     @initialize(counts=st.lists(st.tuples(st.sampled_from("RSG"), st.integers(0, 6)), max_size=3))
     def begin(self, counts: list[tuple[str, int]]) -> None:
-        self.limiter: RateLimiter[int] = RateLimiter([ExplicitResource(name, count) for name, count in counts])
+        self.limiter: RateLimiterCore[int] = RateLimiterCore([ExplicitResource(name, count) for name, count in counts])
 
     @rule(demand=DEMANDS, priority=PRIORITIES, device=st.integers(0, 1))
     def come(self, demand: tuple[ResourceDemand, ...], priority: int, device: int) -> None:
@@ -128,7 +128,7 @@ class Limited(RuleBasedStateMachine):
 def test_no_instance_starves(data: st.DataObject) -> None:
     """However much the others have to make up for, each instance is overtaken at most as often as priorities explain,
     and then by those that have been overtaken as often and asked before it."""
-    limiter: RateLimiter[int] = RateLimiter()
+    limiter: RateLimiterCore[int] = RateLimiterCore()
     demands: dict[int, set[str]] = {}
     weights: dict[int, int] = {}
     names = range(data.draw(st.integers(2, 5)))

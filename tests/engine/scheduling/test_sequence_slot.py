@@ -14,14 +14,14 @@ from trireme.engine.job import Job
 from trireme.engine.scheduling.sequence.controls import Controls
 from trireme.engine.scheduling.sequence.slot import (
     VACANT,
+    Assign,
     Dismiss,
     Sequence,
-    Serve,
     Slot,
     SlotMessage,
     SlotState,
 )
-from trireme.engine.scheduling.sequence.slot_core import Dropped, Offer, SlotCore, SlotReport
+from trireme.engine.scheduling.sequence.slot_core import Discarded, Offer, SlotCore, SlotReport
 
 
 def plain_state(owned: bool, queued: bool, head: bool, out: bool) -> SlotState:
@@ -95,7 +95,7 @@ class SlotMachine(RuleBasedStateMachine):
                 assert report.job is self.queued[0], "the oldest goes first"
                 self.slot.offer(report.job)
             return
-        assert isinstance(report, Dropped)
+        assert isinstance(report, Discarded)
         self.slot.drops -= 1
         jobs = [job for job in report.jobs if job in self.queued]
         self.queued = [job for job in self.queued if job not in jobs]
@@ -181,7 +181,7 @@ def test_a_lost_slot_gets_no_sequence_again_and_its_actor_is_dismissed():
     slot.take()
     slot.lose()
     assert (slot.state, slot.sequence, slot.out, sequence.slot) == (SlotState.GONE, None, None, None)
-    assert [type(message) for message in told] == [Serve, Dismiss]
+    assert [type(message) for message in told] == [Assign, Dismiss]
     with pytest.raises(AssertionError, match="is gone"):
         slot.assign(owned())
     assert len(told) == 2
