@@ -97,7 +97,6 @@ class UnaryCall:
             self._answer([prefix(False, sum(map(len, parts))), *parts])
 
     def fail(self, status: Status, message: str) -> None:
-        """Answers with an error."""
         connection = self._connection
         if connection is not None:
             if self.stream_id in connection.stories:
@@ -180,7 +179,6 @@ class UnaryCall:
         self.fail(Status.DEADLINE_EXCEEDED, TOO_SLOW)
 
     def request_ended(self) -> None:
-        """The client has said everything."""
         if not self.begun:
             self.fail(Status.INTERNAL, UNPARSABLE)
 
@@ -188,11 +186,9 @@ class UnaryCall:
         """Nothing waits for that."""
 
     def cancel(self) -> None:
-        """The client has reset the call, or is gone."""
         self._cut_off(expired=False)
 
     def expire(self) -> None:
-        """The deadline has passed."""
         self._cut_off(expired=True)
 
     def _cut_off(self, *, expired: bool) -> None:
@@ -241,7 +237,6 @@ class Servable(Protocol):
 
 
 def methods_of(services: Iterable[Servable], options: GrpcServiceOptions) -> dict[str, Method]:
-    """Every method of the services by its path."""
     methods: dict[str, Method] = {}
     packs = options.compression_level is not CompressionLevel.NONE
     for service in services:
@@ -263,8 +258,6 @@ def methods_of(services: Iterable[Servable], options: GrpcServiceOptions) -> dic
 
 
 class GrpcConnection(CallHost):
-    """Opens the calls of one connection."""
-
     def _open(self, event: RequestReceived[CallHead]) -> None:
         head = event.head
         stream_id = event.stream_id
@@ -368,7 +361,6 @@ class GrpcConnection(CallHost):
             call.finish()
 
     async def _outcome(self, call: StreamingCall) -> tuple[Status, str | None]:
-        """How the handler ended."""
         try:
             await call.method.function(call)
         except GRPCError as error:

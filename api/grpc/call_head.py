@@ -129,6 +129,5 @@ def _read_metadata(fields: Sequence[tuple[bytes, bytes]], metadata: MultiDict[st
 
 
 def _decode(value: bytes) -> bytes:
-    """Base64, padded or not."""
     digits = value.rstrip(b"=")
     return b64decode(digits + b"=" * (-len(digits) % 4), validate=True)

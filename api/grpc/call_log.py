@@ -23,7 +23,6 @@ _OTHER_NAMES = {"TraceSetting": "Trace", "LogSettings": "Logging"}
 
 
 def enabled() -> bool:
-    """Whether calls are told of."""
     return log.isEnabledFor(logging.DEBUG)
 
 
@@ -40,12 +39,6 @@ def _name(path: str) -> str:
 
 
 class CallStory:
-    """One call.
-
-    Args:
-        path: of its method.
-    """
-
     def __init__(self, path: str) -> None:
         handler = _HANDLERS.get(path)
         self._handler = handler
@@ -64,7 +57,6 @@ class CallStory:
         log.debug("Process for %s, rpc_ok=1, %s step %s", self._name, self._where, step)
 
     def fail(self, message: str) -> None:
-        """The call is answered with an error."""
         self._failed = True
         if self._handler is not None and not self._cancelled:
             log.debug("[request id: <id_unknown>] Infer failed: %s", message)
@@ -77,7 +69,6 @@ class CallStory:
             log.debug("Issuing cancellation for 0")
 
     def end(self) -> None:
-        """Nothing is left of the call."""
         if self._handler is None:
             self._process("COMPLETE")
         elif self._cancelled:
@@ -94,7 +85,6 @@ class CallStory:
 
 
 def stream_request_begins() -> None:
-    """A request has come on a stream."""
     log.debug("Process for ModelStreamInferHandler, rpc_ok=1, context 0, 0 step READ")
     log.log(_STATES, "StateNew, 0 Step READ")
 

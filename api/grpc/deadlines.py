@@ -30,8 +30,6 @@ _TIDY_FROM = 64
 
 
 class Expiring(Protocol):
-    """What has a deadline."""
-
     def expire(self) -> None:
         """The deadline has passed."""
 
@@ -58,7 +56,6 @@ class Deadlines:
 
     @property
     def next_s(self) -> float:
-        """The next deadline; infinity if there is none."""
         heap = self._heap
         while heap and heap[0][2].call is None:
             heapq.heappop(heap)
@@ -86,7 +83,6 @@ class Deadlines:
             self._empty = 0
 
     def expire(self, now_s: float) -> None:
-        """Tells every call whose deadline has passed."""
         while self.next_s <= now_s:
             entry = heapq.heappop(self._heap)[2]
             call, entry.call = entry.call, None  # so that the call's own `remove` counts nothing as empty
@@ -94,7 +90,6 @@ class Deadlines:
             call.expire()
 
     async def keep_watching(self) -> None:
-        """Expires deadlines until cancelled."""
         while True:
             self._sooner = trio.Event()
             with trio.move_on_at(self.next_s):
@@ -137,7 +132,6 @@ class Patience:
             self._entry = self._deadlines.add(trio.current_time() + HURRY_S, self)
 
     def expire(self) -> None:
-        """A period is over."""
         came = self._reader.collected_bytes - self._seen_bytes
         if came >= self._limits.body_rate * self._limits.body_grace_s and not self._hurries:
             self._begin_period()

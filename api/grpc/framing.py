@@ -86,7 +86,6 @@ class MessageReader:
         return self._target is not None and self._filled < len(self._target)
 
     def feed(self, piece: bytes) -> None:
-        """The next bytes of the stream."""
         target = self._target
         if target is not None:
             missing = len(target) - self._filled
@@ -150,7 +149,6 @@ class MessageReader:
         return None
 
     def collect(self) -> None:
-        """There is room for `announced_bytes`."""
         buffer = self._buffer
         target = np.empty(self.announced_bytes, np.uint8).data  # not zeroed
         size = self._filled = min(len(buffer) - PREFIX_BYTES, len(target))

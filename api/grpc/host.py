@@ -193,7 +193,6 @@ class CallHost(Http2Connection[CallHead, Call]):
     # ---- the end of a call ----
 
     def forget(self, stream_id: int, deadline: Entry | None) -> None:
-        """The call is over."""
         self.calls.pop(stream_id, None)
         story = self.stories.pop(stream_id, None)
         if story is not None:
@@ -293,14 +292,12 @@ class Inbox:
                 self._connection.mark(1)
 
     def close_lease(self) -> None:
-        """The message is done with."""
         if self.lease is not None:
             if not self.lease.admitted:
                 self.lease.close()
             self.lease = None
 
     def close(self) -> None:
-        """The call is over."""
         self._stop_watching()
         self.close_lease()
         self.release(self.held_bytes)

@@ -52,7 +52,6 @@ class WireInput:
 
 
 def datatype_of(given: WireInput) -> DataType:
-    """The datatype that an input names."""
     return BY_NAME.get(given.datatype, INVALID)
 
 
@@ -187,7 +186,6 @@ def _read_dims(data: memoryview, at: int, end: int, tensor: WireInput, limits: T
 
 
 def _read_parameter(data: memoryview, at: int, end: int, parameters: Parameters) -> None:
-    """One entry of a map of parameters."""
     name = ""
     value: ParameterChoice = None
     for key, start, stop in fields(data, at, end):

@@ -38,7 +38,6 @@ def _varint(number: int) -> bytes:
 
 
 def _opening(number: int, size: int) -> bytes:
-    """What stands in front of a payload of `size` bytes."""
     return _varint(tag(number, LENGTH)) + _varint(size)
 
 

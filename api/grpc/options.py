@@ -72,7 +72,6 @@ def read_delays(environment: Mapping[str, str]) -> GrpcDelays:
 
 
 async def delay(seconds: float, what: str) -> None:
-    """Waits, and says so."""
     if seconds:
         _log.info("Delaying %s by %d ms...", what, round(seconds * 1000))
         await trio.sleep(seconds)

@@ -145,7 +145,6 @@ class InferStream:
             call_log.stream_request_begins()
 
     def _close(self, request: _Request) -> None:
-        """The last answer to a request has been sent."""
         self._order.close(request)
         if request.held_bytes:
             self._hold(request, -request.held_bytes)
@@ -250,7 +249,6 @@ class InferStream:
     # The writer.
 
     async def _write(self) -> None:
-        """Send answers until the stream is over."""
         order, delays = self._order, self.context.options.delays
         while not (order.over or self._broken):
             request = order.next()
@@ -335,12 +333,10 @@ class _Request(GrpcInfer, Place):
         self._owner.answered(self, nbytes)
 
     def is_long(self, response: InferenceResponse) -> bool:
-        """Whether a response is to be encoded on a thread."""
         decoded = self.decoded
         return decoded is not None and may_take_long(response.outputs) and takes_long(response, decoded)
 
     def hear_each(self, reply: Reply) -> None:
-        """The reply has answers to take."""
         self._note_refusal(reply)
         self._owner.answered(self)
 

@@ -88,7 +88,6 @@ class StreamOrder(Generic[T]):
         return tuple(self._open)
 
     def admit(self, place: T) -> None:
-        """A request has come."""
         assert not self.half_closed, "a request behind the last one"
         assert len(self._open) < self._max_open, "a request without room for it"
         self._open[place] = None
@@ -115,7 +114,6 @@ class StreamOrder(Generic[T]):
 
     @property
     def first_ready(self) -> T | None:
-        """The request that `next` would give."""
         return self._ready[0] if self._ready else None
 
     def next(self) -> T | None:
@@ -127,7 +125,6 @@ class StreamOrder(Generic[T]):
         return place
 
     def close(self, place: T) -> None:
-        """The last answer to a request has been sent."""
         assert place.state is PlaceState.SENDING, "only what is being sent can have been sent"
         place.state = PlaceState.CLOSED
         self._unsent_bytes -= place.nbytes

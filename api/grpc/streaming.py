@@ -112,7 +112,6 @@ class StreamingCall(StreamIterator[Any]):
     # ---- for the connection ----
 
     def receive(self, data: bytes, flow_bytes: int, end_stream: bool) -> None:
-        """The next part of the request."""
         listener, inbox = self._listener, self._inbox
         if listener is not None and self._waiting and not (inbox.held_bytes or end_stream or inbox.lease is not None):
             size = len(data) - PREFIX_BYTES
@@ -134,21 +133,17 @@ class StreamingCall(StreamIterator[Any]):
                 self._wake()
 
     def _wake(self) -> None:
-        """Something has come for the task."""
         self._waiting = False
         self._arrival.unpark()
 
     def request_ended(self) -> None:
-        """The client has said everything."""
         self._inbox.ended = True
         self._wake()
 
     def drained(self) -> None:
-        """The client's windows have let everything through."""
         self._drain.unpark_all()
 
     def cancel(self) -> None:
-        """The client has reset the call, or is gone."""
         self.over = True
         connection = self._connection
         if self._stream_id in connection.stories:
@@ -157,7 +152,6 @@ class StreamingCall(StreamIterator[Any]):
             self.scope.cancel()
 
     def expire(self) -> None:
-        """The deadline has passed."""
         if self.over:
             return
         connection = self._connection
@@ -195,12 +189,10 @@ class StreamingCall(StreamIterator[Any]):
 
     @property
     def metadata(self) -> Metadata:
-        """The client's custom metadata."""
         return self._head.metadata
 
     @property
     def user_agent(self) -> str | None:
-        """The client's, if it named one."""
         return self._head.user_agent
 
     async def recv_message(self) -> Any:
@@ -266,7 +258,6 @@ class StreamingCall(StreamIterator[Any]):
         return framed
 
     async def _find_room(self, inbox: Inbox, nbytes: int) -> None:
-        """Waits until the message that has begun may come."""
         lease = inbox.need_lease()
         if not lease.grow_nowait(nbytes):
             with self.waiting_for_room():
@@ -274,12 +265,10 @@ class StreamingCall(StreamIterator[Any]):
         inbox.collect(self._give_up_message)
 
     def _give_up_message(self) -> None:
-        """The message that has begun does not come on."""
         self._too_slow = True
         self._wake()
 
     async def _more(self) -> None:
-        """Waits until more has come."""
         self._prompt = 0
         self._waiting = True
         try:
@@ -382,7 +371,6 @@ class StreamingCall(StreamIterator[Any]):
         self.scope.cancel()
 
     def _reset(self, code: ErrorCode) -> None:
-        """Ends the call without a status."""
         if not self.over:
             self.over = True
             self._connection.core.reset(self._stream_id, code)

@@ -41,7 +41,6 @@ class UnreadableError(InternalError):
 
 
 def tag(number: int, wire_type: int) -> int:
-    """The tag of field `number`."""
     return number << 3 | wire_type
 
 

@@ -154,7 +154,6 @@ class WireContents:
         self.element_count = 0
 
     def add_numbers(self, number: int, data: memoryview) -> None:
-        """More numbers of a field."""
         known = self.packed.get(number)
         if known is None:
             self.packed[number] = data
@@ -164,7 +163,6 @@ class WireContents:
             self.packed[number] = bytearray(known) + data
 
     def add_element(self, data: memoryview) -> None:
-        """One more of ``bytes_contents``."""
         self.element_count += 1
         self.elements += _LENGTH.pack(len(data))
         self.elements += data

@@ -354,7 +354,6 @@ class Http2Connection(Connection, Generic[H, C]):
             self._lose_calls()
 
     def _lose_calls(self) -> None:
-        """The client is gone."""
         self._roster.disconnects += len(self.calls)
         self._cancel_calls()
 
@@ -431,7 +430,6 @@ class Http2Connection(Connection, Generic[H, C]):
         self._settle()
 
     async def until_unblocked(self) -> None:
-        """Waits until the client has read."""
         while self.blocked:
             await self._unblocked.park()
 
@@ -458,7 +456,6 @@ class Http2Connection(Connection, Generic[H, C]):
             self._reading.cancel()
 
     def _count(self, unfinished_bytes: int, unread_bytes: int) -> None:
-        """Notes what is held for the client."""
         roster, pending = self._roster, self.core.pending_bytes
         self._counted = unfinished_bytes > 0 or unread_bytes > 0
         if unfinished_bytes != self._unfinished_bytes:

@@ -149,7 +149,6 @@ class Incoming(Generic[H]):
         self.next_timer_s = min(self._keepalive.next_timer_s, self._shutdown.due_s)
 
     def _note_payload(self) -> None:
-        """Tells the keepalive if data or headers have been sent."""
         if self._sender.sent_payload:
             self._sender.sent_payload = False
             self._keepalive.payload_sent()
