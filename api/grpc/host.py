@@ -200,13 +200,13 @@ class CallHost(Http2Connection[CallHead, Call]):
         if deadline is not None:
             self.surroundings.deadlines.remove(deadline)
 
-    def cancel_later(self, scope: trio.CancelScope) -> bool:
-        """Cancels a call's task when the delay for tests is over. False: there is none."""
+    def cancel_task(self, scope: trio.CancelScope) -> None:
+        """Cancels a call's task; when the delay for tests is over, if there is one."""
         delay_s = self.surroundings.delays.notification_s
         if delay_s and self._nursery is not None:
             self.start(self._cancel_after, delay_s, scope)
-            return True
-        return False
+        else:
+            scope.cancel()
 
     async def _cancel_after(self, delay_s: float, scope: trio.CancelScope) -> None:
         await delay(delay_s, "the notification of the cancellation")

@@ -34,7 +34,7 @@ from .options import delay
 from .streaming import StreamingCall
 
 
-def forward_metadata(call: CallHead | StreamingCall, pattern: HeaderPattern, request: InferenceRequest) -> None:
+def forward_metadata(call: CallHead, pattern: HeaderPattern, request: InferenceRequest) -> None:
     """Make parameters of the call's metadata in whose keys `pattern` is found; as in Triton, the user agent is part of
     it. They come after the request's own parameters, and take the place of those of the same name.
 
@@ -102,18 +102,17 @@ class GrpcInfer(Adapter):
 
     Args:
         context: of the front end.
-        source: where the metadata are.
+        head: of the call, where the metadata are.
         message: the request; empty once it has been decoded.
         lease: what it came with.
     """
 
     decoded: DecodedGrpcInfer | None = None
 
-    def __init__(
-        self, context: GrpcContext, source: CallHead | StreamingCall, message: Buffer, lease: Lease | None
-    ) -> None:
+    def __init__(self, context: GrpcContext, head: CallHead, message: Buffer, lease: Lease | None) -> None:
         self.context = context
-        self.source = source
+        self.head = head
+        self.offload = context.server.offload
         self.message = message
         self.lease = lease
         self.trace = None
@@ -127,7 +126,7 @@ class GrpcInfer(Adapter):
         return self.context.server.describe(name, version)
 
     def received(self, tracer: Tracer) -> None:
-        self.trace = GrpcTrace(tracer, self.source.metadata)
+        self.trace = GrpcTrace(tracer, self.head.metadata)
 
     def decode(self) -> bool:
         context = self.context
@@ -151,7 +150,7 @@ class GrpcInfer(Adapter):
         self.message = b""
 
     def forward(self, pattern: HeaderPattern, request: InferenceRequest) -> None:
-        forward_metadata(self.source, pattern, request)
+        forward_metadata(self.head, pattern, request)
 
     def abandon(self) -> None:
         """The request is over, whatever has become of it: nothing more is noted, and a lease that no request in flight
@@ -167,12 +166,6 @@ class UnaryInferRequest(GrpcInfer, Encoder[list[Buffer]]):
 
     encode = staticmethod(write_infer_response)
     takes_long = staticmethod(takes_long)
-
-    def __init__(
-        self, context: GrpcContext, source: CallHead | StreamingCall, message: Buffer, lease: Lease | None
-    ) -> None:
-        super().__init__(context, source, message, lease)
-        self.offload = context.server.offload
 
     def describe(self, name: str, version: int) -> ModelDescription:
         model = self.context.server.describe(name, version)
@@ -223,7 +216,7 @@ class UnaryInfer:
         context = self._context
         delays = context.options.delays
         message = await stream.recv_message()
-        task = UnaryInferRequest(context, stream, message, stream.take_lease())
+        task = UnaryInferRequest(context, stream.head, message, stream.take_lease())
         try:
             await delay(delays.process_s, "the Process execution")
             reply = await context.pipeline.admit(task)

@@ -44,9 +44,6 @@ class GrpcService(Service):
         codec: reads and writes messages, by the types that the handlers name; by default betterproto2's.
         guards: see `host.Guard`.
         readiness: see `Service`.
-
-    Attributes:
-        draining: `drain` has begun, or the service has been closed.
     """
 
     protocols = ("h2",)
@@ -61,7 +58,6 @@ class GrpcService(Service):
         readiness: Readiness | None = None,
     ) -> None:
         super().__init__(options, readiness, _given(services, "client_accounts", None))
-        self.draining = False
         self._deadlines = Deadlines()
         self._group = Http2Group(options.http2)
         self._surroundings = Surroundings(
@@ -89,14 +85,3 @@ class GrpcService(Service):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._deadlines.keep_watching)
             nursery.start_soon(self._group.accompany, self._roster)
-
-    async def drain(self, budget_s: float) -> float:
-        """Says goodbye to every client: what is open is finished, and connections close when nothing is open any more.
-        New ones are closed unserved (docs/reference/grpc.md#streams, docs/reference/command-line.md#shutdown). Returns
-        what is left of the budget."""
-        self.draining = True
-        return await super().drain(budget_s)
-
-    def close(self) -> None:
-        self.draining = True
-        super().close()

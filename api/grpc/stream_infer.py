@@ -58,7 +58,7 @@ class InferStream:
         self._order: StreamOrder[_Request] = StreamOrder(MAX_OPEN_REQUESTS, MAX_UNSENT_BYTES)
         self._ready = trio.lowlevel.ParkingLot()  # where the writer waits
         self._room = trio.lowlevel.ParkingLot()  # where the reader waits
-        self._ends_with_error = stream.metadata.get(_STATUS_WANTED) == "true"
+        self._ends_with_error = stream.head.metadata.get(_STATUS_WANTED) == "true"
         self._failure: TriremeError | GRPCError | None = None
         self._writing = False
         self._broken = False
@@ -266,7 +266,7 @@ class InferStream:
                     self._failure = outcome
                     return
                 if request.takes_long or (isinstance(outcome, InferenceResponse) and request.is_long(outcome)):
-                    parts = await self.context.server.offload(request.encode, outcome, final)
+                    parts = await request.offload(request.encode, outcome, final)
                 else:
                     parts = request.encode(outcome, final)
                 if parts is not None:
@@ -304,7 +304,7 @@ class _Request(GrpcInfer, Place):
     prompt: ClassVar[bool] = True
 
     def __init__(self, owner: InferStream, message: Buffer = b"", lease: Lease | None = None) -> None:
-        super().__init__(owner.context, owner.stream, message, lease)
+        super().__init__(owner.context, owner.stream.head, message, lease)
         self._owner = owner
         self.held_bytes = 0
         self.id = ""

@@ -65,6 +65,7 @@ class StreamingCall(StreamIterator[Any]):
         deadline: the call's, if it has one already.
 
     Attributes:
+        head: the request's headers.
         deadline_entry: None if the call has none.
         waiting_bytes: of a request that came without a lease, and waits for room.
         scope: of the task that serves the call.
@@ -87,7 +88,7 @@ class StreamingCall(StreamIterator[Any]):
         self.waiting_bytes = 0
         self._connection = connection
         self._stream_id = stream_id
-        self._head = head
+        self.head = head
         self._encoding = connection.response_encoding(head) if method.compresses else IDENTITY
         # What comes.
         self._inbox = inbox or Inbox(connection, stream_id, method.max_message_bytes)
@@ -99,7 +100,7 @@ class StreamingCall(StreamIterator[Any]):
         self._heard_bytes = min(_HEARD_BYTES, method.max_message_bytes)
         self._arrival = trio.lowlevel.ParkingLot()
         # What goes.
-        self._headers_sent = False
+        self.headers_sent = False
         self._unyielded_bytes = 0
         self._drain = trio.lowlevel.ParkingLot()
         self.deadline_entry = deadline
@@ -107,7 +108,7 @@ class StreamingCall(StreamIterator[Any]):
             deadline.call = self
 
     def __repr__(self) -> str:
-        return f"<StreamingCall {self._head.path}{': over' if self.over else ''}>"
+        return f"<StreamingCall {self.head.path}{': over' if self.over else ''}>"
 
     # ---- for the connection ----
 
@@ -148,8 +149,7 @@ class StreamingCall(StreamIterator[Any]):
         connection = self._connection
         if self._stream_id in connection.stories:
             connection.stories[self._stream_id].cancel()
-        if not connection.cancel_later(self.scope):
-            self.scope.cancel()
+        connection.cancel_task(self.scope)
 
     def expire(self) -> None:
         if self.over:
@@ -172,7 +172,7 @@ class StreamingCall(StreamIterator[Any]):
             connection = self._connection
             if status is not Status.OK and self._stream_id in connection.stories:
                 connection.stories[self._stream_id].fail(message or "")
-            make = blocks.trailers if self._headers_sent else blocks.trailers_only
+            make = blocks.trailers if self.headers_sent else blocks.trailers_only
             connection.core.send_headers(self._stream_id, make(status, message), True)
             connection.mark(1)
 
@@ -189,11 +189,7 @@ class StreamingCall(StreamIterator[Any]):
 
     @property
     def metadata(self) -> Metadata:
-        return self._head.metadata
-
-    @property
-    def user_agent(self) -> str | None:
-        return self._head.user_agent
+        return self.head.metadata
 
     async def recv_message(self) -> Any:
         """The next request message; None when the client has sent all. The one before is done with.
@@ -231,7 +227,7 @@ class StreamingCall(StreamIterator[Any]):
             framed = await self._next_framed(inbox)
         if framed is None or not framed.compressed:
             return None if framed is None else framed.payload
-        unpacking = self._inbox.unpacking(framed, self._head)
+        unpacking = self._inbox.unpacking(framed, self.head)
         if len(framed.payload) < LARGE_BYTES and unpacking.step_promptly():
             return unpacking.message()
         with self.waiting_for_room():
@@ -281,8 +277,8 @@ class StreamingCall(StreamIterator[Any]):
     # ---- what is said to the client ----
 
     def _send_headers(self) -> None:
-        if not self._headers_sent:
-            self._headers_sent = True
+        if not self.headers_sent:
+            self.headers_sent = True
             self._connection.core.send_headers(self._stream_id, blocks.HEADERS[self._encoding])
 
     async def send_message(self, message: Any) -> None:

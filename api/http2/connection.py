@@ -175,9 +175,7 @@ class Http2Connection(Connection, Generic[H, C]):
         if not pending:
             self.core.abort(ErrorCode.ENHANCE_YOUR_CALM, "too much that is not complete")
             self._lose_calls()
-        if not self._dirty:
-            self._dirty = True
-            self._group.turn.flush_later(self)
+        self._flush_later()
         return True
 
     def go_away(self) -> None:
@@ -371,10 +369,14 @@ class Http2Connection(Connection, Generic[H, C]):
         """
         if not self._dirty:
             if len(self.calls) > own:
-                self._dirty = True
-                self._group.turn.flush_later(self)
+                self._flush_later()
             else:
                 self.flush()
+
+    def _flush_later(self) -> None:
+        if not self._dirty:
+            self._dirty = True
+            self._group.turn.flush_later(self)
 
     def start(self, function: Callable[..., Awaitable[None]], *arguments: object) -> None:
         if self._nursery is not None:

@@ -203,11 +203,6 @@ class Http2Server(Incoming[H]):
         self._set_timer()
         return []
 
-    @property
-    def open_streams(self) -> int:
-        """Streams that were announced, and neither fully answered nor reset."""
-        return len(self._open)
-
     def __repr__(self) -> str:
         state = "terminated" if self.terminated else self._shutdown.state.value
         return f"<Http2Server: {state}, {len(self._open)} open>"

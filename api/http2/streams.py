@@ -33,7 +33,7 @@ Rule 10: Nothing is copied but small things that are joined for a single write.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from ...engine.tensor import Buffer
@@ -113,6 +113,7 @@ class Streams:
         cut[stream_id] = None
 
 
+@dataclass(slots=True, eq=False)
 class SendQueue:
     """Parts of a stream's data that wait for windows, then perhaps its end.
 
@@ -122,15 +123,12 @@ class SendQueue:
         ending: the stream ends after the data, with `trailers` or, if there are none, with the last DATA frame.
     """
 
-    __slots__ = ("_first", "_parts", "begun", "ending", "pending", "trailers")
-
-    def __init__(self) -> None:
-        self._parts: list[memoryview] = []
-        self._first = 0
-        self.pending = 0
-        self.begun = 0
-        self.ending = False
-        self.trailers: bytes | None = None
+    pending: int = 0
+    begun: int = 0
+    ending: bool = False
+    trailers: bytes | None = None
+    _parts: list[memoryview] = field(default_factory=list)
+    _first: int = 0
 
     def add(self, parts: Sequence[Buffer]) -> None:
         for part in parts:

@@ -37,7 +37,7 @@ def test_unary_call(read_bytes: int) -> None:
     assert len(peer.server._sender.out) == 1, "a small answer is one piece"
     peer.pump()
     assert peer.answers[stream_id] == finished(b"answer")
-    assert peer.server.open_streams == 0
+    assert len(peer.server._open) == 0
 
 
 def test_small_output_is_one_piece() -> None:
@@ -61,7 +61,7 @@ def test_trailers_only_answer() -> None:
     peer.server.send_headers(stream_id, encode_block([(b":status", b"200"), (b"grpc-status", b"5")]), end_stream=True)
     peer.pump()
     assert peer.answers[stream_id] == Answer([(b":status", b"200"), (b"grpc-status", b"5")], ended=True)
-    assert peer.server.open_streams == 0
+    assert len(peer.server._open) == 0
 
 
 def test_answer_before_the_request_is_complete() -> None:
@@ -124,7 +124,7 @@ def test_client_cancels() -> None:
     peer.server.reset(stream_id, ErrorCode.INTERNAL_ERROR)
     assert not peer.server.has_output
     assert peer.client.outbound_flow_control_window == 65_535
-    assert peer.server.open_streams == 0
+    assert len(peer.server._open) == 0
 
 
 def test_server_resets() -> None:
@@ -134,7 +134,7 @@ def test_server_resets() -> None:
     peer.server.reset(stream_id, ErrorCode.INTERNAL_ERROR)
     peer.pump()
     assert peer.answers[stream_id].reset == ErrorCode.INTERNAL_ERROR
-    assert peer.server.open_streams == 0
+    assert len(peer.server._open) == 0
 
 
 def test_huge_messages_both_ways() -> None:
@@ -201,7 +201,7 @@ def test_data_that_ends_the_stream() -> None:
     peer.pump()
     assert peer.answers[long] == Answer(OK, bytearray(b"y" * 100_000), None, True)
     assert peer.answers[empty] == Answer(OK, ended=True)
-    assert peer.server.open_streams == 0
+    assert len(peer.server._open) == 0
 
 
 def test_said_after_the_end_is_ignored() -> None:
@@ -356,7 +356,7 @@ def test_random_conversations(draw: st.DataObject) -> None:
         assert peer.answers[stream_id].data == talk.told[stream_id]
         assert peer.answers[stream_id].trailers == OK_TRAILERS
     assert not peer.server.terminated
-    assert peer.server.open_streams == 0
+    assert len(peer.server._open) == 0
     left_over = held(peer.server)
     assert (left_over.unconsumed_bytes, left_over.pending_bytes, left_over.held_bytes) == (0, 0, 0)
     assert peer.server._connection_left + peer.server._connection_returned == 65_535, "no byte of the window is lost"

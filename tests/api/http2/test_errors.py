@@ -105,7 +105,7 @@ def test_connection_error(said: bytes, code: ErrorCode) -> None:
     assert goaway.code is code
     assert goaway.debug == events[-1].debug != ""
     assert peer.say(call(101)) == []
-    assert peer.server.open_streams == 0
+    assert len(peer.server._open) == 0
     assert not peer.server.has_output
 
 

@@ -59,7 +59,7 @@ def test_cancelling_all_calls_at_once_is_fine() -> None:
         events = peer.say(*(frames.rst_stream(stream_id, ErrorCode.CANCEL) for stream_id in ids))
         assert events == [StreamReset(stream_id, ErrorCode.CANCEL) for stream_id in ids]
         peer.now_s += 5.0
-    assert peer.server.open_streams == 0
+    assert len(peer.server._open) == 0
 
 
 def test_too_many_streams() -> None:
@@ -233,7 +233,7 @@ def test_last_crumb_is_free() -> None:
         peer.server.respond(stream_id, HEADERS, (b"answer",), TRAILERS)
         peer.say(frames.window_update(stream_id, 6))
     assert not peer.server.terminated
-    assert peer.server.open_streams == 0
+    assert len(peer.server._open) == 0
 
 
 def test_header_bomb() -> None:

@@ -116,7 +116,7 @@ def test_abort() -> None:
     assert [frame.kind for frame in sent] == [frames.HEADERS, frames.DATA, GOAWAY]
     assert (sent[-1].word, sent[-1].code, sent[-1].debug) == (3, ErrorCode.INTERNAL_ERROR, "out of order")
     assert peer.server.terminated
-    assert peer.server.open_streams == 0
+    assert len(peer.server._open) == 0
     peer.server.respond(3, HEADERS, (b"answer",), TRAILERS)
     peer.server.go_away(0.0)
     peer.server.abort(ErrorCode.CANCEL)

@@ -86,7 +86,7 @@ MISFITS = {
 @pytest.mark.parametrize(("state", "way"), WAYS)
 def test_table_is_what_happens(state: State, way: str, kind: int) -> None:
     peer = enter(way)
-    was_open = peer.server.open_streams and state in (State.OPEN, State.ENDED)
+    was_open = len(peer.server._open) and state in (State.OPEN, State.ENDED)
     events = peer.say(FRAMES[kind])
     sent = [frame for frame in peer.sent() if frame.kind in (frames.RST_STREAM, frames.GOAWAY)]
     if state is State.IDLE and kind == frames.HEADERS:

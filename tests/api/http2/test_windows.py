@@ -43,7 +43,7 @@ def test_empty_answer_needs_no_window() -> None:
     peer.say(call(1))
     peer.server.respond(1, HEADERS, (b"",), TRAILERS)
     assert [frame.kind for frame in peer.sent()] == [frames.HEADERS, DATA, frames.HEADERS]
-    assert peer.server.open_streams == 0
+    assert len(peer.server._open) == 0
 
 
 def test_streamed_data_waits_in_order() -> None:
@@ -135,7 +135,7 @@ def test_stream_without_window_does_not_hold_up_others() -> None:
     assert sizes(peer.sent(), 3) == [10]
     peer.say(frames.window_update(5, 10))
     assert sizes(peer.sent(), 5) == [10]
-    assert peer.server.open_streams == 0
+    assert len(peer.server._open) == 0
 
 
 def test_shrunk_stream_leaves_the_queue_and_comes_back() -> None:
