@@ -8,6 +8,7 @@ import select
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ class PythonBackend(Backend):
         """See docs/reference/python-backend.md#auto-complete. InternalError if the model cannot be imported, or
         contradicts its configuration."""
         interpreter = self._check(config, files)
-        settings = start_settings(config, files, InstanceSpec(config.name), self._script, auto_complete=True)
+        settings = start_settings(config, files, self._script, InstanceSpec(config.name), auto_complete=True)
         process = Process(config.name, interpreter, self.services.confinement)
         rewritten = completed_config(config, process, settings, self._auto_complete_s, files.cancellation)
         return Completion(config.max_batch_size, rewritten=rewritten)
@@ -82,10 +83,7 @@ class PythonBackend(Backend):
 
     def load(self, config: ModelConfig, files: ModelFiles) -> LoadedModel:
         interpreter = self._check(config, files)
-
-        def settings(spec: InstanceSpec) -> dict[str, Any]:
-            return start_settings(config, files, spec, self._script, debug_port=self._debug_port)
-
+        settings = partial(start_settings, config, files, self._script, debug_port=self._debug_port)
         return PythonModel(config, settings, interpreter, self._timeout_s, self.services)
 
     def _check(self, config: ModelConfig, files: ModelFiles) -> Interpreter:
@@ -251,8 +249,8 @@ def wants_asyncio(config: ModelConfig) -> bool:
 def start_settings(
     config: ModelConfig,
     files: ModelFiles,
-    spec: InstanceSpec,
     script: Path | None,
+    spec: InstanceSpec,
     *,
     auto_complete: bool = False,
     debug_port: int = 0,

@@ -16,6 +16,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -67,10 +68,6 @@ _REQUEST = (_TEXT, _NUMBER, _TEXT, (int, str), _NUMBER, _NUMBER, (dict,), (tuple
 _TRACE = 8
 
 
-def _untraced(_key: int) -> None:
-    """Nothing is noted of anything."""
-
-
 class Calls:
     """The calls of one instance. `tell_large` is `tell` where that takes long, and calls back when it has been sent;
     `trace_of` tells what is noted of the request with a key, if it is open and traced."""
@@ -80,7 +77,7 @@ class Calls:
         services: Services,
         tell: Tell,
         tell_large: TellLarge,
-        trace_of: Callable[[int], Trace | None] = _untraced,
+        trace_of: Callable[[int], Trace | None],
     ) -> None:
         self._tell_large = tell_large
         self._trace_of = trace_of
@@ -306,17 +303,15 @@ class Calls:
         self._metrics = {metric: of for metric, of in self._metrics.items() if of != family}
 
 
+@dataclass(slots=True, eq=False)
 class _Asked:
     """A request that the model has made while a batch was executed: responses that may be sent before it has taken
     some, and those that were taken and have not been sent."""
 
-    __slots__ = ("answers", "batch", "question", "room")
-
-    def __init__(self, question: Question, batch: ExecutionBatch | None) -> None:
-        self.question = question
-        self.batch = batch
-        self.room = protocol.WINDOW
-        self.answers: list[tuple[Outcome, bool]] = []
+    question: Question
+    batch: ExecutionBatch | None
+    room: int = protocol.WINDOW
+    answers: list[tuple[Outcome, bool]] = field(default_factory=list)
 
 
 def _check(what: str, values: tuple[Any, ...], types: tuple[tuple[type, ...], ...]) -> None:

@@ -174,7 +174,7 @@ class PythonInstance(ProcessInstance):
                     self._answer(*said)
 
     def sources(self) -> Mapping[int, Callable[[], bool]]:
-        self._channel.tell_returns(lambda: self.on_returned())
+        self._channel.borrower.on_returned = lambda: self.on_returned()
         return {self._channel.fileno(): self._receive, self.ended: self._ended}
 
     def outputs(self) -> Mapping[int, Callable[[float], float | None]]:

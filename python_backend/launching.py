@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ..engine.backends.confinement import Account, Confinement
@@ -73,12 +74,9 @@ class Process:
         started: Future[_Popen] = Future()
         with theirs:
             command = [*interpreter.command, str(MAIN), str(theirs.fileno()), str(hears)]
-
             logger.debug("Starting Python backend stub: %s %s", shlex.join(command), name)
 
-            def begin() -> _Popen:
-                return start(command, interpreter.environment, confinement, (theirs.fileno(), hears))
-
+            begin = partial(start, command, interpreter.environment, confinement, (theirs.fileno(), hears))
             self._holder = threading.Thread(target=_hold, args=(begin, started), name=f"{name} process", daemon=True)
             try:
                 self._holder.start()

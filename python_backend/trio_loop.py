@@ -86,7 +86,7 @@ class TrioLoop:
 
     def _start(self, coroutine: Coroutine[Any, Any, None], context: contextvars.Context) -> None:
         assert self._nursery is not None, "it is there before the token"
-        context.run(self._nursery.start_soon, _awaited, coroutine)
+        context.run(self._nursery.start_soon, lambda: coroutine)
 
     def _end(self) -> None:
         assert self._nursery is not None, "it is there before the token"
@@ -101,10 +101,6 @@ def _trio_waiter() -> Waiter:
             token.run_sync_soon(came.set)
 
     return came.wait, wake
-
-
-async def _awaited(coroutine: Coroutine[Any, Any, None]) -> None:
-    await coroutine
 
 
 async def _settle(result: Future[Any], coroutine: Coroutine[Any, Any, Any]) -> None:

@@ -90,11 +90,8 @@ def read_tensor(payload: memoryview, wire: WireTensor) -> Tensor:
 def write_job(job: Job, key: int, payload: Payload, outputs: tuple[str, ...]) -> tuple[Any, ...]:
     """A job as a request; `outputs` of the model are all wanted if the client named none."""
     request = job.request
-    flags = 0
-    if request.sequence_start:
-        flags |= SEQUENCE_START
-    if request.sequence_end:
-        flags |= SEQUENCE_END
+    flags = SEQUENCE_START if request.sequence_start else 0
+    flags |= SEQUENCE_END if request.sequence_end else 0
     parameters = _compact(request.parameters) if request.parameters else "{}"
     return (
         key,

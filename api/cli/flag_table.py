@@ -14,7 +14,7 @@ from ...engine.tensor_limits import MAX_RANK
 from ...engine.tracing.settings import UNLIMITED
 from ..http.guards import HOST, ORIGIN
 from ..logging import FORMATS
-from .flags import Flag, Group, by_name, group
+from .flags import Flag, Group, by_name
 from .trace_flags import read_trace_level, read_trace_setting
 from .values import (
     BOOLEAN,
@@ -74,8 +74,8 @@ def _old_trace(name: str, kind: Kind, text: str, default: Any, setting: str) -> 
 
 
 GROUPS: tuple[Group, ...] = (
-    group("", Flag("help", None, "Show this text.", False)),
-    group(
+    Group("", Flag("help", None, "Show this text.", False)),
+    Group(
         "Server",
         Flag("id", STRING, "Name of this server in its metadata.", "triton"),
         Flag(
@@ -85,7 +85,7 @@ GROUPS: tuple[Group, ...] = (
             30,
         ),
     ),
-    group(
+    Group(
         "Logging",
         Flag("log-verbose", VERBOSITY, "Level of verbose logging: 0 for none, the higher the more.", 0),
         Flag("log-info", BOOLEAN, "Whether to log information.", True),
@@ -100,7 +100,7 @@ GROUPS: tuple[Group, ...] = (
         ),
         Flag("log-file", STRING, "File for the log, in place of the console.", ""),
     ),
-    group(
+    Group(
         "Model Repository",
         Flag("model-store", not_empty("--model-store"), "The same as --model-repository.", repeatable=True),
         Flag(
@@ -162,7 +162,7 @@ GROUPS: tuple[Group, ...] = (
             idle=True,
         ),
     ),
-    group(
+    Group(
         "HTTP",
         Flag("allow-http", BOOLEAN, "Whether to serve HTTP.", True),
         Flag("http-address", STRING, "Address to listen on for HTTP.", "0.0.0.0"),
@@ -238,7 +238,7 @@ GROUPS: tuple[Group, ...] = (
         ),
         Flag("http-thread-count", INTEGER, "Threads for HTTP, in tritonserver.", 8, missing=_ONE_LOOP),
     ),
-    group(
+    Group(
         "GRPC",
         Flag("allow-grpc", BOOLEAN, "Whether to serve gRPC.", True),
         Flag("grpc-address", STRING, "Address to listen on for gRPC.", "0.0.0.0"),
@@ -320,19 +320,19 @@ GROUPS: tuple[Group, ...] = (
             repeatable=True,
         ),
     ),
-    group(
+    Group(
         "Sagemaker",
         *_front_end("SageMaker", "sagemaker"),
         Flag(
             "sagemaker-safe-port-range", pair("-", PORT, PORT), "Ports for the other services.", missing=_NO_SAGEMAKER
         ),
     ),
-    group(
+    Group(
         "Vertex",
         *_front_end("Vertex AI", "vertex-ai"),
         Flag("vertex-ai-default-model", STRING, "The model that requests are for.", "", missing=_NO_VERTEX, idle=""),
     ),
-    group(
+    Group(
         "Metrics",
         Flag("allow-metrics", BOOLEAN, "Whether to serve metrics.", True),
         Flag("allow-cpu-metrics", BOOLEAN, "Whether metrics tell about the CPU.", True),
@@ -354,7 +354,7 @@ GROUPS: tuple[Group, ...] = (
             repeatable=True,
         ),
     ),
-    group(
+    Group(
         "Tracing",
         Flag(
             "trace-config",
@@ -367,7 +367,7 @@ GROUPS: tuple[Group, ...] = (
             repeatable=True,
         ),
     ),
-    group(
+    Group(
         "Backend",
         Flag(
             "backend-config",
@@ -382,7 +382,7 @@ GROUPS: tuple[Group, ...] = (
             "/opt/tritonserver/backends",
         ),
     ),
-    group(
+    Group(
         "Python Models",
         Flag(
             "python-user",
@@ -399,7 +399,7 @@ GROUPS: tuple[Group, ...] = (
             0,
         ),
     ),
-    group(
+    Group(
         "Repository Agent",
         Flag(
             "repoagent-directory",
@@ -409,7 +409,7 @@ GROUPS: tuple[Group, ...] = (
             missing=_ENTRY_POINTS,
         ),
     ),
-    group(
+    Group(
         "Response Cache",
         Flag(
             "cache-config",
@@ -426,7 +426,7 @@ GROUPS: tuple[Group, ...] = (
             missing=_ENTRY_POINTS,
         ),
     ),
-    group(
+    Group(
         "Rate Limiter",
         Flag(
             "rate-limit",
@@ -441,7 +441,7 @@ GROUPS: tuple[Group, ...] = (
             repeatable=True,
         ),
     ),
-    group(
+    Group(
         "Memory/Device Management",
         Flag(
             "pinned-memory-pool-byte-size",
@@ -490,11 +490,11 @@ GROUPS: tuple[Group, ...] = (
             repeatable=True,
         ),
     ),
-    group(
+    Group(
         "Shared Memory",
         Flag("allow-client-shm", BOOLEAN, "Whether clients may register shared memory.", False),
     ),
-    group(
+    Group(
         "Limits",
         Flag(
             "max-inflight-requests",
@@ -551,7 +551,7 @@ GROUPS: tuple[Group, ...] = (
             60.0,
         ),
     ),
-    group(
+    Group(
         "Simulation",
         Flag(
             "request-log",
@@ -561,7 +561,7 @@ GROUPS: tuple[Group, ...] = (
             "",
         ),
     ),
-    group(
+    Group(
         "DEPRECATED",
         Flag(
             "strict-model-config",

@@ -52,12 +52,11 @@ class Flag:
     deprecated: str = "has been deprecated!"
 
 
-@dataclass(frozen=True, slots=True)
 class Group:
     """Flags that the usage text shows together."""
 
-    title: str
-    flags: tuple[Flag, ...]
+    def __init__(self, title: str, *flags: Flag) -> None:
+        self.title, self.flags = title, flags
 
 
 @dataclass(slots=True)
@@ -87,10 +86,6 @@ class ParsedFlags:
             flag = self.flags[name]
             if flag.missing and any(value != flag.idle for value in values):
                 yield flag
-
-
-def group(title: str, *flags: Flag) -> Group:
-    return Group(title, flags)
 
 
 def by_name(groups: Iterable[Group]) -> dict[str, Flag]:

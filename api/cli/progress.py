@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ...engine.description import ModelState
-
-if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
-
-
 import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
+from ...engine.description import ModelState
 from ..logging import LineHandler, Streams
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 OnLoad = Callable[[str, int, str], None]
 

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from ...engine.tracing.settings import UNLIMITED, ExportOptions, TraceConfig, TraceLevel, TraceMode
 from ...engine.tracing.tracer import NO_TENSORS
 from .flags import ParsedFlags
-from .values import BadValueError, Setting, read_int
+from .values import BadValueError, Setting, number, read_int
 
 
 def read_trace_level(text: str) -> str:
@@ -32,14 +32,13 @@ def _read_trace_mode(text: str) -> str:
     return text
 
 
-def _at_least_one(text: str) -> int:
-    number = read_int(text)
-    if number < 1:
-        raise BadValueError(f"must be at least 1. Got {text}")
-    return number
-
-
-_EXPORT_NUMBERS = ("bsp_max_export_batch_size", "bsp_schedule_delay", "bsp_max_queue_size")
+_at_least_one = number(1).read
+_EXPORT_NUMBERS = {
+    "bsp_max_export_batch_size": "max_export_batch_size",
+    "bsp_schedule_delay": "schedule_delay_ms",
+    "bsp_max_queue_size": "max_queue_size",
+}
+"""Settings, and the fields of `ExportOptions`."""
 _OPENTELEMETRY = "opentelemetry"
 _SETTINGS: Mapping[tuple[str, str], Callable[[str], object]] = {
     ("", "level"): read_trace_level,
@@ -85,7 +84,7 @@ def trace_config(flags: ParsedFlags, environment: Mapping[str, str]) -> TraceCon
     last = {(each.name, each.setting): each.value for each in given}
     levels = [read_trace_level(each.value) for each in given if (each.name, each.setting) == ("", "level")]
 
-    def number(name: str, setting: str, deprecated: str) -> int:
+    def whole(name: str, setting: str, deprecated: str) -> int:
         value = last.get((name, setting))
         return flags[deprecated] if value is None else read_int(value)
 
@@ -93,9 +92,9 @@ def trace_config(flags: ParsedFlags, environment: Mapping[str, str]) -> TraceCon
     return TraceConfig(
         mode=TraceMode(last.get(("", "mode"), "triton")),
         level=_level(levels or flags["trace-level"]),
-        rate=number("", "rate", "trace-rate") & 0xFFFF_FFFF,
-        count=max(UNLIMITED, number("", "count", "trace-count")),
-        log_frequency=number("triton", "log-frequency", "trace-log-frequency") & 0xFFFF_FFFF,
+        rate=whole("", "rate", "trace-rate") & 0xFFFF_FFFF,
+        count=max(UNLIMITED, whole("", "count", "trace-count")),
+        log_frequency=whole("triton", "log-frequency", "trace-log-frequency") & 0xFFFF_FFFF,
         file=last.get(("triton", "file")) or flags["trace-file"],
         export=_export_options(for_export, environment),
     )
@@ -114,17 +113,16 @@ def _level(names: Iterable[str]) -> TraceLevel:
 def _export_options(given: list[tuple[str, str]], environment: Mapping[str, str]) -> ExportOptions:
     defaults = ExportOptions()
     last = dict(given)
-    numbers = {
-        "bsp_max_export_batch_size": defaults.max_export_batch_size,
-        "bsp_schedule_delay": defaults.schedule_delay_ms,
-        "bsp_max_queue_size": defaults.max_queue_size,
-    }
+    numbers = {name: getattr(defaults, field) for name, field in _EXPORT_NUMBERS.items()}
     for name in numbers:
         with contextlib.suppress(BadValueError):  # from the environment: as good as not there
             numbers[name] = _at_least_one(last.get(name, environment.get(f"OTEL_{name.upper()}", "")))
     resource = dict(defaults.resource)
     resource.update(_environment_resource(environment))
-    resource.update(_pair(value) for name, value in given if name == "resource")
+    for name, value in given:
+        if name == "resource":
+            key, _, text = value.partition("=")
+            resource[key] = text
     return ExportOptions(
         url=last.get("url", defaults.url),
         resource=tuple(resource.items()),
@@ -133,11 +131,6 @@ def _export_options(given: list[tuple[str, str]], environment: Mapping[str, str]
         max_export_batch_size=min(numbers["bsp_max_export_batch_size"], numbers["bsp_max_queue_size"]),
         given=(*given, *((name, str(number)) for name, number in numbers.items() if name not in last)),
     )
-
-
-def _pair(text: str) -> tuple[str, str]:
-    key, _, value = text.partition("=")
-    return key, value
 
 
 def _environment_resource(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -14,6 +14,7 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
 
@@ -125,19 +126,17 @@ class Calls:
             self._open[inbox.many] -= 1
 
 
+@dataclass(eq=False)
 class Inbox:
     """What has come of the answers to one call. Written under the link's lock."""
 
-    __slots__ = ("many", "number", "over", "refusal", "responses", "unwanted", "wake")
-
-    def __init__(self, number: int, many: bool) -> None:
-        self.number = number
-        self.many = many
-        self.over = False
-        self.unwanted = False
-        self.refusal: str | None = None
-        self.responses: deque[tuple[Any, memoryview]] = deque()
-        self.wake: list[Callable[[], object]] = []
+    number: int
+    many: bool
+    over: bool = False
+    unwanted: bool = False
+    refusal: str | None = None
+    responses: deque[tuple[Any, memoryview]] = field(default_factory=lambda: deque())
+    wake: list[Callable[[], object]] = field(default_factory=list)
 
     @property
     def has_news(self) -> bool:

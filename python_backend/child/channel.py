@@ -9,8 +9,8 @@ Rules:
     blocks. So the two cannot wait for each other.
  5. Any thread may send; receiving is for one at a time.
  6. The server's end gives segments back even if it has nothing to say. The model's end has at most `MOST_SEGMENTS` of
-    its own, and waits for one (`has_room`); what breaks that, or has a head of more than `MOST_HEAD_BYTES`, is no
-    message.
+    its own, and waits for one (`Lender.has_room`); what breaks that, or has a head of more than `MOST_HEAD_BYTES`, is
+    no message.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class Channel:
         self._socket = sock
         self._trusted = trusted
         self._most_said, self._most_heard = (MOST_HEAD_BYTES, 1 << 31) if trusted else (1 << 31, MOST_HEAD_BYTES)
-        self._lender = Lender(MOST_SEGMENTS if trusted else None)
-        self._borrower = Borrower(None if trusted else 2 * MOST_SEGMENTS)  # several threads may find the last room
+        self.lender = Lender(MOST_SEGMENTS if trusted else None)
+        self.borrower = Borrower(None if trusted else 2 * MOST_SEGMENTS)  # several threads may find the last room
         self._nudged = False
         self._buffer = memoryview(bytearray(_DATAGRAM_BYTES))
         self._waiting: deque[tuple[bytes, Segment | None]] = deque()
@@ -92,24 +92,10 @@ class Channel:
         """Something waits for the socket to take it."""
         return bool(self._waiting)
 
-    @property
-    def has_room(self) -> bool:
-        """Another segment may be lent."""
-        return self._lender.has_room
-
-    @property
-    def free_memory(self) -> int:
-        """Bytes of this end's segments that are free."""
-        return self._lender.free_bytes
-
-    def tell_returns(self, on_returned: Callable[[], object]) -> None:
-        """Have this called, in any thread, when `give_back` is due although nothing has been received."""
-        self._borrower.on_returned = on_returned
-
     def give_back(self, least: int = _WORTH_TELLING) -> bool:
         """Tell the other end of segments that it may use again, if there are at least so many; whether that waits for
         the socket to take it. ChannelClosedError if the other end is gone."""
-        if len(self._borrower.returned) < least:
+        if len(self.borrower.returned) < least:
             return False
         with self._posting:
             self._put(self._frame(_NOTHING))
@@ -132,7 +118,7 @@ class Channel:
         nbytes = len(parts[0]) + payload.nbytes
         if nbytes <= INLINE_BYTES:
             return Letter(b"".join([_USUAL_FRAME, *parts]))
-        segment = self._lender.take(nbytes)
+        segment = self.lender.take(nbytes)
         target = np.frombuffer(segment.memory, np.uint8)
         at = 0
         for part in parts:
@@ -164,7 +150,7 @@ class Channel:
             return True
 
     def _frame(self, what: int, number: int = 0, nbytes: int = 0) -> bytes:
-        returned, dropped = self._borrower.returned, self._lender.dropped
+        returned, dropped = self.borrower.returned, self.lender.dropped
         if not returned and not dropped:
             return _USUAL_FRAME if what == _INLINE else _FRAME.pack(what, 0, 0, number, nbytes)
         given_back = [returned.popleft() for _ in range(min(len(returned), _MOST_NUMBERS))]
@@ -239,7 +225,7 @@ class Channel:
         if what != _SEGMENT:
             raise MessageError(f"a datagram of kind {what}")
         try:
-            return decode(self._borrower.borrow(number, nbytes).data, self._most_heard, checked=self._checked)
+            return decode(self.borrower.borrow(number, nbytes).data, self._most_heard, checked=self._checked)
         except (KeyError, ValueError) as error:
             raise MessageError(f"segment {number}: {error}") from None
 
@@ -247,9 +233,9 @@ class Channel:
         """Read the numbers of segments behind the frame (rule 3); where they end."""
         numbers = struct.unpack_from(f"<{given_back + forgotten}Q", self._buffer, _FRAME.size)
         for number in numbers[:given_back]:
-            self._lender.give_back(number)
+            self.lender.give_back(number)
         for number in numbers[given_back:]:
-            self._borrower.forget(number)
+            self.borrower.forget(number)
         return _FRAME.size + 8 * len(numbers)
 
     def _adopt(self, number: int, nbytes: int, flags: int) -> None:
@@ -260,7 +246,7 @@ class Channel:
                 (descriptor,) = struct.unpack_from("i", rights)
                 os.set_inheritable(descriptor, False)
                 try:
-                    self._borrower.adopt(number, descriptor, nbytes)
+                    self.borrower.adopt(number, descriptor, nbytes)
                 except ValueError as error:
                     raise MessageError(f"segment {number}: {error}") from None
                 return
@@ -280,11 +266,11 @@ class Channel:
         with contextlib.suppress(OSError):
             self._socket.close()
         self._waiting.clear()
-        self._lender.close()
-        self._borrower.close()
+        self.lender.close()
+        self.borrower.close()
 
     def __repr__(self) -> str:
-        return f"<Channel: {self._lender!r}, {self._borrower!r}, {len(self._waiting)} waiting>"
+        return f"<Channel: {self.lender!r}, {self.borrower!r}, {len(self._waiting)} waiting>"
 
 
 # A model's end, shared by the threads of its process.
@@ -314,8 +300,9 @@ class Link:
 
     def send(self, head: Head, payload: Payload = EMPTY) -> None:
         """Send a message, waiting for room. Raises as `Channel.send`."""
-        if not self.channel.has_room:
-            self.wait(lambda: self.channel.has_room)
+        lender = self.channel.lender
+        if not lender.has_room:
+            self.wait(lambda: lender.has_room)
         self.channel.send(head, payload)
 
     def wait(self, is_there: Callable[[], object]) -> None:

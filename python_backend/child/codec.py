@@ -96,12 +96,11 @@ def _plain(value: Any) -> Any:
         return _plain(value.item())
     if isinstance(value, str):
         return str.__str__(value)
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        return float(value)
     if isinstance(value, bytes):
         return bytes(value)
+    for kind in (int, float):
+        if isinstance(value, kind):
+            return kind(value)
     raise ValueError(f"a {type(value).__name__} cannot be sent")
 
 

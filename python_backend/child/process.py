@@ -26,7 +26,7 @@ from .codec import Message, Payload
 from .process_host import Forks, ProcessHost
 from .utils.event_loop import AsyncioLoop
 from .utils.request import RELEASE_RESCHEDULE, InferenceRequest
-from .utils.response import Answers, InferenceResponse
+from .utils.response import InferenceResponse, InferenceResponseSender
 from .utils.runner import Answered, ModelError, Runner
 from .wire import UnsendableError, fitted, read_request, write_error, write_response
 
@@ -114,7 +114,7 @@ class ModelProcess:
         self._leave = leave
         self._answers_bell = False
         self._send = host.link.send
-        self._again: dict[int, weakref.ref[Answers]] = {}  # of requests that are to be executed once more
+        self._again: dict[int, weakref.ref[InferenceResponseSender]] = {}  # to be executed once more
 
     def serve(self) -> None:
         """Until the last message. ChannelClosedError if the server is gone."""
@@ -164,9 +164,9 @@ class ModelProcess:
         host = self._host
         requests = [read_request(wire, message.payload, host) for wire in message.head[1]]
         for request in requests:
-            if self._again and (kept := self._again.pop(request._key, None)) and (answers := kept()):
-                answers.put_off(False)
-                request._answers = answers
+            if self._again and (kept := self._again.pop(request._key, None)) and (sender := kept()):
+                sender._put_off = False
+                request._sender = sender
             else:
                 host.opened(request._key)
         host.batch.set(requests[0]._key)
@@ -206,11 +206,11 @@ class ModelProcess:
     def _put_off(self, requests: list[InferenceRequest]) -> None:
         """Keep the senders of requests that will come again, for those that hold them."""
         for request in requests:
-            key, answers = request._key, request._answers
-            if answers is None or answers.over:
+            key, sender = request._key, request._sender
+            if sender is None or sender._over:
                 self._host.over(key)
             else:
-                self._again[key] = weakref.ref(answers, lambda _, key=key: self._forget(key))
+                self._again[key] = weakref.ref(sender, lambda _, key=key: self._forget(key))
 
     def _forget(self, key: int) -> None:
         if self._again.pop(key, None) is not None:

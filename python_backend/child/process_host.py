@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
@@ -26,14 +27,12 @@ _DELETIONS = ("delete_family", "delete_metric")
 """By destructors, which say nothing in a forked process (`Forks`, rule 3)."""
 
 
+@dataclass(eq=False)
 class _Open:
     """A request that has no final response yet, and how many responses may be sent now."""
 
-    __slots__ = ("cancelled", "room")
-
-    def __init__(self) -> None:
-        self.cancelled = False
-        self.room = protocol.WINDOW
+    cancelled: bool = False
+    room: int = protocol.WINDOW
 
 
 class ProcessHost:
@@ -157,7 +156,7 @@ class ProcessHost:
         self.link.send((protocol.LOG, level, filename, line, text))
 
     def free_memory(self) -> int:
-        return self.link.channel.free_memory
+        return self.link.channel.lender.free_bytes
 
     def _answer_for(self, key: int) -> None:
         self.over(key)
@@ -233,7 +232,7 @@ class Forks:
         while True:
             _, descriptors, _, _ = socket.recv_fds(inside, 1, 1)
             for descriptor in descriptors:
-                _Relay(Channel(socket.socket(fileno=descriptor)), self._host).start()
+                _Relay(Channel(socket.socket(fileno=descriptor)), self._host)
 
 
 class _Relay:
@@ -246,9 +245,7 @@ class _Relay:
         self._log = host.log
         self._ours: dict[int, int] = {}
         self._back: SimpleQueue[tuple[int, Message] | None] = SimpleQueue()
-
-    def start(self) -> None:
-        self._calls.keep_reading()
+        calls.keep_reading()
         for work in (self._hand_on, self._bring_back):
             threading.Thread(target=work, name="trireme fork", daemon=True).start()
 

@@ -228,20 +228,21 @@ class Borrower:
             ValueError: it is not as large as the other end says, one too many, or may shrink: who reads from a mapping
                 that has become too short is ended by the system.
         """
-        reason = "" if self._most is None else self._refusal(descriptor, self._most)
+        reason = self._refusal(descriptor, nbytes)
         if reason:
             os.close(descriptor)
             raise ValueError(reason)
-        if os.fstat(descriptor).st_size < nbytes:
-            os.close(descriptor)
-            raise ValueError(f"a segment of {nbytes} bytes is smaller than that")
         segment = self._segments[number] = Segment(number, descriptor, nbytes)
         segment.passed_on()
 
-    def _refusal(self, descriptor: int, most: int) -> str:
-        """Why a segment of a process that is not trusted is not taken; nothing if it is."""
-        if len(self._segments) >= most:
-            return f"more than {most} segments"
+    def _refusal(self, descriptor: int, nbytes: int) -> str:
+        """Why a segment is not taken; nothing if it is. Who may have any number is trusted."""
+        if os.fstat(descriptor).st_size < nbytes:
+            return f"a segment of {nbytes} bytes is smaller than that"
+        if self._most is None:
+            return ""
+        if len(self._segments) >= self._most:
+            return f"more than {self._most} segments"
         try:
             sealed = fcntl.fcntl(descriptor, _F_GET_SEALS) & _F_SEAL_SHRINK
         except OSError:  # no memory file

@@ -386,10 +386,10 @@ def test_segments_go_back_though_there_is_nothing_to_say() -> None:
         content.add(bytes(100_000))
         for _ in range(10):
             process.model.send((protocol.ANSWER, 99, True, None), content)  # to an unknown request
-        assert len(process.model._lender._lent) == 10
+        assert len(process.model.lender._lent) == 10
         assert hears(instance)
         assert process.model.receive() is None
-        assert not process.model._lender._lent
+        assert not process.model.lender._lent
 
 
 def test_segments_that_wait_for_the_socket_are_told_as_soon_as_it_takes_them() -> None:
@@ -412,15 +412,15 @@ def test_a_model_has_so_many_segments_and_waits_before_it_lends_more() -> None:
     content.add(bytes(100_000))
     kept: list[Any] = []
     told: list[int] = []
-    ours.tell_returns(lambda: told.append(1))
-    while theirs.has_room:
+    ours.borrower.on_returned = lambda: told.append(1)
+    while theirs.lender.has_room:
         theirs.send(("x",), content)
         kept.append(ours.receive())  # of those beyond the first a copy, since they are small
         assert len(kept) <= MOST_SEGMENTS
     assert len(kept) == MOST_SEGMENTS
     ours.give_back()  # those that were copied
     assert theirs.receive() is None
-    assert theirs.has_room
+    assert theirs.lender.has_room
     kept.clear()
     assert told == [], "only while many are held"
     ours.give_back(1)
@@ -435,7 +435,7 @@ def test_who_holds_many_large_messages_tells_when_one_comes_back() -> None:
     content = Payload()
     content.add(np.zeros(5 << 20, np.uint8).data)  # too large to be copied
     told: list[int] = []
-    ours.tell_returns(lambda: told.append(1))
+    ours.borrower.on_returned = lambda: told.append(1)
     kept = []
     for _ in range(MOST_BORROWED + 1):
         theirs.send(("x",), content)
@@ -444,7 +444,7 @@ def test_who_holds_many_large_messages_tells_when_one_comes_back() -> None:
     assert told == [1]
     ours.give_back(1)
     assert theirs.receive() is None
-    assert len(theirs._lender._lent) == MOST_BORROWED
+    assert len(theirs.lender._lent) == MOST_BORROWED
     kept.clear()
     for channel in (ours, theirs):
         channel.close()

@@ -32,6 +32,6 @@ def tells_nothing(head: tuple[Any, ...], *_: object) -> None:
 )
 def test_a_call_with_arguments_of_other_types_is_a_broken_message(method: str, arguments: tuple[Any, ...]) -> None:
     """It would be an error in the server's own tasks, later, and the end of them."""
-    calls = Calls(Services(), tells_nothing, tells_nothing)
+    calls = Calls(Services(), tells_nothing, tells_nothing, lambda key: None)
     with pytest.raises(MessageError, match=method):
         calls.call(memoryview(b""), None, (), 1, method, arguments)

@@ -11,12 +11,15 @@ from __future__ import annotations
 import contextvars
 import enum
 import sys
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from .errors import HostError, TritonModelException, text
 from .response import Host
 
 
+@dataclass(eq=False)
 class ModelContext:
     """One model instance and what it may do now.
 
@@ -28,13 +31,10 @@ class ModelContext:
         serving: `initialize` is over and `finalize` has not begun, so that the model may call other models.
     """
 
-    __slots__ = ("connected", "host", "serving", "version_directory")
-
-    def __init__(self, host: Host, version_directory: str) -> None:
-        self.host = host
-        self.version_directory = version_directory
-        self.connected = False
-        self.serving = False
+    host: Host
+    version_directory: str
+    connected: bool = False
+    serving: bool = False
 
 
 class _Known:
@@ -60,11 +60,7 @@ def uninstall(context: ModelContext) -> None:
 
 
 def current() -> ModelContext:
-    """The context of the calling code.
-
-    Raises:
-        TritonModelException: no model is hosted here.
-    """
+    """The context of the calling code. TritonModelException if no model is hosted here."""
     context = _known.running.get() or _known.installed
     if context is None:
         raise TritonModelException("triton_python_backend_utils is used outside of a model that a server hosts.")
@@ -72,11 +68,8 @@ def current() -> ModelContext:
 
 
 def asking(what: str) -> Host:
-    """The server, for `what` (a function's name).
-
-    Raises:
-        TritonModelException: the model is only being imported or completed.
-    """
+    """The server, for `what` (a function's name). TritonModelException if the model is only being imported or
+    completed."""
     context = current()
     if not context.connected:
         raise TritonModelException(f"{what} is not available before initialize, as in auto_complete_config.")
@@ -84,11 +77,7 @@ def asking(what: str) -> Host:
 
 
 def ask(host: Host, failure: str, method: str, *arguments: Any) -> Any:
-    """Ask the server (`Host.ask`).
-
-    Raises:
-        TritonModelException: it refuses; the text begins with `failure`.
-    """
+    """Ask the server (`Host.ask`). TritonModelException if it refuses; the text begins with `failure`."""
     try:
         return host.ask(method, *arguments)
     except HostError as error:
@@ -125,6 +114,15 @@ class LogLevel(enum.IntEnum):
     __str__ = enum.Enum.__str__
 
 
+def _write(message: str, level: LogLevel = LogLevel.INFO) -> None:
+    """Log for the caller."""
+    message = text("Logger: message", message)
+    if not isinstance(level, LogLevel):
+        raise TypeError(f"Logger: level must be a LogLevel, such as Logger.INFO, found type {type(level)}")
+    frame = sys._getframe(1)
+    current().host.log(level.name, frame.f_code.co_filename, frame.f_lineno, message)
+
+
 class Logger:
     """Writes to the server's log. All methods are static."""
 
@@ -134,34 +132,11 @@ class Logger:
     ERROR = LogLevel.ERROR
     VERBOSE = LogLevel.VERBOSE
 
-    @staticmethod
-    def log(message: str, level: LogLevel = LogLevel.INFO) -> None:
-        _write(message, level)
-
-    @staticmethod
-    def log_info(message: str) -> None:
-        _write(message, LogLevel.INFO)
-
-    @staticmethod
-    def log_warn(message: str) -> None:
-        _write(message, LogLevel.WARNING)
-
-    @staticmethod
-    def log_error(message: str) -> None:
-        _write(message, LogLevel.ERROR)
-
-    @staticmethod
-    def log_verbose(message: str) -> None:
-        _write(message, LogLevel.VERBOSE)
-
-
-def _write(message: str, level: LogLevel) -> None:
-    """Log for the caller of the caller."""
-    message = text("Logger: message", message)
-    if not isinstance(level, LogLevel):
-        raise TypeError(f"Logger: level must be a LogLevel, such as Logger.INFO, found type {type(level)}")
-    frame = sys._getframe(2)
-    current().host.log(level.name, frame.f_code.co_filename, frame.f_lineno, message)
+    log = staticmethod(_write)
+    log_info = staticmethod(partial(_write, level=LogLevel.INFO))
+    log_warn = staticmethod(partial(_write, level=LogLevel.WARNING))
+    log_error = staticmethod(partial(_write, level=LogLevel.ERROR))
+    log_verbose = staticmethod(partial(_write, level=LogLevel.VERBOSE))
 
 
 # Where a tensor should lie: `MemoryType` and `PreferredMemory` (docs/reference/python-backend.md#module-members); and

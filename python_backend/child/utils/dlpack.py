@@ -102,13 +102,8 @@ class _Memory:
 
 
 def capsule(array: np.ndarray, bf16: bool = False, owner: Any = None) -> Any:
-    """A capsule on the memory of `array`, which it keeps alive.
-
-    Args:
-        array: in C order; no objects.
-        bf16: the elements, uint16 here, are BF16.
-        owner: to be kept alive in place of `array`, which it holds: models count references to a `Tensor`.
-    """
+    """A capsule on the memory of `array`, in C order and without objects, which it keeps alive: uint16 stands for BF16
+    if `bf16`. In place of the array, `owner` is kept alive, which holds it: models count references to a `Tensor`."""
     code = _BFLOAT if bf16 else _BOOL if array.dtype == np.bool_ else None
     if code is not None or owner is not None or not array.flags.writeable:
         # DLPack has no way to say that memory is read-only before version 1: consumers are trusted not to write.

@@ -84,11 +84,7 @@ UINT64 = (0, (1 << 64) - 1)
 
 
 def text(what: str, value: Any) -> str:
-    """`value` as a str.
-
-    Raises:
-        TypeError: it is neither str nor bytes.
-    """
+    """`value` as a str. TypeError if it is neither str nor bytes."""
     if isinstance(value, str):
         return value
     if isinstance(value, bytes):
@@ -97,11 +93,7 @@ def text(what: str, value: Any) -> str:
 
 
 def whole(what: str, value: Any, limits: tuple[int, int]) -> int:
-    """`value` as an int.
-
-    Raises:
-        TypeError: it is none, as a float is, or not within the limits.
-    """
+    """`value` as an int. TypeError if it is none, as a float is, or not within the limits."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -112,11 +104,7 @@ def whole(what: str, value: Any, limits: tuple[int, int]) -> int:
 
 
 def items(what: str, value: Any) -> list[Any]:
-    """The elements of a list, or of anything like it.
-
-    Raises:
-        TypeError: it is a str, or has no elements.
-    """
+    """The elements of a list, or of anything like it. TypeError if it is a str, or has no elements."""
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         raise TypeError(f"{what} must be a list, found type {type(value)}")
     return list(value)

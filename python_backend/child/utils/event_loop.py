@@ -19,22 +19,15 @@ class EventLoop(Protocol):
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Its result, when it has one; raises what it raises."""
-        ...
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Start it, and return at once. It must not raise."""
-        ...
 
     def stop(self) -> None:
         """Cancel what runs, and wait until it has ended. What is asked for later is a RuntimeError."""
-        ...
 
     def waiter(self) -> Waiter:
-        """For the coroutine that calls this, of whatever event loop it is.
-
-        Raises:
-            RuntimeError: it is of none.
-        """
+        """For the coroutine that calls this, of whatever event loop it is. RuntimeError if it is of none."""
         ...
 
     def advice(self, error: BaseException) -> str:
@@ -102,11 +95,7 @@ class AsyncioLoop:
 
 
 def asyncio_waiter() -> Waiter:
-    """For a coroutine of asyncio's running loop, be it ours or the user's.
-
-    Raises:
-        RuntimeError: there is none.
-    """
+    """For a coroutine of asyncio's running loop, be it ours or the user's. RuntimeError if there is none."""
     loop, came = asyncio.get_running_loop(), asyncio.Event()
 
     def wake() -> None:

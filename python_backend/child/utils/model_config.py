@@ -9,11 +9,7 @@ from typing import Any
 
 
 class ModelConfig:
-    """A model's configuration while it is completed.
-
-    Args:
-        model_config: as JSON.
-    """
+    """A model's configuration, as JSON, while it is completed."""
 
     def __init__(self, model_config: str) -> None:
         self._model_config: dict[str, Any] = json.loads(model_config)
@@ -39,11 +35,7 @@ class ModelConfig:
         self._model_config["max_batch_size"] = max_batch_size
 
     def set_dynamic_batching(self) -> None:
-        """Batch dynamically, unless the configuration says how to already.
-
-        Raises:
-            ValueError: the configuration has another scheduler.
-        """
+        """Batch dynamically, unless the configuration says how to already. ValueError if it has another scheduler."""
         for other in ("sequence_batching", "ensemble_scheduling"):
             if other in self._model_config:
                 raise ValueError(
@@ -67,14 +59,7 @@ class ModelConfig:
         )
 
     def add_output(self, output: Mapping[str, Any]) -> None:
-        """Declare an output.
-
-        Args:
-            output: name, data_type, dims.
-
-        Raises:
-            ValueError: as for `add_input`.
-        """
+        """Declare an output: name, data_type, dims. Raises as `add_input`."""
         self._add("output", output, {"name", "data_type", "dims"}, "'name', 'data_type' and 'dims'")
 
     def set_model_transaction_policy(self, transaction_policy_dict: Mapping[str, bool]) -> None:

@@ -4,19 +4,18 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Union
 
 from .context import DEFAULT_MEMORY, PreferredMemory, current
 from .errors import INT64, UINT32, UINT64, HostError, TritonModelException, items, text, whole
 from .response import (
-    Answers,
     Host,
     InferenceResponse,
     InferenceResponseSender,
     Parameter,
     Responses,
-    as_json,
     checked,
     error_response,
 )
@@ -64,7 +63,6 @@ class InferenceRequest:
     """
 
     __slots__ = (
-        "_answers",
         "_correlation_id",
         "_flags",
         "_host",
@@ -77,6 +75,7 @@ class InferenceRequest:
         "_release_flags",
         "_request_id",
         "_requested",
+        "_sender",
         "_timeout",
         "_trace",
     )
@@ -116,14 +115,14 @@ class InferenceRequest:
             raise TypeError(f"InferenceRequest: trace must be an InferenceTrace, found type {type(trace)}")
         self._key = -1
         self._host: Host | None = None
-        self._answers: Answers | None = None
+        self._sender: InferenceResponseSender | None = None
         self._release_flags = RELEASE_ALL
         self._inputs = tensors
         self._request_id = request_id
         self._correlation_id = _correlation_id(correlation_id)
         self._flags = whole("InferenceRequest: flags", flags, UINT32)
         self._timeout = whole("InferenceRequest: timeout", timeout, UINT64)
-        self._parameters = "{}" if parameters is None else as_json(checked(parameters))
+        self._parameters = "{}" if parameters is None else json.dumps(checked(parameters))
         self._requested = names
         self._trace = trace or InferenceTrace()
         self._model_name = model_name
@@ -169,9 +168,9 @@ class InferenceRequest:
         self._release_flags = flags
 
     def get_response_sender(self) -> InferenceResponseSender:
-        if self._answers is None and self._host is not None:
-            self._answers = Answers(self._key, self._host, self._requested)
-        return InferenceResponseSender(self._answers)
+        if self._sender is None:
+            self._sender = InferenceResponseSender(self._key, self._host, self._requested)
+        return self._sender
 
     def is_cancelled(self) -> bool:
         """Whether the client gave the request up."""
@@ -234,18 +233,12 @@ def incoming(
     requested_output_names: list[str],
     trace_context: str | None,
 ) -> InferenceRequest:
-    """A request as execute gets it; nothing is checked.
-
-    Args:
-        key: how the host knows the request in `Host.send` and the like.
-        timeout: microseconds.
-        requested_output_names: all outputs when the client named none.
-        trace_context: for ``trace().get_context()``.
-    """
+    """A request as execute gets it; nothing is checked. The host knows it by its key in `Host.send` and the like; the
+    timeout is in microseconds; the trace's context is for ``trace().get_context()``."""
     request = InferenceRequest.__new__(InferenceRequest)
     request._key = key
     request._host = host
-    request._answers = None
+    request._sender = None
     request._release_flags = RELEASE_ALL
     request._inputs = inputs
     request._request_id = request_id

@@ -58,7 +58,7 @@ class InferenceResponse:
         return self._error
 
     def parameters(self) -> str:
-        return as_json(self._parameters)
+        return json.dumps(self._parameters)
 
     def _only(self, names: Collection[str]) -> InferenceResponse:
         """This response without the outputs that were not requested; itself if that is all of it."""
@@ -77,16 +77,9 @@ def error_response(message: str, code: int = ErrorCode.INTERNAL) -> InferenceRes
     return InferenceResponse(error=TritonError(message, code))
 
 
-def as_json(parameters: Mapping[str, Parameter]) -> str:
-    return json.dumps(parameters)
-
-
 def checked(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
-    """A copy of what user code gave as parameters.
-
-    Raises:
-        TritonModelException: it is no dictionary of str to bool, int or str.
-    """
+    """A copy of what user code gave as parameters. TritonModelException if it is no dictionary of str to bool, int or
+    str."""
     if not isinstance(parameters, Mapping):
         raise TritonModelException(f"Expect parameters to be a dict, got {type(parameters)}")
     if len(parameters) > MOST_PARAMETERS:
@@ -106,12 +99,9 @@ def checked(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
 
 
 class Responses(Protocol):
-    """What another model answers. Each step waits for the next response, until there are no more.
-
-    An error that the model answered with is a response with an error. A request that the server did not accept
-    (unknown model, bad input, ...) raises `HostError` at the first step. An object that is dropped before its end does
-    not cancel anything: what still comes is discarded.
-    """
+    """What another model answers. Each step waits for the next response, until there are no more. An error that the
+    model answered with is a response with an error; a request that the server did not accept raises `HostError` at the
+    first step. To drop the object before its end cancels nothing: what still comes is discarded."""
 
     def __next__(self) -> InferenceResponse:
         """Blocks, without holding the interpreter's lock."""
@@ -123,34 +113,20 @@ class Responses(Protocol):
 
     def cancel(self) -> None:
         """Give up the request if it is not over. Does not wait. May be called repeatedly."""
-        ...
 
 
 class Host(Protocol):
-    """The server, as one model instance sees it.
-
-    Attributes:
-        instance_name: ``digits_0``, as error texts name it.
-        decoupled: whether the model's transaction policy is decoupled.
-    """
+    """The server, as one model instance sees it: ``digits_0``, as error texts name it, whose transaction policy may be
+    decoupled."""
 
     instance_name: str
     decoupled: bool
 
     def send(self, key: int, response: InferenceResponse | None, flags: int) -> None:
-        """Answer the request `key`. Whether it may be answered was checked before.
-
-        Args:
-            key: what `request.incoming` was given.
-            response: None only with the final flag.
-            flags: 0, or 1 (TRITONSERVER_RESPONSE_COMPLETE_FINAL) for the request's last.
-
-        May block while the client is slow. An answer to a request that is cancelled or gone is dropped.
-
-        Raises:
-            HostError: the answer cannot be delivered, because the server is gone or a tensor cannot be encoded.
-        """
-        ...
+        """Answer the request `key`, which may be answered, as was checked before: with a response, and the flag 1
+        if it is the last, or with that alone. May block while the client is slow. An answer to a request that is
+        cancelled or gone is dropped. HostError if it cannot be delivered, because the server is gone or a tensor
+        cannot be encoded."""
 
     def abandon(self, key: int) -> None:
         """Answer the request `key`, whose senders are all gone, with the error `sender.LOST`.
@@ -158,19 +134,14 @@ class Host(Protocol):
         Called by destructors: at any moment, in any thread, even within another method of the host. So it must neither
         block nor take a lock: it notes the key (a deque's ``append``) and leaves the answer to a later moment.
         """
-        ...
 
     def is_cancelled(self, key: int) -> bool:
         """Whether the request `key` was cancelled; the last known state for one that is over."""
         ...
 
     def infer(self, request: Any, decoupled: bool) -> Responses:
-        """Ask another model (BLS); the request is on its way when this returns.
-
-        Args:
-            request: an `InferenceRequest` that user code has made.
-            decoupled: allow any number of responses; otherwise there is exactly one, and a decoupled model is refused.
-        """
+        """Ask another model (BLS); the request is on its way when this returns. Only if `decoupled` any number of
+        responses is allowed; otherwise there is exactly one, and a decoupled model is refused."""
         ...
 
     def ask(self, method: str, *arguments: Any) -> Any:
@@ -182,11 +153,9 @@ class Host(Protocol):
         buckets, else None), which give numbers; with such a number ``delete_family``, ``delete_metric``,
         ``metric_increment``, ``metric_set`` and ``metric_observe`` (and a value), ``metric_value``.
         """
-        ...
 
     def log(self, level: str, filename: str, line: int, message: str) -> None:
         """Write to the server's log; `level` is INFO, WARNING, ERROR or VERBOSE."""
-        ...
 
     def free_memory(self) -> int:
         """Bytes of memory that is shared with the server and free."""
@@ -215,97 +184,25 @@ LOST = "The model dropped the request without a final response."
 TWICE = "Unable to send response. Non-decoupled model cannot send more than one response."
 
 
-class Answers:
-    """What one request was sent so far; shared by its senders.
+class InferenceResponseSender:
+    """Sends the responses of one request. Made by ``request.get_response_sender()``.
 
     Args:
+        host: None for a request that no server has given to the model.
         requested: names of the outputs that the client asked for; empty for all.
     """
 
-    __slots__ = ("__weakref__", "_closed", "_host", "_key", "_lock", "_over", "_put_off", "_requested", "responded")
+    __slots__ = ("__weakref__", "_closed", "_host", "_key", "_lock", "_over", "_put_off", "_requested", "_responded")
 
-    def __init__(self, key: int, host: Host, requested: Collection[str]) -> None:
+    def __init__(self, key: int, host: Host | None, requested: Collection[str]) -> None:
         self._key = key
         self._host = host
         self._requested = requested
         self._lock = threading.Lock()
-        self.responded = False
+        self._responded = False
         self._closed = False  # the model sent the final flag
-        self._over = False  # the host was told of the last response
+        self._over = host is None  # the host was told of the last response
         self._put_off = False  # the request is to be executed once more
-
-    def send(self, response: InferenceResponse | None, flags: int) -> None:
-        """Send, if the rules allow it.
-
-        Raises:
-            TritonModelException: they do not, or the answer cannot be delivered.
-        """
-        if flags not in (0, FINAL):
-            raise TritonModelException("Unable to send response. Unsupported flag provided.")
-        if response is None and flags == 0:
-            raise TritonModelException(
-                "Inference Response object must be provided when the response flags is set to zero."
-            )
-        if response is not None and not isinstance(response, InferenceResponse):
-            raise TypeError(f"send() takes an InferenceResponse, found type {type(response)}")
-        with self._lock:
-            self._check(response)
-            last = flags if self._host.decoupled else FINAL
-            if response is not None and self._requested and not response.has_error():
-                response = response._only(self._requested)
-            if not self._over:
-                try:
-                    self._host.send(self._key, response, last)
-                except HostError as error:
-                    raise TritonModelException(str(error)) from None
-            self.responded = True
-            self._over = last == FINAL
-            self._closed = flags == FINAL
-
-    def _check(self, response: InferenceResponse | None) -> None:
-        if self._closed:
-            raise TritonModelException("Unable to send response. Response sender has been closed.")
-        if self._host.decoupled:
-            return
-        if response is not None and self.responded:
-            raise TritonModelException(TWICE)
-        if response is None and not self.responded:
-            raise TritonModelException(
-                "Unable to send response. Non-decoupled model cannot send complete final before sending a response."
-            )
-
-    def finish(self) -> bool:
-        """Refuse what is sent from now on; whether the caller may, and must, give the last response instead."""
-        with self._lock:
-            open_until_now = not self._over
-            self._over = self._closed = True
-            return open_until_now
-
-    @property
-    def over(self) -> bool:
-        """The last response was sent."""
-        return self._over
-
-    def put_off(self, until_later: bool) -> None:
-        """The request is to be executed once more, or (False) that has begun."""
-        self._put_off = until_later
-
-    def is_cancelled(self) -> bool:
-        return self._host.is_cancelled(self._key)
-
-    def __del__(self) -> None:
-        if not self._over and not self._put_off:
-            self._over = True
-            self._host.abandon(self._key)
-
-
-class InferenceResponseSender:
-    """Sends the responses of one request. Made by ``request.get_response_sender()``."""
-
-    __slots__ = ("_answers",)
-
-    def __init__(self, answers: Answers | None) -> None:
-        self._answers = answers
 
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
         """Send a response.
@@ -315,18 +212,63 @@ class InferenceResponseSender:
             flags: TRITONSERVER_RESPONSE_COMPLETE_FINAL with the request's last.
 
         Raises:
-            TritonModelException: a rule of docs/reference/python-backend.md#senders-and-decoupled-models is broken.
+            TritonModelException: a rule of docs/reference/python-backend.md#senders-and-decoupled-models is broken, or
+                the answer cannot be delivered.
         """
-        self._existing.send(response, flags)
+        host = self._server()
+        if flags not in (0, FINAL):
+            raise TritonModelException("Unable to send response. Unsupported flag provided.")
+        if response is None and flags == 0:
+            raise TritonModelException(
+                "Inference Response object must be provided when the response flags is set to zero."
+            )
+        if response is not None and not isinstance(response, InferenceResponse):
+            raise TypeError(f"send() takes an InferenceResponse, found type {type(response)}")
+        with self._lock:
+            self._check(response, host.decoupled)
+            last = flags if host.decoupled else FINAL
+            if response is not None and self._requested and not response.has_error():
+                response = response._only(self._requested)
+            if not self._over:
+                try:
+                    host.send(self._key, response, last)
+                except HostError as error:
+                    raise TritonModelException(str(error)) from None
+            self._responded = True
+            self._over = last == FINAL
+            self._closed = flags == FINAL
 
     def is_cancelled(self) -> bool:
         """Whether the client gave the request up."""
-        return self._existing.is_cancelled()
+        return self._server().is_cancelled(self._key)
 
-    @property
-    def _existing(self) -> Answers:
-        if self._answers is None:
+    def _server(self) -> Host:
+        if self._host is None:
             raise TritonModelException(
                 "Unable to send response. Response sender has no reference to the decoupled state of the model."
             )
-        return self._answers
+        return self._host
+
+    def _check(self, response: InferenceResponse | None, decoupled: bool) -> None:
+        if self._closed:
+            raise TritonModelException("Unable to send response. Response sender has been closed.")
+        if decoupled:
+            return
+        if response is not None and self._responded:
+            raise TritonModelException(TWICE)
+        if response is None and not self._responded:
+            raise TritonModelException(
+                "Unable to send response. Non-decoupled model cannot send complete final before sending a response."
+            )
+
+    def _finish(self) -> bool:
+        """Refuse what is sent from now on; whether the caller may, and must, give the last response instead."""
+        with self._lock:
+            open_until_now = not self._over
+            self._over = self._closed = True
+            return open_until_now
+
+    def __del__(self) -> None:
+        if not self._over and not self._put_off and self._host is not None:
+            self._over = True
+            self._host.abandon(self._key)

@@ -36,7 +36,6 @@ class Runner:
         search_paths: for imports, besides the version's and the model's directory.
         package: name for the version's directory as a package; default is the version, which several models in one
             process would quarrel about.
-        loop: for coroutines; asyncio's if it is not given.
 
     Raises:
         ModelError: the file is not there, cannot be imported, or lacks the class.
@@ -72,11 +71,8 @@ class Runner:
                 self._leave()
 
     def auto_complete(self, config_json: str) -> str:
-        """The configuration as the model completes it; as it was if it does not.
-
-        Raises:
-            ModelError: the model raised something, or returned something else.
-        """
+        """The configuration as the model completes it; as it was if it does not. ModelError if the model raised
+        something, or returned something else."""
         if not hasattr(self._class, "auto_complete_config"):
             return config_json
         with self._user_code():
@@ -89,11 +85,7 @@ class Runner:
             return completed._as_json()
 
     def initialize(self) -> None:
-        """Make the object, and let it prepare itself.
-
-        Raises:
-            ModelError: it raised something.
-        """
+        """Make the object, and let it prepare itself. ModelError if it raised something."""
         self._context.connected = True
         with self._user_code():
             self._model = self._class()
@@ -135,10 +127,7 @@ class Runner:
 
     def is_ready(self) -> bool:
         """What the model says of itself; True if it does not say. May be called on another thread, beside the rest.
-
-        Raises:
-            ModelError: it raised something, or said neither True nor False.
-        """
+        ModelError if it raised something, or said neither True nor False."""
         model = self._model
         if not hasattr(model, "is_ready"):
             return True
@@ -236,11 +225,7 @@ Answered = list[Optional[InferenceResponse]]
 
 
 def checked(requests: list[InferenceRequest], returned: Any, host: Host) -> Answered:
-    """The answers.
-
-    Raises:
-        ModelError: user code may not return this. Nothing was changed.
-    """
+    """The answers. ModelError if user code may not return this; nothing was changed then."""
     if host.decoupled and returned is not None:
         raise ModelError(
             f"Python model '{host.instance_name}' is using the decoupled mode and the execute function must return "
@@ -257,7 +242,7 @@ def checked(requests: list[InferenceRequest], returned: Any, host: Host) -> Answ
         )
     simple = True  # each has the one response that it should have, as nearly always
     for request, response in zip(requests, returned):
-        usual = request._answers is None and request._release_flags == RELEASE_ALL
+        usual = request._sender is None and request._release_flags == RELEASE_ALL
         if response.__class__ is not InferenceResponse or not usual:
             simple = False
             if response is not None:
@@ -289,19 +274,19 @@ def _check(request: InferenceRequest, response: Any) -> None:
             "Expected an 'InferenceResponse' object in the execute function return list, found type "
             f"'{type(response)}'."
         )
-    if request._answers is not None and request._answers.responded:
+    if request._sender is not None and request._sender._responded:
         raise ModelError(TWICE)
 
 
 def _ended(request: InferenceRequest, response: InferenceResponse) -> InferenceResponse | None:
     """`response`, unless the request's sender has ended it."""
-    return response if request._answers is None or request._answers.finish() else None
+    return response if request._sender is None or request._sender._finish() else None
 
 
 def _left_open(request: InferenceRequest) -> None:
     if request._release_flags == RELEASE_RESCHEDULE:
-        if request._answers is not None:
-            request._answers.put_off(True)
+        if request._sender is not None:
+            request._sender._put_off = True
     else:
         request.get_response_sender()  # whose destruction tells the host that no answer can come any more
 
@@ -317,14 +302,8 @@ CLASS = "TritonPythonModel"
 
 
 def import_model(path: str, package: str) -> type:
-    """The user's class.
-
-    Args:
-        package: name that the file's directory gets as a package.
-
-    Raises:
-        ModelError: no such file, it cannot be imported, or has no such class.
-    """
+    """The user's class, from a file whose directory gets `package` as its name. ModelError if there is no such file, it
+    cannot be imported, or has no such class."""
     if not os.path.isfile(path):
         raise ModelError(f"Python model file not found in '{path}'")
     name = f"{package}.{os.path.splitext(os.path.basename(path))[0]}"

@@ -41,12 +41,8 @@ class Tensor:
 
     @classmethod
     def _view(cls, name: str, array: np.ndarray, bf16: bool = False) -> Tensor:
-        """A tensor of an array that is known to be right: nothing is checked or copied.
-
-        Args:
-            array: in C order; BYTES as an object array of bytes; BF16 as uint16.
-            bf16: the elements are BF16.
-        """
+        """A tensor of an array that is known to be right: nothing is checked or copied. It is in C order; BYTES as an
+        object array of bytes, BF16 as uint16."""
         tensor = cls.__new__(cls)
         tensor._name = name
         tensor._array = array
@@ -123,9 +119,7 @@ class Tensor:
 # (docs/reference/python-backend.md#module-members).
 
 
-BOOL, UINT8, UINT16, UINT32, UINT64 = 1, 2, 3, 4, 5
-INT8, INT16, INT32, INT64 = 6, 7, 8, 9
-FP16, FP32, FP64, BYTES, BF16 = 10, 11, 12, 13, 14
+BYTES, BF16 = 13, 14
 
 _NUMPY: tuple[Any, ...] = (
     *(np.bool_, np.uint8, np.uint16, np.uint32, np.uint64, np.int8, np.int16, np.int32, np.int64),
@@ -158,11 +152,7 @@ def numpy_to_triton_type(data_type: Any) -> int | None:
 
 
 def triton_string_to_numpy(triton_type_string: str) -> Any:
-    """The numpy type of ``TYPE_FP32`` and the like.
-
-    Raises:
-        KeyError: no such name, or BF16.
-    """
+    """The numpy type of ``TYPE_FP32`` and the like. KeyError for no such name, or BF16."""
     return TRITON_STRING_TO_NUMPY[triton_type_string]
 
 
