@@ -120,12 +120,7 @@ class LevelSwitches(logging.Filter):
 
 
 class Streams(NamedTuple):
-    """Two destinations, as a console has them.
-
-    Attributes:
-        ordinary: writes lines of level INFO and verbose lines.
-        troubled: writes warnings and errors.
-    """
+    """Where lines of level INFO and verbose lines go, and where warnings and errors go: two, as a console has them."""
 
     ordinary: Write
     troubled: Write

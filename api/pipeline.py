@@ -256,7 +256,6 @@ class Encoder(Adapter, Generic[T]):
 
     Attributes:
         decoded: the request, for the forms in which it wants its outputs.
-        offload: where answers are encoded that take long.
     """
 
     __slots__ = ()

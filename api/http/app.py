@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from ...engine.errors import TriremeError
 from ...engine.logs.request_lines import about
 from .bodies import UNCOUNTED_BYTES, UNCOUNTED_BYTES_OF_STREAM, BodyLimits, BodyReader, BodyRefusedError, BodyTerms
-from .errors import error_answer, method_not_allowed, not_found, unexpected_failure
-from .exchange import Answer, Context, Exchange, HttpOptions, HttpRequest, HttpTrace, StreamedAnswer
+from .errors import error_answer, error_body, method_not_allowed, unexpected_failure
+from .exchange import TEXT, Answer, Context, Exchange, HttpOptions, HttpRequest, HttpTrace, StreamedAnswer
 from .guards import RequestGuard
 from .infer.handler import ImmediateInfer
 from .routes import Router
@@ -25,12 +25,9 @@ class HttpApplication:
     """The KServe/Triton HTTP interface of an `InferenceServer` (docs/reference/http.md).
 
     Args:
-        server: the facade that does the work.
-        options: of this front end.
         log: whose settings clients may see and change; None where they may not.
 
     Attributes:
-        server: see above.
         immediate: takes requests that it answers without a task.
 
     Raises:
@@ -71,7 +68,7 @@ class HttpApplication:
             _log.debug("HTTP request: %s %s", method, exchange.path.decode("utf-8", "replace"))
         match = self._router.match(exchange.path)
         if match is None:
-            return not_found()
+            return Answer(404, TEXT, error_body("Not Found"))
         route = match.route
         if refusal := self._guard.refusal(route.category, method, exchange.headers):
             return refusal

@@ -75,12 +75,7 @@ class BodyTerms:
 
 
 def too_large(nbytes: int | None, limit_bytes: int, flag: str) -> Answer:
-    """What to answer to a body that has more bytes than it may have.
-
-    Args:
-        nbytes: how many, if that is known.
-        flag: which sets the limit.
-    """
+    """What to answer to a body that has more bytes than `flag` lets it have; `nbytes` if it is known how many."""
     size = "" if nbytes is None else f"of {nbytes} bytes "
     text = f"request size {size}exceeds the maximum allowed input size of {limit_bytes} bytes. "
     return Answer(413, JSON, error_body(f"{text}Use --{flag} to increase the limit."))
@@ -88,12 +83,8 @@ def too_large(nbytes: int | None, limit_bytes: int, flag: str) -> Answer:
 
 @dataclass(frozen=True, slots=True)
 class BodyLimits:
-    """The terms for every request.
-
-    Attributes:
-        input_bytes: ``--http-max-input-size``.
-        management_bytes: ``--http-max-management-size``.
-        inflight_bytes: ``--max-inflight-bytes``.
+    """The terms for every request: ``--http-max-input-size``, ``--http-max-management-size`` and
+    ``--max-inflight-bytes``.
     """
 
     input_bytes: int
@@ -101,11 +92,7 @@ class BodyLimits:
     inflight_bytes: int
 
     def terms(self, kind: BodyKind, headers: Headers) -> BodyTerms:
-        """The terms for one request.
-
-        Args:
-            headers: lower-case names.
-        """
+        """The terms for one request, by its headers with lower-case names."""
         length = json_length = None
         compressed = waited_for = False
         for name, value in headers:
@@ -143,11 +130,7 @@ _STEP_BYTES = 1 << 20
 
 
 class BodyRefusedError(Exception):
-    """The body has more bytes than it may have, or takes more time.
-
-    Attributes:
-        answer: for the client.
-    """
+    """The body has more bytes than it may have, or takes more time; `answer` is for the client."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__("the body is refused")

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ...engine.errors import ErrorKind, TriremeError
-from .exchange import TEXT, Answer, Headers
+from .exchange import Answer, Headers
 from .json import writer as json_writer
 
 _STATUS = {
@@ -31,19 +31,9 @@ def error_body(message: str) -> bytes:
     return b'{"error":' + json_writer.string(message) + b"}"
 
 
-def not_found() -> Answer:
-    """No route has this path."""
-    return Answer(404, TEXT, error_body("Not Found"))
-
-
 def method_not_allowed(media: bytes) -> Answer:
     """The path has a route, but not for this method."""
     return Answer(405, media, error_body("Method Not Allowed"))
-
-
-def restricted(key: str) -> Answer:
-    """The request needs the header `key` with a certain value (docs/reference/http.md#restricted-apis)."""
-    return Answer(403, TEXT, error_body(f"This API is restricted, expecting header '{key}'"))
 
 
 def unexpected_failure(media: bytes) -> Answer:

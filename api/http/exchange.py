@@ -31,7 +31,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class HttpOptions:
-    """Options of an `HttpApplication`; the flag's name where it is not obvious.
+    """Options of an `HttpApplication`.
 
     Attributes:
         max_input_bytes: ``--http-max-input-size``, bound on bodies that are JSON, on one tensor given as JSON, on raw
@@ -39,14 +39,11 @@ class HttpOptions:
             (docs/reference/http.md#request-bodies).
         max_management_bytes: ``--http-max-management-size``, bound on the bodies of all other calls, and on load
             requests without files.
-        header_forward_pattern: ``--http-header-forward-pattern``, a regular expression; headers whose name it matches
-            become request parameters (docs/reference/http-inference.md#header-forwarding). Empty: none does.
+        header_forward_pattern: see `request_parameters.HeaderPattern`; empty: no header becomes a parameter.
         allow_client_shm: whether clients may register shared-memory regions (docs/reference/shared-memory.md#regions).
-        restrictions: ``--http-restricted-api``: which requests need which header
-            (docs/reference/http.md#restricted-apis).
         max_json_values: most values that a JSON text may have, besides plain data of tensors in large arrays.
         max_compression_ratio: most bytes that one byte of a compressed body may become; 0 for any number.
-        allowed_origins, allowed_hosts: ``--http-allowed-…``: see `RequestGuard`.
+        restrictions, allowed_origins, allowed_hosts: see `RequestGuard`.
     """
 
     max_input_bytes: int = 67_108_864
@@ -75,7 +72,7 @@ class BodyKind(enum.Enum):
 
 
 class Context:
-    """What all requests share: the server, the options, the decoder of infer requests, the way of inference requests.
+    """What all requests share.
 
     Attributes:
         log: whose settings clients may see and change; None where they may not.
@@ -229,11 +226,8 @@ class HttpRequest:
         self.error_media = match.route.error_media
 
     def open_lease(self, client: str = "") -> Lease:
-        """Begin to hold something: of the model's share, if the request is for inference.
-
-        Args:
-            client: the address that a body is to arrive from.
-        """
+        """Begin to hold something: of the model's share, if the request is for inference; of that of the client's
+        address, if a body is to arrive from one."""
         match = self.match
         if match.route.category == "inference" and match.version is not None:
             self.lease = self._server.lease(match.name, match.version, client)

@@ -18,8 +18,8 @@ import re
 from collections.abc import Sequence
 
 from ..restrictions import Restriction
-from .errors import error_body, restricted
-from .exchange import JSON, Answer, Headers
+from .errors import error_body
+from .exchange import JSON, TEXT, Answer, Headers
 
 ANY_ORIGIN = "*"
 
@@ -48,7 +48,7 @@ class RequestGuard:
         self._origins = frozenset(origin.encode() for origin in origins)
         self._hosts = frozenset(host.encode() for host in hosts)
         self._keys = {
-            category: (each.key.lower().encode("utf-8", "surrogateescape"), each, restricted(each.key))
+            category: (each.key.lower().encode("utf-8", "surrogateescape"), each)
             for each in restrictions
             for category in each.categories
         }
@@ -59,16 +59,11 @@ class RequestGuard:
         return bool(self._hosts) or "inference" in self._keys
 
     def refusal(self, category: str, method: str, headers: Headers) -> Answer | None:
-        """What to answer to a request that is not allowed; None if it may pass.
-
-        Args:
-            category: of the request's route (docs/reference/http.md#restricted-apis).
-            headers: lower-case names; of several headers with a key's name, the first counts.
-        """
+        """What to answer to a request that is not allowed; None if it may pass. Of repeated keys the first counts."""
         if category in self._keys:
-            key, restriction, answer = self._keys[category]
+            key, restriction = self._keys[category]
             if not restriction.admits(next((given for name, given in headers if name == key), None)):
-                return answer
+                return Answer(403, TEXT, error_body(f"This API is restricted, expecting header '{restriction.key}'"))
         if self._hosts and (refused := self._refused_host(headers)) is not None:
             return refused
         if method != "POST" or category == "inference" or self._any_origin:

@@ -1,9 +1,8 @@
 """The HTTP interface as an OpenAPI 3.1 document, for clients, gateways and fuzzers. `trireme openapi` prints it.
 
-Each path of docs/reference/http.md#routes is written out, with and without its optional parts. Each answer that a
-request can get has its status here (docs/reference/errors.md#error-kinds): what is not listed is never answered. Left
-out are answers to what is no request of this interface at all: 404 for other paths, 405 for other methods, and what the
-connection itself refuses.
+Each answer that a request can get has its status here (docs/reference/errors.md#error-kinds): what is not listed is
+never answered. Left out are answers to what is no request of this interface at all: 404 for other paths, 405 for other
+methods, and what the connection itself refuses.
 """
 
 from __future__ import annotations

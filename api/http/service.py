@@ -12,15 +12,11 @@ from .app import HttpApplication
 from .exchange import Application
 from .h1.connection import H1Connection
 from .h1.parser import HeadMemory
-from .h2.connection import H2Front, http2_limits
+from .h2.connection import http2_limits
 
 
 class HttpService(Service):
-    """Serves an application over HTTP/1.1 and HTTP/2.
-
-    Args:
-        accounts: see `Service`; those of the server, if the app is that of one.
-    """
+    """Serves an application over HTTP/1.1 and HTTP/2, with the accounts of the application's server, if it has one."""
 
     protocols = ("h2", "http/1.1")
 
@@ -31,13 +27,13 @@ class HttpService(Service):
         super().__init__(options, readiness, accounts)
         self._app = app
         self._heads = HeadMemory()
-        self._http2 = H2Front(app, Http2Group(http2_limits(options.limits), watches_calls=True))
+        self._http2 = Http2Group(http2_limits(options.limits), watches_calls=True)
 
     def connection(self, transport: Transport, client: tuple[str, int] | None, roster: Roster) -> H1Connection:
         return H1Connection(self._app, transport, roster, client, self._http2, self._immediate, self._heads)
 
     def open(self, turn: Turn) -> None:
-        self._http2.group.turn = turn
+        self._http2.turn = turn
 
     async def accompany(self) -> None:
-        await self._http2.group.accompany(self._roster)
+        await self._http2.accompany(self._roster)

@@ -9,19 +9,16 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of one HTTP listener and its connections. ``None`` means no limit, where it is allowed.
+    """Bounds of one listener and its connections. ``None`` means no limit, where it is allowed.
 
     Times are checked by one sweep every `sweep_interval_s`, so they are met to within one interval.
 
     Attributes:
-        head_bytes: request line and headers together (trailers too); more is answered with 431.
-        head_fields: headers of a request; more are answered with 431.
-        head_timeout_s: from the first byte of a request to the end of its head, answered with 408; also for a TLS
-            handshake.
+        head_bytes, head_fields: request line and headers together (trailers too), and their number; more: 431.
+        head_timeout_s: from the first byte of a request to the end of its head (408); also for a TLS handshake.
         idle_timeout_s: between requests. None is for ever, as in Triton.
-        body_timeout_s: between two reads of a body that the application waits for. Answered with 408.
-        body_rate, body_grace_s: bytes a second that a body must arrive with on average, once the application has waited
-            for it so many seconds. Answered with 408.
+        body_timeout_s: between two reads of a body that the application waits for (408).
+        body_rate, body_grace_s: see `BodyPace` (408).
         write_timeout_s: between two writes to a client that does not read its response.
         linger_timeout_s: how long a connection that is closed early still takes in what the client is sending, so that
             the client gets to read the answer instead of a reset.
@@ -31,7 +28,6 @@ class Limits:
         address_share: the part of them that one address may hold (`has_room`).
         backlog: connections that the kernel queues.
         streams: concurrent HTTP/2 streams of a connection.
-        sweep_interval_s: how often timeouts are checked and running requests are looked at for vanished clients.
     """
 
     head_bytes: int = 65_536
@@ -53,11 +49,8 @@ class Limits:
 
 
 def within_open_files(limits: Limits, open_files: int) -> Limits:
-    """The limits with no more connections than half of the files that the process may have open: other services, models
-    and their processes need some, too.
-
-    Args:
-        open_files: that limit; below 0 is without.
+    """The limits with no more connections than half of the files that the process may have open (below 0: without
+    limit): other services, models and their processes need some, too.
     """
     if open_files < 0 or limits.max_connections <= open_files // 2:
         return limits
@@ -70,10 +63,7 @@ def open_file_limit() -> int:
 
 
 def raise_open_file_limit() -> int:
-    """Raises this process's soft limit of open files to its hard limit; returns the limit now in force.
-
-    A connection is an open file, and the usual soft limit of 1,024 is far below what a server may be asked to hold.
-    """
+    """Raises this process's soft limit of open files, usually 1,024, to its hard limit; returns the limit in force."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
@@ -90,16 +80,12 @@ _RESERVE = 0.1
 
 
 def has_room(held: int, total: int, limits: Limits) -> bool:
-    """Whether an address may have one more connection.
+    """Whether an address that holds `held` of `total` connections may have one more.
 
     Rule 1: An address that has no connection gets one, as long as there is a place.
     Rule 2: An address holds at most the part `Limits.address_share` of the places.
     Rule 3: When less than `_RESERVE` of the places are free, it holds no more than are free: the last ones are for
             those that have few.
-
-    Args:
-        held: connections of the address.
-        total: connections of all addresses.
     """
     places = limits.max_connections
     if not held:

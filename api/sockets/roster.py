@@ -57,12 +57,7 @@ _EVICTABLE = frozenset((Phase.HANDSHAKE, Phase.IDLE, Phase.HEAD))
 
 
 class Connection(ABC):
-    """One client of a service, as its roster knows it.
-
-    Args:
-        transport: the accepted connection.
-        roster: where the connection is entered while it lives.
-        client: (address, port) of the client.
+    """One client of a service, as its roster knows it; entered there while it lives.
 
     Attributes:
         since_s: when its phase began, on the roster's clock.
@@ -121,7 +116,6 @@ class ServiceStatistics:
 
     Attributes:
         connections, peak_connections, max_connections: open now, most at a time, bound.
-        accepted: connections accepted.
         dropped: connections closed without a word because the service was stopping.
         evicted, refused: connections closed because their address held too many: idle ones, and new ones.
         requests: requests begun (over HTTP: HTTP/1.x ones).
@@ -209,11 +203,7 @@ class Roster:
         return True
 
     def add(self, connection: Connection, address: str = "") -> None:
-        """Enter a new connection.
-
-        Args:
-            address: whose it is (`limits.shared_address`).
-        """
+        """Enter a new connection of an address (`limits.shared_address`)."""
         self._connections[connection] = address
         self._addresses.setdefault(address, {})[connection] = None
         self.accepted += 1
@@ -276,22 +266,9 @@ class Roster:
             connection.abort()
 
     def statistics(self) -> ServiceStatistics:
-        counters = (
-            "accepted",
-            "dropped",
-            "evicted",
-            "refused",
-            "requests",
-            "disconnects",
-            "timeouts",
-            "accept_failures",
-        )
+        counted = {name: value for name, value in vars(self).items() if name in ServiceStatistics.__slots__}
         return ServiceStatistics(
-            connections=len(self._connections),
-            peak_connections=self._peak,
-            max_connections=self.limits.max_connections,
-            accepting=self.accepting,
-            **{name: getattr(self, name) for name in counters},
+            connections=len(self), peak_connections=self._peak, max_connections=self.limits.max_connections, **counted
         )
 
     def sweep(self, now_s: float) -> None:

@@ -28,7 +28,6 @@ class ServiceOptions:
 
     Attributes:
         bind: addresses, ``host:port`` each (``[host]:port`` for IPv6); port 0 takes any free one.
-        limits: bounds of connections and requests.
         tls: certificate and key; None for plain TCP.
         reuse_port: let other processes listen on the same port (``--reuse-http-port``, ``--reuse-grpc-port``).
         name: what the log calls the service: ``HTTP``, ``GRPC``, ``Metrics``.

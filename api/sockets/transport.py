@@ -1,9 +1,8 @@
-"""How a connection reads and writes: straight on a non-blocking socket, or through TLS.
+"""How a connection reads and writes: straight on a non-blocking socket, or through TLS, with the same few methods.
 
-Both have the same few methods, so that there is one connection loop. `receive` and `receive_into` return nothing at the
-end of the stream, however it ended. The sending methods raise `PeerGoneError`; they return what is still to be sent.
-The plain one skips trio's SocketStream: its conflict detectors, task-local checks and extra checkpoints cost more than
-the rest of a small request.
+`receive` and `receive_into` return nothing at the end of the stream, however it ended. The sending methods raise
+`PeerGoneError`; they return what is still to be sent. The plain one skips trio's SocketStream, whose checks and
+checkpoints cost more than the rest of a small request.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class PlainTransport:
     """A connected, non-blocking TCP socket.
 
     Args:
-        address: of the client, as `limits.shared_address` says; addresses take turns.
+        address: of the client (`limits.shared_address`); addresses take turns.
 
     Attributes:
         buffer: shared by all connections, for reading into between two checkpoints.

@@ -1,25 +1,17 @@
 """One HTTP/1.x connection: one task that parses requests and drives an application with each, in order.
 
-The work for a small request is kept to one `recv`, one parse, one call of the app and one `send`:
-
-- The app runs in the connection's own task, as soon as the head is complete. `receive` reads the socket when the app
-  asks, so an app that does not read its body does not have it read, and TCP slows the client down.
-- No timer, cancel scope or task is made for a request. The connection notes its phase and when it began, by the
-  roster's coarse clock; the roster's sweep ends it when that takes too long or the client goes away (roster.py).
-- Ending a connection from outside is cancelling its one scope; the app sees trio's `Cancelled` wherever it waits.
-  What is to be said to the client then (408, 400) is left in `_farewell` and sent after the app has unwound.
-
-Where the app has an `immediate` way for small requests, and the transport can listen, those are not even given to the
-connection's task: `_hear` takes them in where their data is noticed, `_respond` sends the answer from where it comes,
-and the task sleeps. Only what is not over with that wakes it. There is one such request at a time; what the client
-sends meanwhile stays in the socket.
-
-Bodies of known length that are larger than one read bypass the parser: they are received straight into the buffer
-that the app gets. The app knows how long they are before it asks for them, and does not ask for what it will not have.
-
-What a read leaves of a request that is not complete, or of those behind another, is counted as unfinished
-(`engine.admission.client_bytes`). At the limit, connections that wait for their clients close; shortly before, reads
-are small.
+- The application runs in the connection's own task, as soon as the head is complete. The socket is read when it asks
+  for the body, so TCP slows a client down whose body is not asked for.
+- No timer, cancel scope or task is made for a request: the roster's sweep looks at the connection's phase.
+- Ending a connection from outside is cancelling its one scope. What is to be said to the client then (408, 400) is left
+  in `_farewell` and sent after the application has unwound.
+- Where the application has an `immediate` way for small requests, and the transport can listen, those are not given to
+  the task: `_hear` takes them in where their data is noticed, `_respond` sends the answer from where it comes. Only
+  what is not over with that wakes the task. There is one such request at a time; what follows stays in the socket.
+- Bodies of known length that are larger than one read bypass the parser, into the buffer that the application gets.
+- What a read leaves of a request that is not complete, or of those behind another, is counted as unfinished
+  (`engine.admission.client_bytes`). At the limit, connections that wait for their clients close; shortly before, reads
+  are small.
 """
 
 from __future__ import annotations
@@ -35,13 +27,14 @@ import trio
 from ....actors.socket_readiness import Watch
 from ....engine.admission.client_bytes import ClientBytes
 from ....engine.tensor import Buffer
+from ...http2.connection import Http2Group
 from ...http2.frames import PREFACE
 from ...sockets.limits import BodyPace
 from ...sockets.roster import Connection, Phase, Roster
 from ...sockets.transport import PeerGoneError, PlainTransport, TlsTransport, Transport, linger
 from ..errors import error_body
 from ..exchange import JSON, Answer, Application, Exchange
-from ..h2.connection import H2Connection, H2Front, first_bytes
+from ..h2.connection import H2Connection, first_bytes
 from ..infer.handler import ImmediateCall, ImmediateInfer
 from .parser import HeadMemory, Refusal, Request, RequestParser
 from .response import CHUNKED, chunk, whole_response
@@ -139,11 +132,7 @@ class H1Connection(Connection):
     """Serves one client until it leaves, misbehaves, or is cancelled.
 
     Args:
-        app: the application.
-        transport: the accepted connection.
-        roster: where the connection is entered while it lives.
-        client: its (address, port).
-        http2: serves clients that begin to speak HTTP/2.
+        http2: of connections whose clients begin to speak HTTP/2.
         immediate: answers requests without a task; None for none.
         heads: of requests that clients may repeat.
     """
@@ -154,7 +143,7 @@ class H1Connection(Connection):
         transport: Transport,
         roster: Roster,
         client: tuple[str, int] | None,
-        http2: H2Front,
+        http2: Http2Group,
         immediate: ImmediateInfer | None = None,
         heads: HeadMemory | None = None,
     ) -> None:
@@ -413,7 +402,7 @@ class H1Connection(Connection):
 
     async def _hand_over(self, received: bytes) -> None:
         """The client speaks HTTP/2, of which `received` is the beginning: another connection takes this one's place."""
-        connection = H2Connection(self._http2, self._transport, self._roster, self._client)
+        connection = H2Connection(self._app, self._http2, self._transport, self._roster, self._client)
         self._roster.replace(self, connection)
         await connection.run(received)
 

@@ -44,10 +44,6 @@ class Refusal:
 class RequestParser:
     """A push parser: `feed` it bytes, take from `requests`, heed `failure`.
 
-    Args:
-        limits: of heads, trailers and chunks.
-        heads: of requests that clients may repeat.
-
     Attributes:
         requests: requests whose head is complete, oldest first. The last one's body may still be arriving.
         failure: set when nothing more can be read.
@@ -341,10 +337,8 @@ _END = b"\r\n\r\n"
 
 
 class HeadMemory:
-    """Remembers the heads of requests, for the connections of one service: a client that repeats itself is parsed once.
-
-    A client that asks for one inference after the other sends the same head each time, and for a small request parsing
-    it is a good part of the work. What is remembered is bounded.
+    """Remembers the heads of requests, a bounded number, for the connections of one service: a client that asks for one
+    inference after the other sends the same head each time, and parsing it is a good part of the work.
 
     Rule 1: What is remembered is the head of a request that came alone, whole and in one piece, and that is nothing
             unusual: a body of announced length or none, and a connection that lives on.
@@ -356,11 +350,7 @@ class HeadMemory:
         self._heads: Memo[tuple[Request, int]] = Memo(_HEADS, _HEAD_BYTES)  # and how long the body is
 
     def recall(self, data: bytes) -> Request | None:
-        """The request that `data` is (rule 2); None if that is not known.
-
-        Args:
-            data: begins where a request may begin.
-        """
+        """The request that `data` is (rule 2), which begins where a request may begin; None if that is not known."""
         start = data.find(_END) + len(_END)
         known = self._heads.get(data[:start])
         if known is None or known[1] != len(data) - start:

@@ -1,4 +1,4 @@
-"""The body of one HTTP/2 request, between the frames that bring it and the app that asks for it."""
+"""The body of one HTTP/2 request, between the frames that bring it and the application that asks for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ READ_BYTES = 65_536
 
 
 class RequestBody:
-    """The body of one request, between the frames that bring it and the app that asks for it.
+    """The body of one request.
 
     Rule 1: Only what the app has asked for is consumed. So the stream's window closes when it does not ask, and the
             client waits.
@@ -24,7 +24,6 @@ class RequestBody:
 
     Args:
         length: the announced one; None if there is none.
-        limits: of times.
         consumed: told how many received bytes the client may send anew.
     """
 

@@ -55,14 +55,6 @@ def http2_limits(limits: Limits) -> Http2Limits:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class H2Front:
-    """What serves the HTTP/2 connections of a service."""
-
-    app: Application
-    group: Http2Group
-
-
 # ---- what the header list of a request says, and the header blocks of responses; a list that HTTP/2 lets through and
 # HTTP does not costs its stream, as malformed requests do (RFC 9113 §8.1.1) ----
 
@@ -305,24 +297,18 @@ READ_BYTES = 65_536
 
 
 class H2Connection(Http2Connection[RequestHead, H2Exchange]):
-    """Serves one client until it leaves, misbehaves, or is cancelled.
-
-    Args:
-        front: what it shares with others.
-        transport: the accepted connection.
-        roster: where the connection is entered while it lives.
-        client: its (address, port).
-    """
+    """Serves one client until it leaves, misbehaves, or is cancelled."""
 
     def __init__(
         self,
-        front: H2Front,
+        app: Application,
+        group: Http2Group,
         transport: Transport,
         roster: Roster,
         client: tuple[str, int] | None,
     ) -> None:
-        super().__init__(front.group, transport, roster, client, parse_head)
-        self._app = front.app
+        super().__init__(group, transport, roster, client, parse_head)
+        self._app = app
 
     def consumed(self, stream_id: int, nbytes: int) -> None:
         """So many received bytes have been used up."""
@@ -398,8 +384,7 @@ async def first_bytes(transport: Transport, max_bytes: int, in_part: Callable[[]
     """What a client sends first: enough to tell HTTP/2's preface from a request; empty if it left.
 
     Args:
-        max_bytes: most that is received at once.
-        in_part: called when that was not enough.
+        in_part: called when the first read was not enough.
     """
     data = await transport.receive(max_bytes)
     while data and len(data) < len(PREFACE) and PREFACE.startswith(data):

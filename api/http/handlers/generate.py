@@ -10,7 +10,7 @@ and a model whose responses are not taken waits (`engine.instances.answer_window
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import orjson
@@ -142,10 +142,6 @@ def _load_headers(context: Context, request: HttpRequest) -> Callable[[], Header
 class _Generation(StreamedAnswer):
     """What a model responds. If sending stops before its end, the request is cancelled.
 
-    Args:
-        reply: to the request.
-        context, request: around it.
-
     Attributes:
         over: the final response has been taken, or the rest is given up.
         given_up: the client has read too little, while others needed the memory.
@@ -158,6 +154,7 @@ class _Generation(StreamedAnswer):
         self._offload = context.server.offload
         self.over = False
         self.given_up = False
+        self._complete = False  # the final response was taken before the rest was given up
         self._reply = reply
         self._taken: list[InferenceResponse | TriremeError] = []
         self._news = trio.lowlevel.ParkingLot()
@@ -187,15 +184,19 @@ class _Generation(StreamedAnswer):
         self._reply.cancel()
         self._reply.take()
 
-    async def _take(self) -> list[InferenceResponse | TriremeError]:
-        """The responses since the last call, the newest first, as soon as there is one, or the request is over; to be
-        taken away, one by one, as they are sent."""
-        while not (answers := self._reply.take()) and not self._reply.final:
-            await self._news.park()
-        self.over = self.given_up or not answers or answers[-1][1]
-        self._taken = [outcome for outcome, _ in reversed(answers) if outcome is not None]
-        self._unread.change(sum(map(answer_bytes, self._taken)) - self._unread.nbytes)
-        return self._taken
+    async def _responses(self) -> AsyncIterator[InferenceResponse | TriremeError]:
+        """The responses, each as soon as it is there. Those that wait for their turn are counted as unread."""
+        while not self.over:
+            while not (answers := self._reply.take()) and not self._reply.final:
+                await self._news.park()
+            self.over = self.given_up or not answers or answers[-1][1]
+            self._complete = self.over and not self.given_up
+            self._taken = [outcome for outcome, _ in reversed(answers) if outcome is not None]
+            self._unread.change(sum(map(answer_bytes, self._taken)) - self._unread.nbytes)
+            while self._taken:
+                response = self._taken.pop()
+                yield response
+                self._unread.change(-answer_bytes(response))
 
     async def _encode(self, response: InferenceResponse | TriremeError) -> tuple[bytes, bool]:
         if isinstance(response, InferenceResponse) and takes_long(response):
@@ -211,18 +212,12 @@ class _Whole(_Generation):
 
     async def _send(self, exchange: Exchange) -> None:
         count = 0
-        complete = False
         body, failed = _WRONG_COUNT, False
-        while not self.over:
-            responses = await self._take()
-            complete = self.over and not self.given_up
-            first = responses[-1] if responses and not count else None
-            count += len(responses)
-            if first is not None:
-                body, failed = await self._encode(first)
-            responses.clear()
-            self._unread.change(-self._unread.nbytes)
-        if not complete:
+        async for response in self._responses():
+            count += 1
+            if count == 1:
+                body, failed = await self._encode(response)
+        if not self._complete:
             body, failed = _NOT_READ, True
         elif count != 1:
             body = _WRONG_COUNT
@@ -238,23 +233,16 @@ class _Events(_Generation):
 
     async def _send(self, exchange: Exchange) -> None:
         begun = False
-        while not self.over:
-            responses = await self._take()
-            while responses:
-                response = responses.pop()
-                body, failed = await self._encode(response)
-                if not begun:
-                    begun = True
-                    await self._begin(exchange, failed)
-                await exchange.send(b"data: %b\n\n" % body)
-                self._unread.change(-answer_bytes(response))
-        if self.given_up:
+        async for response in self._responses():
+            body, failed = await self._encode(response)
             if not begun:
                 begun = True
-                await self._begin(exchange, failed=True)
-            await exchange.send(b"data: %b\n\n" % _NOT_READ)
+                await self._begin(exchange, failed)
+            await exchange.send(b"data: %b\n\n" % body)
         if not begun:
-            await self._begin(exchange, failed=False)
+            await self._begin(exchange, failed=self.given_up)
+        if self.given_up:
+            await exchange.send(b"data: %b\n\n" % _NOT_READ)
         await exchange.send(b"", last=True)
 
 

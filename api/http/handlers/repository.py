@@ -70,8 +70,7 @@ def _load_parameters(document: Any) -> dict[str, str | Buffer]:
     """``config`` as text, files as bytes.
 
     Raises:
-        InternalError: not an object, a value is not a string, or an unknown name.
-        InvalidArgumentError: a file is not base64.
+        TriremeError: not an object, a value is not a string, an unknown name, or a file is not base64.
         OddTextError: a large file is not plain JSON.
     """
     parameters: dict[str, str | Buffer] = {}

@@ -50,13 +50,7 @@ def _log_answer(log: Log) -> Answer:
 
 
 def _changes(body: Any) -> dict[str, Any]:
-    """Fields of `LogSettings`. Null leaves a setting as it is; members of other names are ignored.
-
-    Raises:
-        UnsupportedError: the file is among them.
-        InternalError: a value of the wrong type.
-        UnavailableError: no such format.
-    """
+    """Fields of `LogSettings`. Null leaves a setting as it is; members of other names are ignored."""
     given = {name: value for name, value in members_of(body).items() if value is not None}
     if "log_file" in given:
         raise log_file_refused()
@@ -110,13 +104,7 @@ def _trace_answer(context: Context, model_name: str) -> Answer:
 
 
 def _read_change(body: Any) -> SettingsChange:
-    """Null clears a setting; members of other names are ignored.
-
-    Raises:
-        UnsupportedError: the file is among them.
-        InternalError: a value of the wrong type.
-        InvalidArgumentError: a value that cannot be.
-    """
+    """Null clears a setting; members of other names are ignored."""
     given = members_of(body)
     if "trace_file" in given:
         raise file_refused()

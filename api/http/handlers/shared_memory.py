@@ -47,24 +47,14 @@ async def unregister(context: Context, request: HttpRequest) -> Answer:
 
 
 def _read_system_document(document: Any) -> tuple[str, int, int]:
-    """Key, offset and byte size.
-
-    Raises:
-        InvalidArgumentError: a member is missing.
-        InternalError: a member has the wrong type.
-    """
+    """Key, offset and byte size."""
     key = json_reader.as_string(_required(document, "key"))
     offset = json_reader.as_unsigned(members_of(document).get("offset", 0))
     return key, offset, json_reader.as_unsigned(_required(document, "byte_size"))
 
 
 def _read_cuda_document(document: Any) -> tuple[bytes, int, int]:
-    """Handle, device and byte size.
-
-    Raises:
-        InvalidArgumentError: there is no handle, or what is given cannot be one.
-        InternalError: another member is missing, or one has the wrong type.
-    """
+    """Handle, device and byte size."""
     handle = _required(document, "raw_handle")
     text = json_reader.as_string(json_reader.member(handle, "b64"))
     byte_size, device_id = (

@@ -41,7 +41,6 @@ class HttpInfer(Encoder[Answer]):
     """One infer request whose body has come, as the pipeline sees it (`api.pipeline`), with a task or without one.
 
     Args:
-        match: what its path says.
         values: of its headers, by lower-case name.
         headers: all of them; their names as received, in the same order, or None.
 
@@ -95,12 +94,7 @@ class HttpInfer(Encoder[Answer]):
 
 
 def _look_up(context: Context, match: Match) -> ModelDescription:
-    """The model, in the version that the path says; it must be one that answers once.
-
-    Raises:
-        TriremeError: there is no such model.
-        UnsupportedError: it may answer any number of times.
-    """
+    """The model, in the version that the path says; it must be one that answers once."""
     version = match.version
     model = context.server.describe(match.name, match.model_version() if version is None else version)
     if model.config.decoupled:
@@ -207,7 +201,6 @@ class ImmediateCall(HttpInfer, CallbackAnswer[Answer, Answer]):
 
     Attributes:
         media: content type of a refusal.
-        over: it is answered, or the answer is not needed any more.
         respond: gets the answer, from wherever it comes; does not raise.
     """
 
@@ -252,10 +245,6 @@ class ImmediateInfer:
     that came whole, in the task that noticed its data; the reply calls back when it has the answer, on the event loop,
     and the answer is sent from there. Nothing else is different: what is not the usual case (other routes, compressed
     bodies, a missing key, a server without room) goes the long way, through the application.
-
-    Args:
-        find: the route of a path.
-        guard: refuses requests by their headers.
     """
 
     def __init__(self, context: Context, find: Callable[[bytes], Match | None], guard: RequestGuard) -> None:

@@ -29,7 +29,6 @@ class InferTerms:
 
     Attributes:
         limit_bytes: bound on JSON text, on a tensor given as JSON, on a raw request.
-        regions: shared memory, where tensors may be; they are read later.
         limits: what one tensor may be like.
     """
 
@@ -43,9 +42,7 @@ class DecodedInfer:
     """What the client asks for.
 
     Attributes:
-        request: for the engine.
-        forms: forms of the outputs listed, by name; shared by requests that ask for the same.
-        default_form: form of outputs that are not listed.
+        forms, default_form: of the outputs listed, by name, and of others; shared by requests that ask for the same.
         in_regions: whether an input or an output is in shared memory, so that the same text may mean something else
             when it comes again.
         model: what was found of its model, by who has the request decoded.

@@ -82,12 +82,7 @@ class Large(ABC):
 
 
 class LargeArray(Large):
-    """An array of a document, still text.
-
-    Args:
-        text: of the whole document.
-        run: which part of it the array is.
-        strict: the strict reader is to read it.
+    """An array of a document, still text: the part `run` of it.
 
     Attributes:
         values: as many as it has values, about.
@@ -138,12 +133,7 @@ class LargeArray(Large):
 
 
 class LargeString(Large):
-    """A string of a document, still text.
-
-    Args:
-        text: of the whole document.
-        start, stop: which part of it the string is, without quotation marks.
-        strict: the strict reader is to read it.
+    """A string of a document, still text: from `start` to `stop`, without quotation marks.
 
     Attributes:
         nbytes: of its text.
@@ -252,12 +242,7 @@ def _number_of(value: Any) -> int | None:
 
 
 def _put_back(value: Any, left: dict[int, Large]) -> None:
-    """Read what is large where no tensor is, and put it where it belongs.
-
-    Raises:
-        OddTextError: it cannot be read, or is no value but a name.
-        LimitError: it is too much.
-    """
+    """Read what is large where no tensor is, and put it where it belongs."""
     refuse_strings(*(each.nbytes for each in left.values() if isinstance(each, LargeString)))
     pending = [value]
     for each in pending:

@@ -237,18 +237,12 @@ class _Scanner:
         if first >= len(kinds) or int(kinds[first]) != _OPEN:
             return
         base = int(depths[first]) - 1
-        mine = kinds[first:]
         if int(depths[first:].min()) <= base:
             return
         self._base = base
         self.run = run = Run(int(places[first]))
-        run.values = _count_values(mine)
+        self._go_on(run, kinds[first:], places[first:], depths[first:], begun_in_string=False)
         self.found.values -= run.values
-        commas = np.flatnonzero(mine == _COMMA)
-        run.outermost = int(np.count_nonzero(depths[first + commas] == base + 1))
-        if len(commas):
-            last_comma = first + int(commas[-1])
-            run.cuts.append((int(places[last_comma]), int(depths[last_comma]) - base))
 
 
 def _count_values(kinds: np.ndarray) -> int:

@@ -39,13 +39,8 @@ from .strict import MAX_NESTING, NESTING_ERROR
 
 
 class _Element(NamedTuple):
-    """How the elements of some datatypes stand in JSON.
-
-    Attributes:
-        access: checks and converts one value.
-        kinds: the Python types that it may have.
-        wide: numpy dtype of the values before they are cut to the width of the datatype.
-    """
+    """How the elements of some datatypes stand in JSON: how a value is checked and converted, what Python types it may
+    have, and the numpy dtype of the values before they are cut to the width of the datatype."""
 
     access: Callable[[Any], Any]
     kinds: frozenset[type]

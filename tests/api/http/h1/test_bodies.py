@@ -283,12 +283,12 @@ async def test_streams_that_wait_for_room_do_not_hold_up_their_connection(gated:
         await until(lambda: gated.server.budget_statistics().waiting == 5)
         small = await client.begin("POST", "/v2/models/other/infer", body_of(200))
         await until(lambda: gated.begun.count("1") == 2)
-        assert gated.http._http2.group.held_streams == 5
+        assert gated.http._http2.held_streams == 5
         gated.gate.set()
         assert (await client.finish(small)).status == 200
         assert await first() == 200
     await until(lambda: gated.server.budget_statistics().leases == 0)
-    assert gated.http._http2.group.held_streams == 0
+    assert gated.http._http2.held_streams == 0
 
 
 async def test_a_body_that_waited_for_room_has_its_time_all_the_same(

@@ -142,7 +142,7 @@ async def test_early_answer_comes_before_the_reset(leaping_clock: MockClock) -> 
                         await client.read()
 
             nursery.start_soon(go_on_sending)
-            (connection,) = service._http2.group.connections
+            (connection,) = service._http2.connections
             received = connection.core._open[number]
             await until(lambda: sent > UNHURRIED.drain_bytes and received.receive_left == 0)
             nursery.cancel_scope.cancel()
@@ -244,7 +244,7 @@ async def test_ping_is_no_request(leaping_clock: MockClock) -> None:
     limits = dataclasses.replace(UNHURRIED, idle_timeout_s=LONG_S)
     async with serving(echo, limits=limits) as service, http2(service) as client:
         assert (await client.ask("GET", "/")).status == 200
-        (connection,) = service._http2.group.connections
+        (connection,) = service._http2.connections
         since_s = connection.since_s
         await until(lambda: service._roster.now_s > since_s)
         client.h2.ping(b"anyone??")
