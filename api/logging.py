@@ -103,20 +103,15 @@ class LineFormatter(logging.Formatter):
         return f"{letter}{time:%m%d %H:%M:%S.%f} {where}"
 
 
-class LevelSwitches(logging.Filter):
+def _switches(settings: LogSettings) -> Callable[[logging.LogRecord], bool]:
     """``--log-info``, ``--log-warning`` and ``--log-error``. Verbose lines depend on the verbose level alone."""
-
-    def __init__(self, settings: LogSettings) -> None:
-        super().__init__()
-        self._on = {
-            logging.INFO: settings.info,
-            logging.WARNING: settings.warning,
-            logging.ERROR: settings.error,
-            logging.CRITICAL: settings.error,
-        }
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return getattr(record, "bare", False) or self._on.get(record.levelno, True)
+    on = {
+        logging.INFO: settings.info,
+        logging.WARNING: settings.warning,
+        logging.ERROR: settings.error,
+        logging.CRITICAL: settings.error,
+    }
+    return lambda record: getattr(record, "bare", False) or on.get(record.levelno, True)
 
 
 class Streams(NamedTuple):
@@ -211,13 +206,10 @@ class Log:
     def _apply(self, settings: LogSettings) -> None:
         self.settings = settings
         self.handler.setFormatter(JsonFormatter() if settings.format == "json" else LineFormatter(settings))
-        self.handler.filters[:] = [LevelSwitches(settings)]
+        self.handler.filters[:] = [_switches(settings)]
         logger.setLevel(verbose(min(settings.verbose, 9)) if settings.verbose > 0 else logging.INFO)
         for hear in self._followers:
             hear(settings)
-
-    def __repr__(self) -> str:
-        return f"<Log: {self.settings}>"
 
 
 def log_file_refused() -> UnsupportedError:

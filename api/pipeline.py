@@ -37,7 +37,6 @@ from . import large_answers
 from .request_parameters import HeaderPattern
 
 T = TypeVar("T")
-F = TypeVar("F")
 
 
 class RequestTrace(ABC):
@@ -237,9 +236,6 @@ class Pipeline:
         if adapter.trace is not None:
             adapter.trace.decoded(request)
 
-    def __repr__(self) -> str:
-        return f"<Pipeline to {self._server}>"
-
 
 def may_take_long(tensors: Sequence[Tensor]) -> bool:
     """Whether outputs are worth a closer look; asked of every answer."""
@@ -287,7 +283,7 @@ class Encoder(Adapter, Generic[T]):
         return self.encode(response, self.decoded)
 
 
-class CallbackAnswer(Encoder[T], Generic[T, F]):
+class CallbackAnswer(Encoder[T]):
     """The same without a task: encode and send when the reply calls back.
 
     Attributes:
@@ -302,20 +298,17 @@ class CallbackAnswer(Encoder[T], Generic[T, F]):
     send: Callable[[T], None]
 
     @abstractmethod
-    def fail(self, failure: F) -> None:
-        """Send what says that the request has failed; must not raise."""
+    def fail(self, error: TriremeError | None, refused: bool = False) -> None:
+        """Send what says that the request has failed; must not raise.
+
+        Args:
+            error: None for a defect.
+            refused: the model has not accepted it.
+        """
 
     @abstractmethod
-    def failure(self, error: TriremeError) -> F:
-        """What says so."""
-
-    def refusal(self, error: TriremeError) -> F:
-        """The same of one that its model did not accept."""
-        return self.failure(error)
-
-    @abstractmethod
-    def unexpected(self) -> F:
-        """The same if the answer could not be made: a defect, to be logged here."""
+    def log_defect(self) -> None:
+        """Log the exception in flight, for which the answer could not be made."""
 
     def cancel(self) -> None:
         """The client does not want the answer any more."""
@@ -338,11 +331,12 @@ class CallbackAnswer(Encoder[T], Generic[T, F]):
             error.__traceback__ = None  # leads here, and so to the reply that holds the error: a cycle
             if not reply.accepted:
                 self.abandon()
-                self.fail(self.refusal(error))
+                self.fail(error, refused=True)
                 return
-            end = partial(self.fail, self.failure(error))
+            end = partial(self.fail, error)
         except Exception:  # noqa: BLE001 - a defect must cost its own request
-            end = partial(self.fail, self.unexpected())
+            self.log_defect()
+            end = partial(self.fail, None)
         else:
             if self.trace is None:
                 self.send(answer)
@@ -355,9 +349,11 @@ class CallbackAnswer(Encoder[T], Generic[T, F]):
         try:
             return partial(self.send, self.encode(response, self.decoded))
         except TriremeError as error:
-            return partial(self.fail, self.failure(error))
+            error.__traceback__ = None
+            return partial(self.fail, error)
         except Exception:  # noqa: BLE001 - as above
-            return partial(self.fail, self.unexpected())
+            self.log_defect()
+            return partial(self.fail, None)
 
     def _end(self, end: Callable[[], None]) -> None:
         """The answer is ready, or it is known how the request has failed."""

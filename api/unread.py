@@ -73,6 +73,3 @@ class UnreadAnswers:
         if self._told_bytes:
             self._told_bytes = 0
             self._account.drop(self)
-
-    def __repr__(self) -> str:
-        return f"<UnreadAnswers of {self._address}: {self.nbytes} bytes>"

@@ -176,7 +176,7 @@ class UnaryInferRequest(GrpcInfer, Encoder[list[Buffer]]):
 
 _log = logging.getLogger(__name__)
 
-_Failure = tuple[Status, str]
+_DEFECT = Status.UNKNOWN, "Internal Server Error"
 
 
 class UnaryInfer:
@@ -232,7 +232,7 @@ class UnaryInfer:
             task.abandon()
 
 
-class _InferCall(UnaryInferRequest, CallbackAnswer[list[Buffer], _Failure]):
+class _InferCall(UnaryInferRequest, CallbackAnswer[list[Buffer]]):
     """A call without a task."""
 
     prompt: ClassVar[bool] = True
@@ -244,14 +244,10 @@ class _InferCall(UnaryInferRequest, CallbackAnswer[list[Buffer], _Failure]):
         self.send = call.answer
         self._call = call
 
-    def fail(self, failure: _Failure) -> None:
-        self._call.fail(*failure)
+    def fail(self, error: TriremeError | None, refused: bool = False) -> None:
+        self._call.fail(*(_DEFECT if error is None else grpc_error(error)))
 
-    def failure(self, error: TriremeError) -> _Failure:
-        return grpc_error(error)
-
-    def unexpected(self) -> _Failure:
+    def log_defect(self) -> None:
         request = self.request
         extra = None if request is None else about(request.model_name, request.id)
         _log.exception("unexpected failure while answering %s", self._call.head.path, extra=extra)
-        return Status.UNKNOWN, "Internal Server Error"

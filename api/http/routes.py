@@ -13,7 +13,7 @@ from ...engine.request import LATEST
 from ..memo import Memo
 from .exchange import JSON, TEXT, Answer, BodyKind, Context, Handler, Match, Route
 from .handlers import about, repository, settings, shared_memory
-from .handlers.generate import admit_generate, generate, generate_stream
+from .handlers.generate import generate, generate_stream
 from .infer.handler import admit_infer, infer
 
 _MODEL = "/v2/models/{model}[/versions/{version}]"
@@ -50,8 +50,8 @@ ROUTES = (
     _route("/v2/models/stats", "statistics", GET=about.statistics),
     _route("/v2/logging", "logging", GET=settings.log_settings, POST=settings.change_log),
     _route(_MODEL + "/infer", "inference", TEXT, BodyKind.TENSORS, admit_infer, POST=infer),
-    _route(_MODEL + "/generate", "inference", JSON, BodyKind.JSON, admit_generate, POST=generate),
-    _route(_MODEL + "/generate_stream", "inference", JSON, BodyKind.JSON, admit_generate, POST=generate_stream),
+    _route(_MODEL + "/generate", "inference", JSON, BodyKind.JSON, admit_infer, POST=generate),
+    _route(_MODEL + "/generate_stream", "inference", JSON, BodyKind.JSON, admit_infer, POST=generate_stream),
     _route(_MODEL + "/ready", "health", TEXT, GET=about.model_ready),
     _route(_MODEL + "/config", "model-config", GET=about.model_config),
     _route(_MODEL + "/stats", "statistics", GET=about.statistics),

@@ -94,9 +94,6 @@ class Listener:
         self._starved = False
         self._new: dict[socket.socket, None] = {}  # accepted, and not begun
 
-    def __repr__(self) -> str:
-        return f"<Listener on {self._server}>"
-
     @property
     def _has_room(self) -> bool:
         """Another connection may be accepted, if only to be closed."""

@@ -235,7 +235,7 @@ class FakeOffload:
         self.pending.append(lambda: done(function()))
 
 
-class Answer(CallbackAnswer[str, str]):
+class Answer(CallbackAnswer[str]):
     """Notes what it sends.
 
     Args:
@@ -272,14 +272,10 @@ class Answer(CallbackAnswer[str, str]):
 
     def forward(self, pattern: HeaderPattern, request: InferenceRequest) -> None: ...
 
-    def fail(self, failure: str) -> None:
-        self._noted.steps.append(f"fail {failure}")
+    def fail(self, error: TriremeError | None, refused: bool = False) -> None:
+        self._noted.steps.append(f"fail {'defect' if error is None else error.message}")
 
-    def failure(self, error: TriremeError) -> str:
-        return error.message
-
-    def unexpected(self) -> str:
-        return "defect"
+    def log_defect(self) -> None: ...
 
 
 def reply_of(name: str) -> Reply:

@@ -44,9 +44,6 @@ class RequestBody:
         self._pace: BodyPace | None = None
         self._waits_since_s: float | None = None  # when something last came, while the app waits
 
-    def __repr__(self) -> str:
-        return f"<RequestBody: {self._arrived} of {self._length} bytes{', complete' if self._ended else ''}>"
-
     # ---- from the client ----
 
     def add(self, data: bytes, flow_bytes: int) -> bool:

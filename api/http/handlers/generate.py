@@ -10,7 +10,7 @@ and a model whose responses are not taken waits (`engine.instances.answer_window
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator
 from typing import Any
 
 import orjson
@@ -30,8 +30,8 @@ from ...large_answers import element_by_element
 from ...pipeline import Adapter
 from ...request_parameters import HeaderPattern
 from ...unread import UnreadAnswers, answer_bytes
-from ..errors import error_answer, error_body
-from ..exchange import JSON, Answer, Context, Exchange, Headers, HttpRequest, Match, StreamedAnswer
+from ..errors import error_body
+from ..exchange import JSON, Answer, Context, Exchange, Headers, HttpRequest, StreamedAnswer
 from ..infer.request import custom_parameter
 from ..infer.response import refuse_bytes
 from ..json import reader as json_reader
@@ -51,53 +51,28 @@ _WRONG_COUNT = error_body(
 _NOT_READ = error_body("the answers were not read, and too many wait to be; the rest of them is given up")
 
 
-def admit_generate(context: Context, match: Match) -> Answer | None:
-    """What to answer to a request whose body has not come yet; None if it may come."""
-    try:
-        version = match.model_version()
-        context.server.describe(match.name, version)
-        context.server.check_room(match.name, version)
-    except TriremeError as error:
-        return error_answer(error, match.route.error_media)
-    return None
-
-
 async def generate(context: Context, request: HttpRequest) -> StreamedAnswer:
     """The only response of a model."""
-    return _Whole(await _submit(context, request), context, request)
+    return _Whole(await context.pipeline.admit(_GenerateTask(context, request)), context, request)
 
 
 async def generate_stream(context: Context, request: HttpRequest) -> StreamedAnswer:
     """All responses of a model, each an event."""
-    return _Events(await _submit(context, request), context, request)
-
-
-async def _submit(context: Context, request: HttpRequest) -> Reply:
-    version = request.match.model_version()
-    model = context.server.describe(request.match.name, version)
-    headers = request.headers()
-    if headers.get(b"content-encoding", b"identity") != b"identity":
-        raise InvalidArgumentError("Unsupported content-encoding, only 'identity' is supported.")
-    return await context.pipeline.admit(_GenerateTask(context, request, model, version, headers))
+    return _Events(await context.pipeline.admit(_GenerateTask(context, request)), context, request)
 
 
 class _GenerateTask(Adapter):
     """A generate request as the pipeline sees it (`pipeline.Adapter`). No headers become parameters of it."""
 
-    def __init__(
-        self,
-        context: Context,
-        request: HttpRequest,
-        model: ModelDescription,
-        version: int,
-        headers: Mapping[bytes, bytes],
-    ) -> None:
+    def __init__(self, context: Context, request: HttpRequest) -> None:
         self.lease = request.lease
-        self.model = self._model = model
         self._context = context
-        self._headers = headers
+        self._headers = request.headers()
         self._http = request
-        self._version = version
+        self._version = request.match.model_version()
+        self.model = self._model = context.server.describe(request.match.name, self._version)
+        if self._headers.get(b"content-encoding", b"identity") != b"identity":
+            raise InvalidArgumentError("Unsupported content-encoding, only 'identity' is supported.")
 
     def received(self, tracer: Tracer) -> None:
         trace = self.trace = self._http.exchange.trace
@@ -114,7 +89,7 @@ class _GenerateTask(Adapter):
     def _read(self, document: Any) -> InferenceRequest:
         context = self._context
         limit_bytes, limits = context.options.max_input_bytes, context.server.options.tensor_limits
-        return read_generate(document, self._model, self._version, limit_bytes, limits)
+        return _Reader(self._model, self._version, limit_bytes, limits).read(document)
 
     async def decode_slowly(self) -> None:
         context, http = self._context, self._http
@@ -133,12 +108,6 @@ class _GenerateTask(Adapter):
         """As in Triton."""
 
 
-def _load_headers(context: Context, request: HttpRequest) -> Callable[[], Headers]:
-    """Makes the ORCA header, when the answer begins."""
-    wanted = request.headers().get(FORMAT_HEADER)
-    return lambda: load_metrics_headers(wanted, context.server.custom_metrics)
-
-
 class _Generation(StreamedAnswer):
     """What a model responds. If sending stops before its end, the request is cancelled.
 
@@ -150,7 +119,8 @@ class _Generation(StreamedAnswer):
     media = JSON
 
     def __init__(self, reply: Reply, context: Context, request: HttpRequest) -> None:
-        self._more_headers = _load_headers(context, request)
+        self._load_format = request.headers().get(FORMAT_HEADER)
+        self._metrics = context.server.custom_metrics
         self._offload = context.server.offload
         self.over = False
         self.given_up = False
@@ -204,7 +174,8 @@ class _Generation(StreamedAnswer):
         return _encode(response)
 
     async def _begin(self, exchange: Exchange, failed: bool) -> None:
-        await exchange.begin(Answer(400 if failed else 200, self.media, headers=self._more_headers()))
+        headers = load_metrics_headers(self._load_format, self._metrics)
+        await exchange.begin(Answer(400 if failed else 200, self.media, headers=headers))
 
 
 class _Whole(_Generation):
@@ -264,47 +235,22 @@ _NESTED = "parameters"
 """The member whose members are handled like those of the request itself."""
 
 
-def read_generate(
-    document: Any, model: ModelDescription, version: int, limit_bytes: int, limits: TensorLimits
-) -> InferenceRequest:
-    """The request that a body's JSON describes.
+class _Reader:
+    """Reads a request from the members of a JSON object.
 
     A member that has the name of an input is that input, any other is a request parameter; none of the names that mean
     something to the server elsewhere (``priority``, ``sequence_id``, ``triton_…``) does so here. ``id`` is also the
     request's id.
 
     Args:
-        document: parsed; large arrays may be `LargeArray`.
         model: whose inputs they are; their shapes follow from its configuration.
         version: as asked for in the path.
         limit_bytes: bound on what the tensors take together.
         limits: what one tensor may be like.
-
-    Raises:
-        InternalError: no object, or a value of the wrong type.
-        InvalidArgumentError: elements that do not fit an input's shape, a value that no parameter can have, too much.
-        OddTextError: large data is not plain JSON.
     """
-    json_reader.members(document)
-    request = InferenceRequest(model.name, version)
-    if "id" in document:
-        request.id = converted(json_reader.as_string, document["id"], "id")
-    reader = _Reader(request, model, limit_bytes, limits)
-    for name, value in document.items():
-        if name == _NESTED:
-            reader.read_nested(value)
-        else:
-            reader.read(name, value)
-    return request
 
-
-class _Reader:
-    """Puts members into `request`."""
-
-    def __init__(
-        self, request: InferenceRequest, model: ModelDescription, limit_bytes: int, limits: TensorLimits
-    ) -> None:
-        self._request = request
+    def __init__(self, model: ModelDescription, version: int, limit_bytes: int, limits: TensorLimits) -> None:
+        self._request = InferenceRequest(model.name, version)
         self._model = model
         self._inputs = {tensor.name: tensor for tensor in model.config.input}
         self._limit_bytes = limit_bytes
@@ -312,7 +258,26 @@ class _Reader:
         self._read_bytes = 0
         self._strings: list[int] = []
 
-    def read(self, name: str, value: Any) -> None:
+    def read(self, document: Any) -> InferenceRequest:
+        """The request that a document describes; large arrays may be `LargeArray`.
+
+        Raises:
+            InternalError: no object, or a value of the wrong type.
+            InvalidArgumentError: elements that do not fit an input's shape, a value that no parameter can have, too
+                much.
+            OddTextError: large data is not plain JSON.
+        """
+        json_reader.members(document)
+        if "id" in document:
+            self._request.id = converted(json_reader.as_string, document["id"], "id")
+        for name, value in document.items():
+            if name == _NESTED:
+                self._read_nested(value)
+            else:
+                self._read_member(name, value)
+        return self._request
+
+    def _read_member(self, name: str, value: Any) -> None:
         given = self._inputs.get(name)
         if given is None:
             if isinstance(value, LargeString):
@@ -333,7 +298,7 @@ class _Reader:
             )
         self._request.inputs.append(tensor)
 
-    def read_nested(self, value: Any) -> None:
+    def _read_nested(self, value: Any) -> None:
         if _NESTED in self._inputs:
             raise InvalidArgumentError(f"Keyword '{_NESTED}' for nested schema also given as input tensor name")
         problem = f"Expected JSON object for keyword: '{_NESTED}'"
@@ -341,7 +306,7 @@ class _Reader:
             members = json_reader.as_object(value)
             problem = f"Converting keyword: '{_NESTED}'"
             for name, nested in members.items():
-                self.read(name, nested)
+                self._read_member(name, nested)
         except TriremeError as error:
             raise type(error)(f"{problem}: {error.message}") from None
 

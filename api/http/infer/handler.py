@@ -103,10 +103,13 @@ def _look_up(context: Context, match: Match) -> ModelDescription:
 
 
 def admit_infer(context: Context, match: Match) -> Answer | None:
-    """What to answer to a request whose body has not come yet; None if it may come."""
-    media = TEXT
+    """What to answer to a request whose body has not come yet; None if it may come. Also for generate requests."""
+    media = match.route.error_media
     try:
-        _look_up(context, match)
+        if match.route.handlers.get("POST") is infer:
+            _look_up(context, match)
+        else:
+            context.server.describe(match.name, match.model_version())
         media = JSON
         context.server.check_room(match.name, match.model_version())
     except TriremeError as error:
@@ -196,7 +199,7 @@ async def expand(context: Context, request: HttpRequest, encoding: str) -> Buffe
     return expansion.plain
 
 
-class ImmediateCall(HttpInfer, CallbackAnswer[Answer, Answer]):
+class ImmediateCall(HttpInfer, CallbackAnswer[Answer]):
     """An infer request without a task: decoded, admitted and answered by callbacks.
 
     Attributes:
@@ -223,19 +226,12 @@ class ImmediateCall(HttpInfer, CallbackAnswer[Answer, Answer]):
         self.over = True
         self.respond(answer)
 
-    def fail(self, failure: Answer) -> None:
-        self.send(failure)
+    def fail(self, error: TriremeError | None, refused: bool = False) -> None:
+        self.send(unexpected_failure(TEXT) if error is None else error_answer(error, JSON if refused else TEXT))
 
-    def failure(self, error: TriremeError) -> Answer:
-        return error_answer(error, TEXT)
-
-    def refusal(self, error: TriremeError) -> Answer:
-        return error_answer(error, JSON)
-
-    def unexpected(self) -> Answer:
+    def log_defect(self) -> None:
         request_id = "" if self.request is None else self.request.id
         _log.exception("unexpected failure while answering a request", extra=about(self.match.name, request_id))
-        return unexpected_failure(TEXT)
 
 
 class ImmediateInfer:
