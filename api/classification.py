@@ -24,7 +24,6 @@ def classify(tensor: Tensor, class_count: int, labels: Sequence[str], batched: b
         tensor: an output, any shape; a row is everything behind the first dimension if `batched`, else everything.
         class_count: at least 1; more than there are values is fine.
         labels: by index; those missing or empty are left out.
-        batched: whether the model has a batch dimension.
 
     Returns:
         A BYTES tensor of shape ``[batch, n]`` if `batched`, else ``[n]``, greatest value first; equal values keep

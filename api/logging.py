@@ -67,11 +67,8 @@ def verbose(level: int) -> int:
 
 
 class LineFormatter(logging.Formatter):
-    """Makes a record into a line, or several.
-
-    A record with the attribute `table` prints as its preamble, the message as it stands, and an empty line; one with
-    the attribute `bare` as the message alone. `log_table` and `log_bare` make such records. What stands in its
-    attribute `detail` follows the message, on lines of its own, as it is.
+    """Makes a record into a line, or several: see `log_table` and `log_bare`. What stands in its attribute `detail`
+    follows the message, on lines of its own, as it is.
     """
 
     def __init__(self, settings: LogSettings) -> None:
@@ -182,12 +179,7 @@ class LineHandler(logging.Handler):
 
 
 class Log:
-    """The running log, and what is set about it.
-
-    Attributes:
-        handler: writes the lines.
-        settings: as they are now; where the log goes cannot be changed.
-    """
+    """The running log, and what is set about it; where the log goes cannot be changed."""
 
     def __init__(self, settings: LogSettings, handler: LineHandler) -> None:
         self.handler = handler

@@ -1,7 +1,5 @@
-"""Answers that wait for their client before they are written anywhere: of a stream of requests, or of one request with
-many answers.
-
-What has been given to a connection is counted there. This is for what a model has answered and cannot be sent yet.
+"""Answers that wait for their client before they are given to a connection, which counts them from then on: of a
+stream of requests, or of one request with many answers.
 """
 
 from __future__ import annotations
@@ -31,7 +29,6 @@ class UnreadAnswers:
     """An entry in the account of unread answers. Less than `_STEP_BYTES`, or a change by less, is not worth telling.
 
     Args:
-        account: of the server.
         address: of the client (`limits.shared_address`).
         stop: gives the answers up; called once at most, from wherever something is held.
 

@@ -46,8 +46,6 @@ class Expansion:
     member. All of that is Triton's.
 
     Args:
-        body: compressed.
-        limit_bytes: most that may come out.
         max_ratio: most bytes out for one in, once more than `RATIO_FREE_BYTES` have come out; 0 for any number.
 
     Attributes:
@@ -112,10 +110,8 @@ class Expansion:
 
 def _until_error(decompressor: zlib._Decompress, data: Buffer, nbytes: int) -> bytes:
     """What comes out of data with an error before it, at most `nbytes`. A call that fails gives nothing, so this looks
-    for the last one that does not; what the very byte with the error gives is lost.
-
-    Args:
-        decompressor: as it was before the data.
+    for the last one that does not; what the very byte with the error gives is lost. The decompressor is as it was
+    before the data.
     """
     out = bytearray()
     size = len(data)

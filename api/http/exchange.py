@@ -139,7 +139,6 @@ class Answer:
     """One complete answer.
 
     Attributes:
-        status: HTTP status code.
         media: Content-Type.
         headers: further headers, all of the server's own making; Content-Length is added when the answer is sent.
         tail: what follows `body`, if it is too large to be copied behind it.
@@ -208,7 +207,6 @@ class HttpRequest:
     """One request as handlers see it, its body complete.
 
     Attributes:
-        match: the route and what its path said.
         body: the whole body, as received.
         lease: what it holds of the server-wide budget; None while that is nothing.
         error_media: Content-Type of an error answer from here on. It changes while a request is processed, because

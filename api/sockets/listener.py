@@ -39,7 +39,7 @@ def listen(bind: str, *, reuse_port: bool, backlog: int) -> socket.socket:
     """A listening, non-blocking socket on ``host:port``.
 
     Raises:
-        BindError: the port is taken, or the address cannot be bound for another reason.
+        BindError: the address cannot be bound.
     """
     listening = None
     try:

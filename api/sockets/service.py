@@ -41,7 +41,7 @@ class ServiceOptions:
 
 
 class Service(ABC):
-    """Serves connections of one protocol.
+    """Serves connections of one protocol, which TLS offers by ALPN as `protocols`, best first.
 
     ``await nursery.start(service.serve)`` opens it; `stop` closes it, or `drain` and `close` in two steps when the core
     is to be stopped in between (docs/reference/command-line.md#shutdown).
@@ -49,9 +49,6 @@ class Service(ABC):
     Args:
         readiness: where the sockets of clients are watched; None for one of its own.
         accounts: see `Roster`.
-
-    Attributes:
-        protocols: what TLS offers by ALPN, best first.
     """
 
     protocols: tuple[str, ...] = ()

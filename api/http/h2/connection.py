@@ -70,7 +70,6 @@ class RequestHead:
     """A request's headers.
 
     Attributes:
-        target: path and query as received.
         headers: (lower-case name, value) in order, ``host`` first; no pseudo-headers.
         content_length: what the client has announced; None if nothing.
         expects_continue: the client waits for ``100`` before it sends the body.

@@ -125,11 +125,8 @@ _OTHERS = re.compile(rb"[^A-Za-z0-9+/=]+")
 
 
 def decode_pieces(pieces: Iterable[bytes], nbytes: int) -> memoryview:
-    """What `binascii.a2b_base64` makes of the pieces put together: characters outside of the alphabet are skipped, and
-    what follows the padding is ignored.
-
-    Args:
-        nbytes: as many bytes as the pieces have, or more.
+    """What `binascii.a2b_base64` makes of the pieces, of at most `nbytes` together, put together: characters outside of
+    the alphabet are skipped, and what follows the padding is ignored.
 
     Raises:
         ValueError: it is no base64.

@@ -64,8 +64,7 @@ def decode_infer(body: Buffer, json_length: int, model_name: str, version: int, 
         version: as asked for in the path.
 
     Raises:
-        InternalError, InvalidArgumentError, NotFoundError: docs/reference/http-inference.md,
-            docs/reference/shared-memory.md, first failure wins.
+        TriremeError: docs/reference/http-inference.md, docs/reference/shared-memory.md; the first failure wins.
     """
     if json_length == 0:
         # The data of the model's only input (docs/reference/http-inference.md#raw-binary-requests).
@@ -76,11 +75,7 @@ def decode_infer(body: Buffer, json_length: int, model_name: str, version: int, 
 
 
 def decode_document(document: Any, blobs: memoryview, model_name: str, version: int, terms: InferTerms) -> DecodedInfer:
-    """The request that a JSON document describes; see `decode_infer`.
-
-    Args:
-        blobs: the bytes that follow the text.
-    """
+    """The request that a JSON document describes, and the bytes that follow it; see `decode_infer`."""
     members = document if type(document) is dict else {}
     request = InferenceRequest(model_name, version)
     if "id" in members:
@@ -105,11 +100,7 @@ def decode_document(document: Any, blobs: memoryview, model_name: str, version: 
 
 
 def read_inputs(inputs: list[Any], blobs: memoryview, model_name: str, terms: InferTerms) -> list[Tensor]:
-    """The tensors of a request, in order.
-
-    Args:
-        inputs: the JSON member ``inputs``.
-        blobs: the bytes that follow the JSON text; binary tensors become views on them.
+    """The tensors of a request, in order: of the JSON member ``inputs``, and views on the bytes that follow the text.
 
     Raises:
         InternalError: a member is missing or has the wrong type.
@@ -199,12 +190,8 @@ _UINT32_MASK = 2**32 - 1
 
 @dataclass(frozen=True, slots=True)
 class OutputForm:
-    """How an output is to be returned.
-
-    Attributes:
-        binary: as bytes behind the JSON text, else as JSON.
-        class_count: how many top classes to return in place of the tensor; 0 for the tensor itself.
-        place: where in shared memory to put it, instead of into the answer.
+    """How an output is to be returned: as bytes behind the JSON text or as JSON, or its top classes if `class_count` is
+    not 0; or at a place in shared memory, instead of in the answer.
     """
 
     binary: bool = False
@@ -217,11 +204,7 @@ AS_BINARY = OutputForm(binary=True)
 
 
 def read_outputs(outputs: list[Any], regions: Regions) -> dict[str, OutputForm]:
-    """The forms of the outputs asked for, by name; of an output listed twice, the first.
-
-    Args:
-        outputs: the JSON member ``outputs``.
-        regions: shared memory.
+    """The forms of the outputs asked for (the JSON member ``outputs``), by name; of an output listed twice, the first.
 
     Raises:
         InternalError: a member is missing or has the wrong type.
@@ -274,10 +257,7 @@ _UINT64 = range(2**64)
 
 
 def read_parameters(value: Any, request: InferenceRequest) -> bool:
-    """Put the parameters of a request into `request`.
-
-    Args:
-        value: the JSON member ``parameters``.
+    """Put the parameters of a request (the JSON member ``parameters``) into `request`.
 
     Returns:
         ``binary_data_output``: whether outputs that the client does not list are to be binary.
@@ -441,10 +421,7 @@ class InferDecoder:
 
 
 def header_length(text: bytes | None, body_length: int) -> int:
-    """How many bytes of the body are JSON; 0 for a raw request.
-
-    Args:
-        text: the header ``Inference-Header-Content-Length``, None if there is none.
+    """How many bytes of the body are JSON, by ``Inference-Header-Content-Length``; 0 for a raw request.
 
     Raises:
         InvalidArgumentError: it is not a number, or not one in range. As in Triton, what follows the number is ignored.

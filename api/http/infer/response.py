@@ -24,11 +24,7 @@ _LARGE_BYTES = 65_536
 
 
 def encode_infer(response: InferenceResponse, decoded: DecodedInfer) -> Answer:
-    """The answer to a request that the model has answered.
-
-    Args:
-        decoded: the request, for the forms in which it wants its outputs, and for what its model has: labels, a batch
-            dimension.
+    """The answer to a request that the model has answered, in the forms in which the request wants its outputs.
 
     Raises:
         InternalError: an output does not fit into the shared memory given for it.

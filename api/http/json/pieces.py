@@ -184,7 +184,6 @@ def cut(
     """Read all but what is large.
 
     Args:
-        found: what `scan.scan` has found in the text.
         strict: the strict reader is to read it.
         max_values: most values besides the arrays that are where they may be.
 

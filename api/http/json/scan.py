@@ -84,12 +84,7 @@ class Scan:
 
 
 def scan(text: memoryview, piece_bytes: int = PIECE_BYTES) -> Scan:
-    """Look at a text.
-
-    Args:
-        text: of any length.
-        piece_bytes: how much of it is looked at in one go. Small arrays are no runs.
-    """
+    """Look at a text of any length, so many bytes in one go. Small arrays are no runs."""
     scanner = _Scanner(text, piece_bytes)
     at = 0
     while at < len(text):

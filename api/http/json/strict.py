@@ -64,12 +64,7 @@ class _BytesDecoder(_Decoder):
 
 
 class _Text:
-    """The text as a stream of UTF-8.
-
-    Args:
-        text: with bytes that may be no UTF-8.
-        start: where the text begins, behind a byte order mark.
-    """
+    """The text as a stream of UTF-8, from `start` on, behind a byte order mark; its bytes may be none."""
 
     def __init__(self, text: memoryview, start: int) -> None:
         self._text = text

@@ -66,18 +66,11 @@ _ELEMENTS = {
 def tensor_from_json(
     name: str, datatype: DataType, shape: tuple[int, ...], data: Any, limits: TensorLimits = DEFAULT_LIMITS
 ) -> Tensor:
-    """A tensor from a JSON input.
+    """A tensor from the parsed ``data`` member of a JSON input, of any type.
 
     Nesting is ignored, ragged or not. Integers wrap to the width of their type. With a zero in the shape, or no
     dimension at all, `data` is not looked at. A wrong number of BYTES elements is left to validation, which has a text
-    of its own for it.
-
-    Args:
-        name: of the input.
-        datatype: of the elements; `INVALID` is refused when there is data to read.
-        shape: unsigned integers.
-        data: the parsed ``data`` member, of any type.
-        limits: how many elements of type BYTES there may be.
+    of its own for it. `INVALID` is refused when there is data to read.
 
     Raises:
         InternalError: not an array, an element of the wrong type, too few or too many elements.

@@ -1,9 +1,8 @@
 """Writing JSON as Triton does (docs/reference/json.md#writing): compact, raw bytes in strings, its own notation for
 doubles.
 
-orjson writes whatever it writes the same way. That is all but doubles with an exponent, NaN and infinities, control
-characters without a short escape, and strings that hold bytes that are no UTF-8; those are found in its
-output, or refused by it, and written here.
+orjson writes all the same way but doubles with an exponent, NaN and infinities, control characters without a short
+escape, and strings that hold bytes that are no UTF-8; those are found in its output, or refused by it.
 """
 
 from __future__ import annotations
@@ -33,10 +32,8 @@ _EXPONENT = re.compile(rb"e[-+]?[0-9]")
 
 
 def dumps(value: Any) -> bytes:
-    """A document of None, bools, integers, floats, strings, lists, tuples and mappings with string keys.
-
-    Members stand in the order of the mapping. Strings may be ``bytes``, or hold ``surrogateescape`` characters; such
-    bytes are written as they are.
+    """A document of None, bools, integers, floats, strings, lists, tuples and mappings with string keys. Strings may be
+    ``bytes``, or hold ``surrogateescape`` characters; such bytes are written as they are.
     """
     try:
         text = orjson.dumps(value)
