@@ -3,8 +3,18 @@
 from .core import EnsembleCore
 from .dependencies import Dependencies, check_members, members_of
 from .plan import EnsemblePlan, StepPlan
-from .run import CancelSteps, EnsembleAction, EnsembleRun, Fail, Respond, StepCall, Submit
-from .statistics import ComputeTimes, record_failure, record_success
+from .run import (
+    CancelSteps,
+    ComputeTimes,
+    EnsembleAction,
+    EnsembleRun,
+    Fail,
+    Respond,
+    StepCall,
+    Submit,
+    record_failure,
+    record_success,
+)
 
 __all__ = [
     "CancelSteps",

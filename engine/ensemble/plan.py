@@ -57,13 +57,9 @@ class EnsemblePlan:
         members: the complete configuration of each step's model, in the order of the steps.
 
     Attributes:
-        name: the ensemble's.
         batching: its requests have a batch dimension.
         decoupled: it answers any number of times: data of a decoupled member reaches its outputs.
-        steps: in the order of the configuration.
-        inputs: its inputs' names.
-        optional_inputs: those of them that a request may leave out.
-        outputs: its outputs by name, in the order of the configuration.
+        inputs, optional_inputs, outputs: those of the ensemble, by name, in the order of the configuration.
         consumers: by tensor, the indices of the steps that take it, ascending.
         producers: by tensor, the step that makes it and which of its outputs it is; inputs of the ensemble have none.
         following: by step, the steps that take something which follows from it, directly or not.

@@ -12,6 +12,10 @@ Rules:
  5. The first error ends it: no step is submitted any more. It is answered when the steps in flight are over.
  6. Cancelling does the same, and cancels the steps in flight.
  7. There is exactly one final answer, after which nothing is held. What comes later is ignored.
+ 8. Members count their own requests, and the ensemble its own (docs/reference/statistics.md#what-each-event-counts).
+    One that succeeds is one execution of its own batch size; its compute times are the sums over its steps, side by
+    side or not, and its queue time is what passed before its steps began. One that fails counts twice, as in Triton:
+    once for the failure of the step and once for the request.
 
 States, and the actions that `next_action` gives in each:
 
@@ -27,21 +31,47 @@ from __future__ import annotations
 
 import enum
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..errors import InvalidArgumentError, TriremeError, request_prefix
-from ..job import Job, Outcome
+from ..errors import FailureReason, InvalidArgumentError, TriremeError, request_prefix
+from ..job import Job, Outcome, Phase, SealReason
+from ..metrics.statistics import ModelStatistics
 from ..request import InferenceRequest, InferenceResponse, ParameterValue
 from ..scheduling import refusals
 from ..tensor import Tensor
 from .flow import NO_SEQUENCE, SequenceInfo, adapted, in_ensemble, output_shape, override
 from .plan import EnsemblePlan, StepPlan
-from .statistics import ComputeTimes
 
 logger = logging.getLogger("trireme.ensemble")
 
 Iteration = tuple[int, ...]
 """Which answer of each decoupled member on the way something follows from; () before the first."""
+
+
+@dataclass(slots=True)
+class ComputeTimes:
+    """Sums over the steps of one request, in nanoseconds."""
+
+    input_ns: int = 0
+    infer_ns: int = 0
+    output_ns: int = 0
+
+    def add(self, marks: Sequence[int]) -> None:
+        """A member has answered a step, finally and without an error.
+
+        Args:
+            marks: of the execution that the step was part of, by `Phase`.
+        """
+        self.input_ns += max(0, marks[Phase.INFER_START] - marks[Phase.COMPUTE_START])
+        self.infer_ns += max(0, marks[Phase.OUTPUT_START] - marks[Phase.INFER_START])
+        self.output_ns += max(0, marks[Phase.COMPUTE_END] - marks[Phase.OUTPUT_START])
+
+    def marks(self, start_ns: int) -> list[int]:
+        """The sums as marks, by `Phase`, of one execution that starts at `start_ns`; they may end after the request."""
+        infer_ns = start_ns + self.input_ns
+        output_ns = infer_ns + self.infer_ns
+        return [start_ns, infer_ns, output_ns, output_ns + self.output_ns]
 
 
 class RunState(enum.Enum):
@@ -351,3 +381,24 @@ class EnsembleRun:
 
     def __repr__(self) -> str:
         return f"<EnsembleRun of {self._plan.name} {self.state.value}: {len(self._inflight)} in flight>"
+
+
+def record_success(
+    statistics: ModelStatistics, job: Job, times: ComputeTimes, start_ns: int, released_ns: int, wall_ms: int
+) -> None:
+    """A request to an ensemble succeeded.
+
+    Args:
+        statistics: the ensemble's.
+        start_ns: when its first steps began.
+        released_ns: when its final answer went out.
+    """
+    marks = times.marks(start_ns)
+    statistics.record_execution(job.rows, marks, wall_ms, SealReason.UNBATCHED)
+    statistics.record_successes([(job.received_ns, job.enqueued_ns, job.rows)], marks, released_ns)
+
+
+def record_failure(statistics: ModelStatistics, job: Job, released_ns: int) -> None:
+    """A request to an ensemble failed, or was cancelled."""
+    for _ in range(2):
+        statistics.record_failure(job.received_ns, released_ns, FailureReason.OTHER)

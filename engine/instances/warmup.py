@@ -30,10 +30,11 @@ from ..config.model import UNSPECIFIED, ModelConfig, ModelInput
 from ..config.sequence import sequence_batching
 from ..datatypes import BY_NUMBER, BYTES, DataType
 from ..errors import InvalidArgumentError, request_prefix
-from ..job import Job, Outcome
+from ..job import Job
 from ..request import InferenceRequest
 from ..scheduling.sequence.controls import Controls
 from ..scheduling.sequence.state import StateLayout
+from ..scheduling.sequence.strategies import NoReply
 from ..shape_tensors import batched_shape_tensors, with_batch_size
 from ..tensor import Tensor
 from ..tensor_limits import bounded_product
@@ -70,19 +71,12 @@ class WarmupSample:
 
     def _job(self, version: int) -> Job:
         name = self.request.model_name
-        job = Job(self.request, self.inputs, 1, name, version, _NoReply())
+        job = Job(self.request, self.inputs, 1, name, version, NoReply())
         if self.states is not None:
             job.state = self.states.start()
             job.inputs = {**job.state.inputs, **self.inputs}
         job.nbytes = sum(tensor.nbytes for tensor in job.inputs.values())
         return job
-
-
-class _NoReply:
-    """Takes answers that no client waits for."""
-
-    def deliver(self, outcome: Outcome, final: bool) -> bool:
-        return False
 
 
 def warmup_samples(

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from ..config.model import BatchInput, BatchOutput, Dims, ModelConfig, ModelOutput
+from ..config.model import BatchOutput, Dims, ModelConfig, ModelOutput
 from ..config.sequence import DirectStrategy, sequence_batching
 from ..datatypes import BYTES
 from ..errors import InternalError, InvalidArgumentError, UnsupportedError, request_prefix
@@ -68,7 +68,7 @@ class BatchLayout:
         sequences = sequence_batching(config)
         self._rows_are_slots = sequences is not None and isinstance(sequences.strategy, DirectStrategy)
         self._outputs = tuple(
-            _scatter_layout(output, scatters[output.name], config)
+            _ScatterLayout(output, scatters[output.name], config)
             if output.name in scatters
             else _RowsLayout(output)
             if batching
@@ -111,7 +111,8 @@ class BatchLayout:
             pieces = None if gpu is None or join is not _join_rows else _pieces_on(gpu, tensors)
             inputs[name] = join(tensors, allocate) if pieces is None else pieces
         for spec, make in self._batch_inputs:
-            array = _batch_input(spec, make, jobs)
+            source = spec.source_inputs[0]
+            array = make([job.inputs[source] for job in jobs]).astype(spec.datatype.storage, copy=False)
             if allocate is not None:
                 array, made = allocate(array.shape, array.dtype), array
                 array[...] = made
@@ -311,11 +312,6 @@ def _object_array(elements: list) -> np.ndarray:
     return array
 
 
-def _batch_input(spec: BatchInput, make: Callable[[list[Tensor]], np.ndarray], jobs: Jobs) -> np.ndarray:
-    source = spec.source_inputs[0]
-    return make([job.inputs[source] for job in jobs]).astype(spec.datatype.storage, copy=False)
-
-
 def _element_counts(sources: list[Tensor]) -> np.ndarray:
     return np.array([source.element_count for source in sources])
 
@@ -463,12 +459,19 @@ class _WholeLayout(_OutputLayout):
 class _ScatterLayout(_OutputLayout):
     """BATCH_SCATTER_WITH_INPUT_SHAPE: flat; a job's piece has the sizes of its source input where the output's vary."""
 
-    def __init__(self, output: ModelOutput, source: str, batching: bool) -> None:
+    def __init__(self, output: ModelOutput, spec: BatchOutput, config: ModelConfig) -> None:
         super().__init__(output)
-        self._source = source
-        self._batching = batching
-        dims = output.dims if output.reshape is None else output.reshape
-        self._dims = (-1, *dims) if batching else dims
+        source = config.find_input(spec.source_inputs[0])
+        assert source is not None, "validation knows the source inputs"
+        self._source = source.name
+        self._batching = config.max_batch_size > 0
+        dims = output.inner_dims
+        if any(dim == -1 for dim in dims[len(source.inner_dims) :]):
+            raise InvalidArgumentError(
+                f"batch output '{output.name}' of model '{config.name}' has a variable dimension that its source input "
+                f"'{source.name}' has no dimension for: {list(dims)}"
+            )
+        self._dims = (-1, *dims) if self._batching else dims
 
     def split(self, array: np.ndarray, jobs: Jobs) -> list[Tensor]:
         shapes: list[Dims] = []
@@ -481,19 +484,5 @@ class _ScatterLayout(_OutputLayout):
                 f"output '{self.output.name}' has {array.size} elements, but the shapes of input "
                 f"'{self._source}' in this batch need {sum(counts)}"
             )
-        if self._batching:
-            return self.cut(array, [(shape[0], *client_shape(self.output, shape[1:])) for shape in shapes], counts)
-        return self.cut(array, [client_shape(self.output, shape) for shape in shapes], counts)
-
-
-def _scatter_layout(output: ModelOutput, spec: BatchOutput, config: ModelConfig) -> _ScatterLayout:
-    source = config.find_input(spec.source_inputs[0])
-    assert source is not None, "validation knows the source inputs"
-    source_rank = len(source.dims if source.reshape is None else source.reshape)
-    dims = output.dims if output.reshape is None else output.reshape
-    if any(dim == -1 for dim in dims[source_rank:]):
-        raise InvalidArgumentError(
-            f"batch output '{output.name}' of model '{config.name}' has a variable dimension that its source input "
-            f"'{source.name}' has no dimension for: {list(dims)}"
-        )
-    return _ScatterLayout(output, source.name, config.max_batch_size > 0)
+        rows = 1 if self._batching else 0  # dimensions of the batch
+        return self.cut(array, [shape[:rows] + client_shape(self.output, shape[rows:]) for shape in shapes], counts)

@@ -8,13 +8,11 @@ door, before a job counts as accepted.
 
 from __future__ import annotations
 
-from ..datatypes import DataType
 from ..errors import (
     CancelledError,
     FailureReason,
     InvalidArgumentError,
     UnavailableError,
-    UnsupportedError,
     request_prefix,
 )
 from ..job import Job
@@ -39,17 +37,6 @@ def cancelled() -> CancelledError:
 
 
 # Of requests of sequences.
-
-
-def id_too_long() -> UnsupportedError:
-    return UnsupportedError("string correlation ID cannot be longer than 128 characters")
-
-
-def wrong_id_type(job: Job, control: str, given: DataType, expected: DataType) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"{request_prefix(job.id)}sequence batching control '{control}' data-type is '{given.name}', but model "
-        f"'{job.model_name}' expects '{expected.name}'"
-    )
 
 
 def batched(job: Job) -> InvalidArgumentError:

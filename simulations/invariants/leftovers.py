@@ -51,7 +51,7 @@ class Seen:
 
 class HonestStatistics(Invariant):
     """A model's statistics count each accepted request once, as what it came to, and each execution. An ensemble counts
-    a success as an execution, and a failure twice (`engine.ensemble.statistics`); an execution after which a request
+    a success as an execution, and a failure twice (`engine.ensemble.run`); an execution after which a request
     comes back is a success as well, and what was found in the response cache is one without an execution.
 
     Args:

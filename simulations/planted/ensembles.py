@@ -8,8 +8,7 @@ from typing import Any
 from ...actors.ensemble import Ensemble
 from ...actors.repository import EndLoads, Repository
 from ...engine.ensemble import EnsembleRun, StepCall
-from ...engine.ensemble.run import Iteration, RunState
-from ...engine.ensemble.statistics import ComputeTimes
+from ...engine.ensemble.run import ComputeTimes, Iteration, RunState
 from ...engine.errors import TriremeError
 from ...engine.job import Outcome
 

@@ -11,8 +11,8 @@ from trireme.engine.config import ModelConfig, model_config
 from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.datatypes import FP32
 from trireme.engine.ensemble import (
-    Action,
     CancelSteps,
+    EnsembleAction,
     EnsembleCore,
     EnsemblePlan,
     EnsembleRun,
@@ -158,7 +158,7 @@ class World:
             self._do(action)
         assert self.core.next_action() is None
 
-    def _do(self, action: Action) -> None:
+    def _do(self, action: EnsembleAction) -> None:
         match action:
             case Submit(call, request):
                 self.calls[call] = request

@@ -18,9 +18,9 @@ import numpy as np
 
 from ...config.sequence import ControlKind, SequenceControl
 from ...datatypes import BYTES, UINT64
+from ...errors import InvalidArgumentError, UnsupportedError, request_prefix
 from ...job import Job
 from ...tensor import Tensor
-from .. import refusals
 from .slot import CorrelationId
 from .state import SequenceState, StateLayout
 
@@ -65,11 +65,14 @@ class Controls:
         """
         given = job.request.correlation_id
         if isinstance(given, str) and len(given.encode(errors="surrogatepass")) > MAX_ID_BYTES:
-            raise refusals.id_too_long()
+            raise UnsupportedError("string correlation ID cannot be longer than 128 characters")
         control = self._correlation
         if control is not None and given and isinstance(given, str) is not (control.datatype is BYTES):
             type_given = BYTES if isinstance(given, str) else UINT64
-            raise refusals.wrong_id_type(job, control.name, type_given, control.datatype)
+            raise InvalidArgumentError(
+                f"{request_prefix(job.id)}sequence batching control '{control.name}' data-type is '{type_given.name}', "
+                f"but model '{job.model_name}' expects '{control.datatype.name}'"
+            )
 
     def inputs(self, correlation_id: CorrelationId, start: bool, end: bool) -> dict[str, Tensor]:
         """The control inputs of a request with this id, at this place in its sequence, by name."""

@@ -75,8 +75,8 @@ class SequenceHost(ABC):
         return self.issued.pop(job, None)
 
 
-class _NoReply:
-    """Takes the answers of padding rows, and drops them."""
+class NoReply:
+    """Takes answers that no client waits for."""
 
     def deliver(self, outcome: Outcome, final: bool) -> bool:
         return False
@@ -101,7 +101,7 @@ class NullJob(Job):
         inputs = {name: zeros(name, tensor.datatype, tensor.shape) for name, tensor in like.inputs.items()}
         inputs.update(controls.null)
         request = InferenceRequest(like.model_name, like.model_version)
-        super().__init__(request, inputs, like.rows, like.model_name, like.model_version, _NoReply())
+        super().__init__(request, inputs, like.rows, like.model_name, like.model_version, NoReply())
         if like.state is not None:
             self.state = like.state.scratch()
             inputs.update(self.state.inputs)
