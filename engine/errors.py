@@ -8,6 +8,13 @@ docs/reference/errors.md#request-validation).
 from __future__ import annotations
 
 import enum
+import re
+
+LONGEST_SHOWN = 256
+"""Characters of one name, id or parameter that an error shows."""
+
+_LONG = re.compile(rf"""[^\s'"\[\],]{{{LONGEST_SHOWN + 4},}}|[^'"\n]{{{8 * LONGEST_SHOWN + 1},}}""")
+"""A word that is no word, or a stretch of text that no message has between two names."""
 
 
 class ErrorKind(enum.Enum):
@@ -39,7 +46,8 @@ class TriremeError(Exception):
     """An error that a client may see.
 
     Attributes:
-        message: the text for the client, without any prefix.
+        message: the text for the client, without any prefix. Of what is longer in it than a name should be, the
+            beginning and the length are shown.
         reason: what the failure metric counts it as, should an accepted request end with it.
     """
 
@@ -47,6 +55,8 @@ class TriremeError(Exception):
     reason = FailureReason.OTHER
 
     def __init__(self, message: str, *, reason: FailureReason | None = None) -> None:
+        if len(message) > LONGEST_SHOWN:
+            message = _LONG.sub(lambda found: shown(found[0]), message)
         super().__init__(message)
         self.message = message
         if reason is not None:
@@ -97,10 +107,15 @@ class InternalError(TriremeError):
     kind = ErrorKind.INTERNAL
 
 
+def shown(text: str) -> str:
+    """What a client sent, as errors show it."""
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}... ({len(text)} characters)"
+
+
 def request_prefix(request_id: str) -> str:
     """``[request id: ID] ``, the prefix of many texts; an absent id prints as ``<id_unknown>``
     (docs/reference/errors.md#request-validation)."""
-    return f"[request id: {request_id or '<id_unknown>'}] "
+    return f"[request id: {shown(request_id) or '<id_unknown>'}] "
 
 
 def unframed(error: TriremeError) -> TriremeError:

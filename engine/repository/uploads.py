@@ -165,8 +165,6 @@ _ACCELERATOR_PARAMETERS = {
 _USUAL = {"EXECUTION": "process"}
 """Parameters whose value means the same as none."""
 
-_LONGEST = 200
-
 _Named = tuple[str, str]
 """A field of the configuration, and what it names."""
 
@@ -196,7 +194,7 @@ def refuse_named_code(name: str, given: Any, own: Any | None, *, brings_files: b
 
 
 def _refused(name: str, field: str, value: str, why: str) -> InvalidArgumentError:
-    shown = f" '{value[:_LONGEST]}'" if value else " left out"
+    shown = f" '{value}'" if value else " left out"
     return InvalidArgumentError(
         f"load failed for model '{name}': {field}{shown} in the configuration of the request: {why}, and "
         "--allow-code-upload=false lets no request choose what code is run"
