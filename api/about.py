@@ -112,13 +112,6 @@ def region_status(server: InferenceServer, kind: RegionKind, name: str) -> list[
     Raises:
         NotFoundError: there is no such region.
     """
-    regions = server.shared_memory
-    if kind is RegionKind.CUDA:
-        return [
-            {"name": region.name, "device_id": region.device_id, "byte_size": region.byte_size}
-            for region in regions.cuda_status(name)
-        ]
-    return [
-        {"name": region.name, "key": region.key, "offset": region.offset, "byte_size": region.byte_size}
-        for region in regions.system_status(name)
-    ]
+    shown = ("device_id",) if kind is RegionKind.CUDA else ("key", "offset")
+    regions = server.shared_memory.status(kind, name)
+    return [{each: getattr(region, each) for each in ("name", *shown, "byte_size")} for region in regions]

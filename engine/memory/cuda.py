@@ -16,6 +16,7 @@ Written after the driver's reference and tested against a stand-in for it; no GP
 from __future__ import annotations
 
 import ctypes
+import enum
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,13 +46,10 @@ class CudaError(Exception):
 
 
 class CudaDriver:
-    """The driver, initialised.
+    """The driver, initialised. Every method, and making one, raises `CudaError` if a call of the driver fails.
 
     Args:
         library: ``libcuda``, or what behaves like it.
-
-    Raises:
-        CudaError: it cannot be initialised, or drives no GPU.
     """
 
     def __init__(self, library: Any) -> None:
@@ -68,9 +66,6 @@ class CudaDriver:
 
         Returns:
             Its address and its size in bytes.
-
-        Raises:
-            CudaError: there is no such device, or the handle is none of an allocation that can be mapped.
         """
         address, base, size = ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_size_t()
         opened = IpcMemHandle.from_buffer_copy(handle)
@@ -84,20 +79,12 @@ class CudaDriver:
         return address.value, base.value + size.value - address.value
 
     def close(self, device_id: int, address: int) -> None:
-        """Take a mapping away.
-
-        Raises:
-            CudaError: there is none.
-        """
+        """Take a mapping away."""
         with self._current(device_id):
             self._call("cuIpcCloseMemHandle", ctypes.c_uint64(address))
 
     def read(self, device_id: int, address: int, into: bytearray) -> None:
-        """Copy memory of the GPU.
-
-        Raises:
-            CudaError: it cannot be read.
-        """
+        """Copy memory of the GPU."""
         target = (ctypes.c_ubyte * len(into)).from_buffer(into)
         with self._current(device_id):
             self._call(
@@ -108,11 +95,7 @@ class CudaDriver:
             )
 
     def write(self, device_id: int, address: int, data: Buffer) -> None:
-        """Copy into memory of the GPU.
-
-        Raises:
-            CudaError: it cannot be written.
-        """
+        """Copy into memory of the GPU."""
         source = np.frombuffer(data, np.uint8)
         with self._current(device_id):
             self._call(
@@ -123,11 +106,7 @@ class CudaDriver:
             )
 
     def copy_on(self, device_id: int, stream: int, target: int, source: int, nbytes: int) -> None:
-        """Enqueue a copy within the GPU's memory on a stream.
-
-        Raises:
-            CudaError: it cannot be enqueued.
-        """
+        """Enqueue a copy within the GPU's memory on a stream."""
         with self._current(device_id):
             self._call(
                 "cuMemcpyDtoDAsync_v2",
@@ -142,9 +121,6 @@ class CudaDriver:
 
         Args:
             priority: 0, or less to come before others; the driver takes the nearest that it has.
-
-        Raises:
-            CudaError: there is no such device, or it makes no more.
         """
         stream = ctypes.c_void_p()
         with self._current(device_id):
@@ -192,6 +168,13 @@ def find_cuda() -> CudaDriver | None:
         return None
 
 
+class RegionKind(enum.Enum):
+    """Whose memory a region is in."""
+
+    SYSTEM = "system"
+    CUDA = "cuda"
+
+
 class CudaRegion:
     """A registered part of a GPU's memory.
 
@@ -201,6 +184,8 @@ class CudaRegion:
     Raises:
         InvalidArgumentError: the handle cannot be opened on that device, or the allocation is shorter.
     """
+
+    kind = RegionKind.CUDA
 
     def __init__(self, driver: CudaDriver, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
         self.name = name
@@ -222,50 +207,35 @@ class CudaRegion:
         """A copy of the bytes from `start` to `end`.
 
         Raises:
-            InternalError: CUDA cannot read them.
+            InternalError: CUDA cannot read them; here and below.
         """
         into = bytearray(end - start)
-        try:
+        with self._failing("read"):
             self._driver.read(self.device_id, self._address + start, into)
-        except CudaError as error:
-            raise InternalError(f"unable to read shared memory region '{self.name}': {error}") from error
         return memoryview(into).toreadonly()
 
-    def copy_to(self, start: int, nbytes: int, stream: int, target: int) -> None:
-        """Enqueue a copy of bytes from `start` to an address on the same GPU. The region must be held until then.
+    def write(self, start: int, data: Buffer) -> None:
+        """Put bytes there."""
+        if len(data):
+            with self._failing("write"):
+                self._driver.write(self.device_id, self._address + start, data)
 
-        Raises:
-            InternalError: CUDA does not enqueue it.
-        """
-        try:
+    def copy_to(self, start: int, nbytes: int, stream: int, target: int) -> None:
+        """Enqueue a copy of bytes from `start` to an address on the same GPU. The region must be held until then."""
+        with self._failing("read"):
             self._driver.copy_on(self.device_id, stream, target, self._address + start, nbytes)
-        except CudaError as error:
-            raise InternalError(f"unable to read shared memory region '{self.name}': {error}") from error
 
     def copy_from(self, start: int, nbytes: int, stream: int, source: int) -> None:
-        """Enqueue a copy to the bytes from `start` of what is at an address on the same GPU. The region must be held
-        until then.
-
-        Raises:
-            InternalError: CUDA does not enqueue it.
-        """
-        try:
+        """Enqueue a copy the other way round."""
+        with self._failing("write"):
             self._driver.copy_on(self.device_id, stream, self._address + start, source, nbytes)
-        except CudaError as error:
-            raise InternalError(f"unable to write shared memory region '{self.name}': {error}") from error
 
-    def write(self, start: int, data: Buffer) -> None:
-        """Put bytes there.
-
-        Raises:
-            InternalError: CUDA cannot write them.
-        """
-        if not len(data):
-            return
+    @contextmanager
+    def _failing(self, doing: str) -> Iterator[None]:
         try:
-            self._driver.write(self.device_id, self._address + start, data)
+            yield
         except CudaError as error:
-            raise InternalError(f"unable to write shared memory region '{self.name}': {error}") from error
+            raise InternalError(f"unable to {doing} shared memory region '{self.name}': {error}") from error
 
     def __repr__(self) -> str:
         return f"<CudaRegion {self.name}: {self.byte_size} bytes on GPU {self.device_id}>"

@@ -19,7 +19,6 @@ Rules:
 
 from __future__ import annotations
 
-import enum
 import errno
 import mmap
 import os
@@ -27,10 +26,11 @@ import stat
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from ..errors import AlreadyExistsError, InternalError, InvalidArgumentError, NotFoundError, UnavailableError
 from ..tensor import Buffer
-from .cuda import CudaDriver, CudaRegion, find_cuda
+from .cuda import CudaDriver, CudaRegion, RegionKind, find_cuda
 
 MAX_REGIONS = 1_024
 """Regions that may be registered at a time; each has a descriptor of the process."""
@@ -38,13 +38,6 @@ MAX_REGIONS = 1_024
 _DIRECTORY = "/dev/shm"  # where Linux keeps POSIX shared memory
 _RESERVED_PREFIX = "triton_python_backend_shm_region_"
 _UINT64_MAX = 2**64 - 1
-
-
-class RegionKind(enum.Enum):
-    """Whose memory a region is in."""
-
-    SYSTEM = "system"
-    CUDA = "cuda"
 
 
 class Region:
@@ -59,6 +52,8 @@ class Region:
     Raises:
         OSError: it is empty, or does not begin where a page does, and so could not be mapped.
     """
+
+    kind = RegionKind.SYSTEM
 
     def __init__(self, name: str, key: str, offset: int, byte_size: int, descriptor: int, largest_bytes: int) -> None:
         self.name = name
@@ -142,9 +137,6 @@ class Region:
         return f"<Region {self.name}: {self.byte_size} bytes from {self.offset} of {self.key}>"
 
 
-_CLASSES = {RegionKind.SYSTEM: Region, RegionKind.CUDA: CudaRegion}
-
-
 @dataclass(frozen=True, slots=True)
 class RegionSlice:
     """A part of a region, inside its bounds: where a tensor is, or is to go. `Regions.slice` makes them.
@@ -158,11 +150,7 @@ class RegionSlice:
     byte_size: int
 
     def check_size(self) -> None:
-        """Refuse what is more than an input may have, without looking at it.
-
-        Raises:
-            InvalidArgumentError: it is.
-        """
+        """See `Region.check_size`."""
         if isinstance(self.region, Region):
             self.region.check_size(self.byte_size)
 
@@ -175,17 +163,13 @@ class RegionSlice:
         """Enqueue a copy to an address on the GPU in whose memory it is, on one of its streams.
 
         Raises:
-            InternalError: CUDA does not enqueue it.
+            InternalError: CUDA does not enqueue it; here and below.
         """
         assert isinstance(self.region, CudaRegion)
         self.region.copy_to(self.offset, self.byte_size, stream, target)
 
     def copy_from(self, stream: int, source: int) -> None:
-        """Enqueue a copy, which fills it, from an address on the GPU in whose memory it is, on one of its streams.
-
-        Raises:
-            InternalError: CUDA does not enqueue it.
-        """
+        """Enqueue a copy that fills it, the other way round."""
         assert isinstance(self.region, CudaRegion)
         self.region.copy_from(self.offset, self.byte_size, stream, source)
 
@@ -287,36 +271,23 @@ class Regions:
     def unregister(self, kind: RegionKind, name: str = "") -> None:
         """Forget a region, or all of a kind. One that is unknown, or of the other kind, is none of the caller's."""
         for each in [name] if name else list(self._regions):
-            if isinstance(self._regions.get(each), _CLASSES[kind]):
+            if each in self._regions and self._regions[each].kind is kind:
                 del self._regions[each]
 
-    def system_status(self, name: str = "") -> list[Region]:
-        """One region of system memory, or all in the order of their names.
+    def status(self, kind: RegionKind, name: str = "") -> list[Any]:
+        """One region of a kind, a `Region` or `CudaRegion`, or all in the order of their names.
 
         Raises:
             NotFoundError: there is none of that name, or it is of the other kind.
         """
-        return [region for region in self._status(RegionKind.SYSTEM, name) if isinstance(region, Region)]
-
-    def cuda_status(self, name: str = "") -> list[CudaRegion]:
-        """One region of CUDA memory, or all in the order of their names.
-
-        Raises:
-            NotFoundError: there is none of that name, or it is of the other kind.
-        """
-        return [region for region in self._status(RegionKind.CUDA, name) if isinstance(region, CudaRegion)]
-
-    def _status(self, kind: RegionKind, name: str) -> list[Region | CudaRegion]:
         if not name:
-            return [self._regions[each] for each in sorted(self._regions)]
+            return [region for _, region in sorted(self._regions.items()) if region.kind is kind]
         region = self._regions.get(name)
         if region is None:
             raise NotFoundError(f"Unable to find {kind.value} shared memory region: '{name}'")
-        if not isinstance(region, _CLASSES[kind]):
+        if region.kind is not kind:
             texts = {RegionKind.SYSTEM: "system shared memory", RegionKind.CUDA: "CUDA shared memory"}
-            wanted = texts.pop(kind)
-            (actual,) = texts.values()
-            raise NotFoundError(f"The region named '{name}' is registered as {actual}, not {wanted}")
+            raise NotFoundError(f"The region named '{name}' is registered as {texts[region.kind]}, not {texts[kind]}")
         return [region]
 
     def slice(self, name: str, offset: int, byte_size: int) -> RegionSlice:

@@ -72,7 +72,7 @@ def test_an_output_that_does_not_fit(regions: Regions, cuda: FakeCuda) -> None:
 def test_a_region_is_no_longer_than_its_memory(regions: Regions, cuda: FakeCuda, byte_size: int) -> None:
     handle = cuda.allocate(DATA).handle
     assert refusal(lambda: regions.register_cuda("r", handle, 0, byte_size)) == (InvalidArgumentError, INVALID_ARGS)
-    assert regions.cuda_status() == []
+    assert regions.status(RegionKind.CUDA) == []
     assert cuda.mapped == {}
 
 
@@ -118,16 +118,16 @@ def test_names_are_shared_with_system_memory(regions: Regions, cuda: FakeCuda) -
     expected = (AlreadyExistsError, "shared memory region 'r' already in manager")
     assert refusal(lambda: regions.register_system("r", "/none", 0, 1)) == expected
     assert refusal(lambda: regions.register_cuda("r", handle, 0, 100)) == expected
-    assert refusal(lambda: regions.system_status("r")) == (
+    assert refusal(lambda: regions.status(RegionKind.SYSTEM, "r")) == (
         NotFoundError,
         "The region named 'r' is registered as CUDA shared memory, not system shared memory",
     )
-    assert regions.system_status() == []
+    assert regions.status(RegionKind.SYSTEM) == []
     regions.unregister(RegionKind.SYSTEM, "r")
     regions.unregister(RegionKind.SYSTEM)
-    (region,) = regions.cuda_status()
+    (region,) = regions.status(RegionKind.CUDA)
     assert (region.name, region.device_id, region.byte_size) == ("r", 0, 100)
-    assert regions.cuda_status("r") == [region]
+    assert regions.status(RegionKind.CUDA, "r") == [region]
 
 
 def test_memory_is_closed_when_the_last_request_has_done_with_it(regions: Regions, cuda: FakeCuda) -> None:
@@ -136,7 +136,7 @@ def test_memory_is_closed_when_the_last_request_has_done_with_it(regions: Region
     regions.register_cuda("b", handle, 0, 200)
     place = regions.slice("a", 0, 4)
     regions.unregister(RegionKind.CUDA)
-    assert regions.cuda_status() == []
+    assert regions.status(RegionKind.CUDA) == []
     assert len(cuda.mapped) == 1
     place.write("OUT", b"1234")
     assert bytes(place.view()) == b"1234"
@@ -152,7 +152,7 @@ def test_gpus_are_looked_for_when_they_are_needed(cuda: FakeCuda) -> None:
         return looked[-1]
 
     regions = Regions(find)
-    assert regions.cuda_status() == []
+    assert regions.status(RegionKind.CUDA) == []
     regions.unregister(RegionKind.CUDA)
     assert looked == []
     for name in ("a", "b"):

@@ -24,6 +24,7 @@ from trireme.engine.errors import (
     NotFoundError,
     TriremeError,
     UnavailableError,
+    shown,
 )
 from trireme.engine.memory import regions as shared_memory
 from trireme.engine.memory.regions import RegionKind, Regions
@@ -75,23 +76,23 @@ def test_status_lists_what_was_registered_by_name(regions: Regions, segment: Seg
     regions.register_system("b", segment.key, PAGE, 100)
     regions.register_system("a", segment.key[1:], 0, len(DATA))
     regions.register_system("c", "//" + segment.key, 0, 1)
-    shown = [(each.name, each.key, each.offset, each.byte_size) for each in regions.system_status()]
+    shown = [(each.name, each.key, each.offset, each.byte_size) for each in regions.status(RegionKind.SYSTEM)]
     assert shown == [
         ("a", segment.key[1:], 0, len(DATA)),
         ("b", segment.key, PAGE, 100),
         ("c", "//" + segment.key, 0, 1),
     ]
-    assert [each.name for each in regions.system_status("b")] == ["b"]
-    assert regions.cuda_status() == []
+    assert [each.name for each in regions.status(RegionKind.SYSTEM, "b")] == ["b"]
+    assert regions.status(RegionKind.CUDA) == []
     assert repr(regions) == "<Regions: a, b, c>"
 
 
 def test_regions_of_another_kind_or_of_no_kind_are_not_found(regions: Regions, segment: Segment) -> None:
     regions.register_system("r", segment.key, 0, 8)
-    for kind, status in (("system", regions.system_status), ("cuda", regions.cuda_status)):
-        text = f"Unable to find {kind} shared memory region: 'q'"
-        assert refusal(lambda status=status: status("q")) == (NotFoundError, text)
-    assert refusal(lambda: regions.cuda_status("r")) == (
+    for kind in RegionKind:
+        text = f"Unable to find {kind.value} shared memory region: 'q'"
+        assert refusal(lambda kind=kind: regions.status(kind, "q")) == (NotFoundError, text)
+    assert refusal(lambda: regions.status(RegionKind.CUDA, "r")) == (
         NotFoundError,
         "The region named 'r' is registered as system shared memory, not CUDA shared memory",
     )
@@ -128,7 +129,7 @@ def test_a_part_that_the_segment_has_not(
     """Whatever is refused leaves nothing open behind."""
     before = open_descriptors()
     assert refusal(lambda: regions.register_system("r", segment.key, offset, byte_size)) == (InvalidArgumentError, text)
-    assert regions.system_status() == []
+    assert regions.status(RegionKind.SYSTEM) == []
     assert open_descriptors() == before
     assert not is_mapped(segment)
 
@@ -158,7 +159,7 @@ def test_the_python_backends_own_memory_is_out_of_bounds(regions: Regions, slash
 )
 def test_a_key_that_is_no_segment(regions: Regions, key: str) -> None:
     """No key leads out of the folder of segments."""
-    expected = (InternalError, f"Unable to open shared memory region: '{key}'")
+    expected = (InternalError, f"Unable to open shared memory region: '{shown(key)}'")
     assert refusal(lambda: regions.register_system("r", key, 0, 8)) == expected
 
 
@@ -178,7 +179,7 @@ def test_only_segments_are_opened(regions: Regions, tmp_path: Path, kind: str) -
         os.mkfifo(path)
     before = open_descriptors()
     try:
-        expected = (InternalError, f"Unable to open shared memory region: '{key}'")
+        expected = (InternalError, f"Unable to open shared memory region: '{shown(key)}'")
         assert refusal(lambda: regions.register_system("r", key, 0, 8)) == expected
         assert open_descriptors() == before
     finally:
@@ -421,10 +422,10 @@ def test_unregistering(regions: Regions, segment: Segment) -> None:
     regions.unregister(RegionKind.CUDA, "a")
     regions.unregister(RegionKind.CUDA)
     regions.unregister(RegionKind.SYSTEM, "nothing")
-    assert [each.name for each in regions.system_status()] == ["a", "b", "c"]
+    assert [each.name for each in regions.status(RegionKind.SYSTEM)] == ["a", "b", "c"]
     regions.unregister(RegionKind.SYSTEM, "b")
-    assert [each.name for each in regions.system_status()] == ["a", "c"]
+    assert [each.name for each in regions.status(RegionKind.SYSTEM)] == ["a", "c"]
     regions.unregister(RegionKind.SYSTEM)
-    assert regions.system_status() == []
+    assert regions.status(RegionKind.SYSTEM) == []
     assert open_descriptors() == before
     assert not is_mapped(segment)
