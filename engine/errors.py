@@ -13,8 +13,10 @@ import re
 LONGEST_SHOWN = 256
 """Characters of one name, id or parameter that an error shows."""
 
-_LONG = re.compile(rf"""[^\s'"\[\],]{{{LONGEST_SHOWN + 4},}}|[^'"\n]{{{8 * LONGEST_SHOWN + 1},}}""")
-"""A word that is no word, or a stretch of text that no message has between two names."""
+_LONG = (
+    re.compile(rf"""[^\s'"\[\],]{{{LONGEST_SHOWN + 4},}}"""),  # a word that is no word
+    re.compile(rf"""[^'"\n]{{{8 * LONGEST_SHOWN + 1},}}"""),  # more than any message has between two names
+)
 
 
 class ErrorKind(enum.Enum):
@@ -47,7 +49,7 @@ class TriremeError(Exception):
 
     Attributes:
         message: the text for the client, without any prefix. Of what is longer in it than a name should be, the
-            beginning and the length are shown.
+            beginning and the length are shown, unless a backend says it.
         reason: what the failure metric counts it as, should an accepted request end with it.
     """
 
@@ -55,8 +57,9 @@ class TriremeError(Exception):
     reason = FailureReason.OTHER
 
     def __init__(self, message: str, *, reason: FailureReason | None = None) -> None:
-        if len(message) > LONGEST_SHOWN:
-            message = _LONG.sub(lambda found: shown(found[0]), message)
+        if len(message) > LONGEST_SHOWN and reason is not FailureReason.BACKEND:
+            for pattern in _LONG:
+                message = pattern.sub(lambda found: shown(found[0]), message)
         super().__init__(message)
         self.message = message
         if reason is not None:

@@ -29,9 +29,11 @@ from ..engine.backends.interface import (
 from ..engine.backends.registry import BackendRegistry
 from ..engine.config.model import DynamicBatching, InstanceGroup, ModelConfig, ModelInput, ModelOutput
 from ..engine.datatypes import FP32
+from ..engine.errors import UnsupportedError
 from ..engine.gpu.discovery import NO_GPUS, Gpus
 from ..engine.job import ExecutionBatch
 from ..engine.options import ServerOptions
+from ..engine.repository.agents import AgentRegistry
 from ..engine.repository.source import ModelSource, Scan
 from ..engine.request import InferenceRequest
 from ..engine.tensor import Tensor
@@ -104,7 +106,8 @@ class SimulatedModel(ModelSource):
         in_place: Callable[[ExecutionBatch], bool] = lambda _batch: False,
         ends: Ends = Ends.ALONE,
     ) -> None:
-        self._config = config
+        super().__init__(config.name)
+        self.config = config
         self._versions = tuple(versions)
         self.work = work
         self.answer = answer
@@ -130,24 +133,24 @@ class SimulatedModel(ModelSource):
     def contents(self) -> int:
         return self._touches
 
-    @property
-    def name(self) -> str:
-        return self._config.name
-
-    def read(self, options: ServerOptions) -> ModelConfig:
-        return self._config
+    def open(
+        self, options: ServerOptions, config_json: str | None, agents: AgentRegistry
+    ) -> tuple[ModelSource, ModelConfig]:
+        if config_json is not None:
+            raise UnsupportedError(f"the configuration of model '{self.name}' cannot be replaced")
+        return self, self.config
 
     def versions(self, config: ModelConfig) -> tuple[int, ...]:
         return self._versions
 
-    def files(self, version: int) -> ModelFiles:
-        return ModelFiles(Path(self.name), version)
+    def place(self, config: ModelConfig, gpus: Gpus) -> ModelConfig:
+        return config
 
     def prepare(self, config: ModelConfig, completion: Completion | None, gpus: Gpus = NO_GPUS) -> ModelConfig:
         return config
 
-    def labels(self, config: ModelConfig) -> Mapping[str, tuple[str, ...]]:
-        return {}
+    def files(self, version: int) -> ModelFiles:
+        return ModelFiles(Path(self.name), version)
 
 
 def simple_model(
@@ -201,7 +204,7 @@ class SimulatedRepository:
 
 class _SimulatedLoadedModel(LoadedModel):
     def __init__(self, config: ModelConfig, model: SimulatedModel) -> None:
-        self._config = config
+        self.config = config
         self._model = model
 
     def instance_class(self, spec: InstanceSpec) -> type[ModelInstance]:
@@ -213,8 +216,8 @@ class _SimulatedLoadedModel(LoadedModel):
         if isinstance(work, Mapping):
             work = work[spec.device_id]
         if isinstance(work, StreamWork):
-            return SimulatedStreamInstance(self._config, work, answer)
-        return SimulatedInstance(self._config, spec, work, answer, self._model)
+            return SimulatedStreamInstance(self.config, work, answer)
+        return SimulatedInstance(self.config, spec, work, answer, self._model)
 
 
 class SimulatedInstance(ModelInstance):
@@ -233,7 +236,7 @@ class SimulatedInstance(ModelInstance):
         answer: Answering,
         model: SimulatedModel,
     ) -> None:
-        self._config = config
+        self.config = config
         self._answer = answer
         self.in_place = model.in_place
         self.ends = model.ends
@@ -241,4 +244,4 @@ class SimulatedInstance(ModelInstance):
         self.work = partial(work, spec)
 
     def execute(self, batch: ExecutionBatch) -> None:
-        self._answer(self._config, batch)
+        self._answer(self.config, batch)

@@ -5,7 +5,6 @@ from .build import config_json, config_protobuf, model_config
 from .complete import complete, place_instances, prepare_for_load
 from .files import read_labels, select_versions
 from .model import ModelConfig
-from .read import read_config
 from .validate import validate
 
 __all__ = [
@@ -16,7 +15,6 @@ __all__ = [
     "model_config",
     "place_instances",
     "prepare_for_load",
-    "read_config",
     "read_labels",
     "select_versions",
     "validate",

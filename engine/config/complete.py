@@ -25,7 +25,7 @@ def prepare_for_load(config: ModelConfig, completion: Completion | None, gpus: G
     """Everything between the poll phase and the backend's load.
 
     Args:
-        config: what `read_config` returned.
+        config: what `finish_config` returned.
         completion: the backend's answer about the model file; None if it was not asked or has nothing to add.
 
     Returns:

@@ -24,29 +24,18 @@ from .validate import validate_settings, validate_tensors
 _log = logging.getLogger(__name__)
 
 
-def read_config(
-    model_directory: Path, *, config_name: str = "", override_json: str | None = None, auto_complete: bool = True
-) -> ModelConfig:
-    """Read, fill in and check the configuration of a model, before any backend is asked.
+def read_message(model_directory: Path, *, config_name: str, override_json: str | None, auto_complete: bool) -> Any:
+    """Steps 1 and 2: a `ModelConfigMessage`, as it was written.
 
     Args:
-        model_directory: the model's directory; its name is the model's.
         config_name: ``--model-config-name``: prefer ``configs/<name>.pbtxt``, if it exists.
         override_json: the ``config`` parameter of a load request; replaces the file.
         auto_complete: False demands a complete configuration: a file, with valid inputs and outputs.
 
     Raises:
         InternalError: the file cannot be read, or is no text form of a configuration; where it is wrong is logged.
-        InvalidArgumentError: the override cannot be parsed, or the configuration is invalid.
+        InvalidArgumentError: the override cannot be parsed.
     """
-    message = read_message(
-        model_directory, config_name=config_name, override_json=override_json, auto_complete=auto_complete
-    )
-    return finish_config(message, model_directory, model_directory.name, auto_complete=auto_complete)
-
-
-def read_message(model_directory: Path, *, config_name: str, override_json: str | None, auto_complete: bool) -> Any:
-    """Steps 1 and 2: a `ModelConfigMessage`, as it was written. Arguments and errors as of `read_config`."""
     if override_json is not None:
         return read_json(override_json)
     path = _choose_file(model_directory, config_name)

@@ -17,12 +17,13 @@ import enum
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count, pairwise
 
 from prometheus_client.metrics_core import Metric
 
-from ..errors import InternalError, InvalidArgumentError, TriremeError, UnsupportedError
+from ..errors import InternalError, InvalidArgumentError, UnsupportedError
 from .families import add_histogram
 from .statistics import Histogram
 
@@ -67,12 +68,6 @@ class _Family:
     holders: int = 0
 
 
-@dataclass(slots=True)
-class _HeldFamily:
-    family: _Family
-    metrics: set[int] = field(default_factory=set)
-
-
 @dataclass(frozen=True, slots=True)
 class _HeldMetric:
     family: _Family
@@ -81,11 +76,14 @@ class _HeldMetric:
 
 
 class CustomMetrics:
+    """Whatever uses a metric raises `InternalError` if that was deleted, and `UnsupportedError` if it is of a kind that
+    has no such operation."""
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._numbers = count(1)
         self._families: dict[str, _Family] = {}
-        self._held_families: dict[int, _HeldFamily] = {}
+        self._held_families: dict[int, tuple[_Family, set[int]]] = {}  # with its metrics
         self._held_metrics: dict[int, _HeldMetric] = {}
 
     def create_family(self, name: str, description: str, kind: MetricKind) -> int:
@@ -107,7 +105,7 @@ class CustomMetrics:
                 raise InvalidArgumentError("Family name already exists with different type")
             family.holders += 1
             number = next(self._numbers)
-            self._held_families[number] = _HeldFamily(family)
+            self._held_families[number] = (family, set())
             return number
 
     def delete_family(self, family: int) -> None:
@@ -117,13 +115,13 @@ class CustomMetrics:
             InvalidArgumentError: it is not held.
         """
         with self._lock:
-            held = self._find_family(family)
-            for metric in held.metrics:
+            held, metrics = self._find_family(family)
+            for metric in metrics:
                 self._let_go(self._held_metrics.pop(metric))
             del self._held_families[family]
-            held.family.holders -= 1
-            if not held.family.holders:
-                del self._families[held.family.name]
+            held.holders -= 1
+            if not held.holders:
+                del self._families[held.name]
 
     def create_metric(
         self, family: int, labels: Mapping[str, str] | None = None, buckets: Sequence[float] | None = None
@@ -138,16 +136,15 @@ class CustomMetrics:
         """
         identity = _checked_labels(labels or {})
         with self._lock:
-            held = self._find_family(family)
-            bounds = _checked_buckets(held.family.kind, identity, buckets)
-            series = held.family.series.get(identity)
+            held, metrics = self._find_family(family)
+            bounds = _checked_buckets(held.kind, identity, buckets)
+            series = held.series.get(identity)
             if series is None:
-                series = _Series(identity, None if bounds is None else Histogram(bounds))
-                held.family.series[identity] = series
+                series = held.series[identity] = _Series(identity, None if bounds is None else Histogram(bounds))
             series.holders += 1
             number = next(self._numbers)
-            self._held_metrics[number] = _HeldMetric(held.family, family, series)
-            held.metrics.add(number)
+            self._held_metrics[number] = _HeldMetric(held, family, series)
+            metrics.add(number)
             return number
 
     def delete_metric(self, metric: int) -> None:
@@ -155,21 +152,12 @@ class CustomMetrics:
         with self._lock:
             held = self._held_metrics.pop(metric, None)
             if held is not None:
-                self._held_families[held.held_by].metrics.remove(metric)
+                self._held_families[held.held_by][1].remove(metric)
                 self._let_go(held)
 
     def increment(self, metric: int, value: float) -> None:
-        """Add to a counter or gauge.
-
-        Raises:
-            InvalidArgumentError: a counter would fall.
-            UnsupportedError: it is a histogram.
-            InternalError: it was deleted.
-        """
-        with self._lock:
-            held = self._find_metric(metric)
-            if held.family.kind is MetricKind.HISTOGRAM:
-                raise _unsupported(held, "Increment")
+        """Add to a counter or gauge; `InvalidArgumentError` if a counter would fall."""
+        with self._using(metric, "Increment", MetricKind.COUNTER, MetricKind.GAUGE) as held:
             if held.family.kind is MetricKind.COUNTER and value < 0:
                 raise InvalidArgumentError(
                     "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by non-negative values."
@@ -177,43 +165,32 @@ class CustomMetrics:
             held.series.value += value
 
     def set(self, metric: int, value: float) -> None:
-        """Set a gauge.
-
-        Raises:
-            UnsupportedError: it is none.
-            InternalError: it was deleted.
-        """
-        with self._lock:
-            held = self._find_metric(metric)
-            if held.family.kind is not MetricKind.GAUGE:
-                raise _unsupported(held, "Set")
+        """Set a gauge."""
+        with self._using(metric, "Set", MetricKind.GAUGE) as held:
             held.series.value = value
 
     def observe(self, metric: int, value: float) -> None:
-        """Count a value in a histogram.
-
-        Raises:
-            UnsupportedError: it is none.
-            InternalError: it was deleted.
-        """
-        with self._lock:
-            held = self._find_metric(metric)
-            if held.series.histogram is None:
-                raise _unsupported(held, "Observe")
+        """Count a value in a histogram."""
+        with self._using(metric, "Observe", MetricKind.HISTOGRAM) as held:
+            assert held.series.histogram is not None
             held.series.histogram.add(value)
 
     def value(self, metric: int) -> float:
-        """What a counter or gauge stands at.
-
-        Raises:
-            UnsupportedError: it is a histogram.
-            InternalError: it was deleted.
-        """
-        with self._lock:
-            held = self._find_metric(metric)
-            if held.family.kind is MetricKind.HISTOGRAM:
-                raise UnsupportedError("Unsupported TRITONSERVER_MetricKind")
+        """What a counter or gauge stands at."""
+        with self._using(metric, "", MetricKind.COUNTER, MetricKind.GAUGE) as held:
             return held.series.value
+
+    @contextmanager
+    def _using(self, metric: int, operation: str, *kinds: MetricKind) -> Iterator[_HeldMetric]:
+        """See the class on what this raises."""
+        with self._lock:
+            held = self._held_metrics.get(metric)
+            if held is None:
+                raise InternalError(_DELETED)
+            if held.family.kind not in kinds:
+                named = f"TRITONSERVER_METRIC_KIND_{held.family.kind.name} does not support {operation}"
+                raise UnsupportedError(named if operation else "Unsupported TRITONSERVER_MetricKind")
+            yield held
 
     def values(self, name: str) -> list[tuple[dict[str, str], float]]:
         """Labels and values of all series of a counter or gauge family; none if there is no such family."""
@@ -229,16 +206,10 @@ class CustomMetrics:
             printed = [_printed(family) for family in self._families.values()]
         yield from printed
 
-    def _find_family(self, family: int) -> _HeldFamily:
+    def _find_family(self, family: int) -> tuple[_Family, set[int]]:
         held = self._held_families.get(family)
         if held is None:
             raise InvalidArgumentError(f"there is no metric family {family}: it was deleted, or never created")
-        return held
-
-    def _find_metric(self, metric: int) -> _HeldMetric:
-        held = self._held_metrics.get(metric)
-        if held is None:
-            raise InternalError(_DELETED)
         return held
 
     def _let_go(self, held: _HeldMetric) -> None:
@@ -294,10 +265,6 @@ def _checked_buckets(kind: MetricKind, labels: _Labels, buckets: Sequence[float]
     if any(name == "le" for name, _ in labels):
         raise InvalidArgumentError("'le' is no name for a label of a histogram: its buckets have it")
     return buckets
-
-
-def _unsupported(held: _HeldMetric, operation: str) -> TriremeError:
-    return UnsupportedError(f"TRITONSERVER_METRIC_KIND_{held.family.kind.name} does not support {operation}")
 
 
 def _printed(family: _Family) -> Metric:

@@ -16,14 +16,13 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..backends.interface import Completion, ModelFiles
-from ..config import place_instances, prepare_for_load, read_config, read_labels, select_versions
+from ..backends.interface import ModelFiles
+from ..config import read_labels, select_versions
 from ..config.json_text import write_json
 from ..config.model import ModelConfig
 from ..config.platforms import complete_backend
 from ..config.read import finish_config, read_message
 from ..errors import InternalError, InvalidArgumentError
-from ..gpu.discovery import NO_GPUS, Gpus
 from ..options import ServerOptions
 from .agents import AgentChain, AgentModel, AgentRegistry
 from .source import ModelSource, Scan
@@ -83,20 +82,8 @@ class LocalModel(ModelSource):
     """
 
     def __init__(self, directory: Path, name: str = "", namespace: str = "") -> None:
+        super().__init__(name or directory.name, namespace)
         self.directory = directory
-        self._name = name or directory.name
-        self._namespace = namespace
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def namespace(self) -> str:
-        return self._namespace
-
-    def read(self, options: ServerOptions) -> ModelConfig:
-        return read_config(self.directory, config_name=options.model_config_name, auto_complete=options.auto_complete)
 
     def open(
         self, options: ServerOptions, config_json: str | None, agents: AgentRegistry
@@ -177,12 +164,6 @@ class LocalModel(ModelSource):
     def files(self, version: int) -> ModelFiles:
         return ModelFiles(self.directory, version)
 
-    def place(self, config: ModelConfig, gpus: Gpus) -> ModelConfig:
-        return place_instances(config, gpus)
-
-    def prepare(self, config: ModelConfig, completion: Completion | None, gpus: Gpus = NO_GPUS) -> ModelConfig:
-        return prepare_for_load(config, completion, gpus)
-
     def labels(self, config: ModelConfig) -> Mapping[str, tuple[str, ...]]:
         return read_labels(self.directory, config)
 
@@ -197,6 +178,8 @@ class ManagedModel(LocalModel):
         agents: they have had LOAD.
     """
 
+    temporary = True
+
     def __init__(self, directory: Path, name: str, namespace: str, agents: AgentChain) -> None:
         super().__init__(directory, name, namespace)
         self._agents = agents
@@ -204,10 +187,6 @@ class ManagedModel(LocalModel):
     def contents(self) -> Hashable:
         """Like no other: what agents make of a model is loaded each time."""
         return object()
-
-    @property
-    def temporary(self) -> bool:
-        return True
 
     def load_ended(self, succeeded: bool) -> None:
         if succeeded:

@@ -6,47 +6,46 @@ The actor never looks at a disk itself: it asks a `RepositorySource` what there 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from ..backends.interface import Completion, ModelFiles
+from ..config import place_instances, prepare_for_load
 from ..config.model import ModelConfig
-from ..errors import UnsupportedError
 from ..gpu.discovery import NO_GPUS, Gpus
 from ..options import ServerOptions
 from .agents import AgentRegistry
 
 
-class ModelSource(Protocol):
-    """One model, not yet loaded. Its methods may read files, so they are called off the event loop."""
+class ModelSource(ABC):
+    """One model, not yet loaded. Its methods may read files, so they are called off the event loop.
 
-    @property
-    def name(self) -> str: ...
+    Args:
+        namespace: with model namespacing, the repository that it is from; otherwise empty.
 
-    @property
-    def namespace(self) -> str:
-        """With model namespacing, the repository that it is from; otherwise empty."""
-        return ""
+    Attributes:
+        temporary: whether it was made for one load, and is to be disposed of when nothing uses it any more.
+    """
+
+    temporary: ClassVar[bool] = False
+
+    def __init__(self, name: str, namespace: str = "") -> None:
+        self.name = name
+        self.namespace = namespace
 
     @property
     def id(self) -> str:
         """What tells it from every other model of the server (docs/reference/model-control.md#namespaces)."""
         return f"{self.namespace}::{self.name}" if self.namespace else self.name
 
-    def read(self, options: ServerOptions) -> ModelConfig:
-        """The poll phase (docs/reference/model-configuration.md#where-it-comes-from): the configuration, normalised and
-        checked.
-
-        Raises:
-            TriremeError: it cannot be read or is invalid.
-        """
-        ...
-
+    @abstractmethod
     def open(
         self, options: ServerOptions, config_json: str | None, agents: AgentRegistry
     ) -> tuple[ModelSource, ModelConfig]:
-        """`read`, with the model's repository agents, who may put another model in its place
+        """The poll phase (docs/reference/model-configuration.md#where-it-comes-from): the configuration, normalised and
+        checked. The model's repository agents may put another model in its place
         (docs/reference/model-control.md#repository-agents).
 
         Args:
@@ -58,9 +57,6 @@ class ModelSource(Protocol):
         Raises:
             TriremeError: the configuration cannot be read or is invalid, or an agent refuses.
         """
-        if config_json is not None:
-            raise UnsupportedError(f"the configuration of model '{self.name}' cannot be replaced")
-        return self, self.read(options)
 
     def message(self, options: ServerOptions, config_json: str | None = None) -> Any | None:
         """The configuration as it was written, a `ModelConfigMessage`, but with the backend filled in if that can be
@@ -91,40 +87,27 @@ class ModelSource(Protocol):
     def unloading(self) -> None:
         """What was loaded from it is about to be unloaded. May take time."""
 
-    @property
-    def temporary(self) -> bool:
-        """Whether it was made for one load, and is to be disposed of when nothing uses it any more."""
-        return False
-
     def dispose(self) -> None:
         """Give back what a temporary source takes up."""
 
+    @abstractmethod
     def versions(self, config: ModelConfig) -> tuple[int, ...]:
         """The versions to serve, ascending, chosen by the version policy.
 
         Raises:
             TriremeError: none is left.
         """
-        ...
 
+    @abstractmethod
     def files(self, version: int) -> ModelFiles: ...
 
     def place(self, config: ModelConfig, gpus: Gpus) -> ModelConfig:
-        """The load phase, before the backend is asked: instance groups filled in and checked
-        (docs/reference/model-configuration.md#instance-groups).
-
-        Raises:
-            TriremeError: a group cannot be placed.
-        """
-        return config
+        """The load phase, before the backend is asked: see `place_instances`."""
+        return place_instances(config, gpus)
 
     def prepare(self, config: ModelConfig, completion: Completion | None, gpus: Gpus = NO_GPUS) -> ModelConfig:
-        """The load phase: the configuration completed by the backend's answer, normalised and checked again.
-
-        Raises:
-            TriremeError: it is invalid.
-        """
-        ...
+        """The load phase: see `prepare_for_load`."""
+        return prepare_for_load(config, completion, gpus)
 
     def labels(self, config: ModelConfig) -> Mapping[str, tuple[str, ...]]:
         """Labels by output name.
@@ -132,7 +115,7 @@ class ModelSource(Protocol):
         Raises:
             TriremeError: a label file cannot be read.
         """
-        ...
+        return {}
 
 
 @dataclass(frozen=True, slots=True)

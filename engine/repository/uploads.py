@@ -257,6 +257,8 @@ class OverrideModel(LocalModel):
         InternalError: a file cannot be written.
     """
 
+    temporary = True
+
     def __init__(self, name: str, files: Mapping[str, Buffer], *, shared: bool = False) -> None:
         self._folder: TemporaryFolder | None = None
         written = False
@@ -275,10 +277,6 @@ class OverrideModel(LocalModel):
         finally:
             if not written:
                 self.dispose()
-
-    @property
-    def temporary(self) -> bool:
-        return True
 
     def dispose(self) -> None:
         """Remove the directory; a second call does nothing."""

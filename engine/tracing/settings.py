@@ -88,12 +88,6 @@ class TraceConfig:
 # States: ACTIVE --count used up--> EXHAUSTED; both --replaced--> RETIRED.
 
 
-class SettingState(enum.Enum):
-    ACTIVE = "active"
-    EXHAUSTED = "exhausted"
-    RETIRED = "retired"
-
-
 @dataclass(slots=True, eq=False, repr=False)
 class TraceSetting:
     """The setting of the server, or of one model.
@@ -104,6 +98,7 @@ class TraceSetting:
         own: names of the fields that were set for this one; the others follow the setting behind it.
         notes: what of the level traces really tell; spans have no tensors.
         open: traces taken that have not come back.
+        retired: another has taken its place.
     """
 
     config: InitVar[TraceConfig]
@@ -115,19 +110,13 @@ class TraceSetting:
     open: int = field(default=0, init=False)
     notes: TraceLevel = field(init=False)
     _seen: int = field(default=0, init=False)
-    _retired: bool = field(default=False, init=False)
+    retired: bool = field(default=False, init=False)
     _can_sample: bool = field(init=False)
 
     def __post_init__(self, config: TraceConfig) -> None:
         exporting = config.mode is TraceMode.OPENTELEMETRY
         self.notes = self.level & TraceLevel.TIMESTAMPS if exporting else self.level
         self._can_sample = bool(self.notes and self.rate) and (exporting or bool(config.file))
-
-    @property
-    def state(self) -> SettingState:
-        if self._retired:
-            return SettingState.RETIRED
-        return SettingState.EXHAUSTED if self.count == 0 else SettingState.ACTIVE
 
     @property
     def can_sample(self) -> bool:
@@ -158,17 +147,12 @@ class TraceSetting:
     @property
     def is_complete(self) -> bool:
         """No trace will come back any more."""
-        return self.open == 0 and (self._retired or self.count == 0)
-
-    def retire(self) -> None:
-        """Another has taken its place."""
-        self._retired = True
+        return self.open == 0 and (self.retired or self.count == 0)
 
     def __repr__(self) -> str:
-        return (
-            f"<TraceSetting {self.state.value}: {'|'.join(self.level.names())}, every {self.rate}, {self.count} left, "
-            f"{self.open} open>"
-        )
+        state = "retired" if self.retired else "active" if self.count else "exhausted"
+        level = "|".join(self.level.names())
+        return f"<TraceSetting {state}: {level}, every {self.rate}, {self.count} left, {self.open} open>"
 
 
 # The trace settings of a server and of its models, and how they are changed while it runs
@@ -217,8 +201,9 @@ class TraceSettings:
     def __init__(self, config: TraceConfig, on_retired: Callable[[TraceSetting], None]) -> None:
         self._config = config
         self._on_retired = on_retired
-        self._at_start = self._make(config)
-        self._server = self._make(config)
+        values = (config.level, config.rate, config.count, config.log_frequency)
+        self._at_start = TraceSetting(config, *values, frozenset())
+        self._server = TraceSetting(config, *values, frozenset())
         self._models: dict[str, TraceSetting] = {}
 
     def of(self, model_name: str) -> TraceSetting:
@@ -263,7 +248,7 @@ class TraceSettings:
             self._retire(setting)
 
     def _retire(self, setting: TraceSetting) -> None:
-        setting.retire()
+        setting.retired = True
         self._on_retired(setting)
 
     def _replace(self, current: TraceSetting | None, behind: TraceSetting, change: SettingsChange) -> TraceSetting:
@@ -280,9 +265,6 @@ class TraceSettings:
             if name not in values:
                 values[name] = getattr(current if name in own else behind, name)
         return TraceSetting(self._config, **values, own=frozenset(own))
-
-    def _make(self, config: TraceConfig) -> TraceSetting:
-        return TraceSetting(config, config.level, config.rate, config.count, config.log_frequency, frozenset())
 
     def _check(self, setting: TraceSetting) -> None:
         """Rule 4."""

@@ -31,7 +31,7 @@ def simulated(
     **fields: Any,
 ) -> SimulatedModel:
     """A `simple_model` with other versions or fields of its configuration."""
-    config = simple_model(name, work, instances=count, batching=batching).read(ServerOptions())
+    config = simple_model(name, work, instances=count, batching=batching).config
     return SimulatedModel(replace(config, **fields), work, versions)
 
 

@@ -10,7 +10,7 @@ import valued_models
 from valued_models import CONFIG, CONFIG_JSON, Gates, write_model
 from valued_server import POLL_FAILED, ask, fails, serving, until
 
-from trireme.engine.errors import InternalError, InvalidArgumentError
+from trireme.engine.errors import InternalError, InvalidArgumentError, shown
 from trireme.engine.repository.agents import AgentAction, AgentModel, AgentRegistry, RepositoryAgent
 from trireme.engine.repository.source import ModelSource
 
@@ -31,7 +31,7 @@ async def test_files_that_cannot_be_written(
     write_model(root, "a", {1: 1})
     async with serving(root, gates, "a") as server:
         parameters = {"config": CONFIG_JSON % ("n", ""), f"file:{path}": b"1"}
-        await fails(server.load_model(name, parameters), InternalError, POLL_FAILED.format(name))
+        await fails(server.load_model(name, parameters), InternalError, POLL_FAILED.format(shown(name)))
         assert await ask(server, "a") == 1
         assert not list(temporary.iterdir())
 

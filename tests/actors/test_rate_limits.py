@@ -37,7 +37,7 @@ def limited(
     batching: DynamicBatching | None = None,
 ) -> SimulatedModel:
     """A model whose instances need `resources`, as in ``R:2 S:1``."""
-    config = simple_model(name, work, instances=count, batching=batching).read(ServerOptions())
+    config = simple_model(name, work, instances=count, batching=batching).config
     needs = [each.split(":") for each in resources.split()]
     demand = " ".join(f'resources {{ name: "{resource}" count: {units} }}' for resource, units in needs)
     text = f"instance_group {{ rate_limiter {{ {demand} priority: {priority} }} }}"
@@ -120,7 +120,7 @@ async def test_more_of_a_resource_lets_more_instances_execute(autojump_clock) ->
 
 def on_gpus(name: str, resources: str, *gpus: int, count: int = 1, is_global: bool = False) -> SimulatedModel:
     """`count` instances on each of these GPUs."""
-    config = limited(name, Profile(1.0), resources).read(ServerOptions())
+    config = limited(name, Profile(1.0), resources).config
     for resource in config.message.instance_group[0].rate_limiter.resources:
         setattr(resource, "global", is_global)
     group = InstanceGroup(name, "KIND_GPU", count, gpus=gpus)

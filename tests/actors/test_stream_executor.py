@@ -23,7 +23,6 @@ from trireme.actors.work_thread import WorkThread
 from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.errors import InternalError, TriremeError, UnavailableError
 from trireme.engine.gpu import flights
-from trireme.engine.options import ServerOptions
 from trireme.simulations.models import Profile, SimulatedModel, simple_model
 
 OUT_OF_MEMORY = (
@@ -130,7 +129,7 @@ async def test_an_instance_that_needs_leave_to_execute_has_one_batch_at_a_time(
     streaming: Streaming,
 ) -> None:
     limited = text_format.Parse("instance_group { rate_limiter { } }", ModelConfigMessage())
-    config = replace(model().read(ServerOptions()), message=limited)
+    config = replace(model().config, message=limited)
     async with streaming.serving(SimulatedModel(config, Profile(0.0)), rate_limit=True) as server:
         replies = [await server.admit(request(value)) for value in range(2)]
         await until(lambda: streaming.launched == 1)

@@ -6,7 +6,14 @@ import copy
 
 import pytest
 
-from trireme.engine.errors import LONGEST_SHOWN, InvalidArgumentError, NotFoundError, request_prefix
+from trireme.engine.errors import (
+    LONGEST_SHOWN,
+    FailureReason,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    request_prefix,
+)
 from trireme.engine.repository.catalog import Catalog
 from trireme.engine.tensor_limits import DEFAULT_LIMITS, LimitError
 
@@ -34,6 +41,10 @@ def test_a_long_name_is_shown_by_its_beginning_and_its_length(letters: str) -> N
     assert error.message.startswith(f"[request id: {name[:LONGEST_SHOWN]}... (200000 characters)] unexpected")
     assert error.message.endswith(f"'{name[:LONGEST_SHOWN]}... (200000 characters)' for model 'm'")
     assert (str(error), copy.copy(error).message) == (error.message, error.message)
+
+
+def test_what_a_backend_says_stays_whole() -> None:
+    assert InternalError("x" * LONG, reason=FailureReason.BACKEND).message == "x" * LONG
 
 
 def test_no_long_name_comes_back_whole() -> None:

@@ -11,7 +11,7 @@ from grpc_requests import Request, an_input, decode, describe, refusal, with_par
 from trireme.api.grpc.infer_parameters import parse_version
 from trireme.api.grpc.infer_request import read_infer_request
 from trireme.engine.description import ModelDescription
-from trireme.engine.errors import InternalError, InvalidArgumentError, UnsupportedError
+from trireme.engine.errors import InternalError, InvalidArgumentError, UnsupportedError, shown
 from trireme.engine.request import LATEST
 
 
@@ -55,7 +55,7 @@ def test_no_version(text: str) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         parse_version(text)
     assert caught.value.message == (
-        f"failed to get model version from specified version string '{text}' (details: stol), "
+        f"failed to get model version from specified version string '{shown(text)}' (details: stol), "
         "version should be an integral value > 0"
     )
 

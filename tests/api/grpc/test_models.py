@@ -12,7 +12,7 @@ from http_fakes import FakeServer
 
 from trireme.engine.config import model_config
 from trireme.engine.config.schema import ModelConfigMessage
-from trireme.engine.errors import InvalidArgumentError, NotFoundError, UnavailableError
+from trireme.engine.errors import InvalidArgumentError, NotFoundError, UnavailableError, shown
 from trireme.engine.metrics.statistics import (
     BatchStatistics,
     Duration,
@@ -71,7 +71,7 @@ async def test_versions_that_are_none(client: GrpcClient, method: str, text: str
     request = getattr(pb, f"{method}Request")(name="nothing", version=text)
     with pytest.raises(InvalidArgumentError) as refused:
         await client.inference(method, request)
-    assert refused.value.message == expected.format(text)
+    assert refused.value.message == expected.format(shown(text))
 
 
 @pytest.mark.parametrize("text", ["1", " 1", "+1", "01", "1x", "1.5", "0" * 30 + "1"])

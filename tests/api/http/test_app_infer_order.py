@@ -17,6 +17,7 @@ from trireme.engine.errors import (
     TriremeError,
     UnavailableError,
     UnsupportedError,
+    shown,
 )
 
 OUT_OF_RANGE = (
@@ -192,7 +193,7 @@ async def test_bytes_in_names_that_are_no_utf8_survive(client: HttpClient) -> No
         ("14xyz", "inference header size should be in range (0, 13), got: 14xyz"),
         ("2147483648", OUT_OF_RANGE + "2147483648"),
         ("-2147483649", OUT_OF_RANGE + "-2147483649"),
-        ("9" * 5000, OUT_OF_RANGE + "9" * 5000),
+        ("9" * 5000, OUT_OF_RANGE + shown("9" * 5000)),
     ],
 )
 async def test_header_length_out_of_range(client: HttpClient, text: str, error: str) -> None:

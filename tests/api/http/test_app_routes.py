@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trireme.api.http.routes import ROUTES, Router
+from trireme.engine.errors import shown
 
 ROUTE_PATHS = [
     ("GET", "/v2/health/live", "text/plain"),
@@ -135,7 +136,7 @@ async def test_version_beyond_64_bits_is_an_invalid_argument(client: HttpClient,
         reply = await client.get(f"/v2/models/identity/versions/{digits}{path}")
         assert reply.status == 400
         assert reply.error == (
-            f"failed to get model version from specified version string '{digits}' (details: stol), "
+            f"failed to get model version from specified version string '{shown(digits)}' (details: stol), "
             "version should be an integral value > 0"
         )
     reply = await client.get(f"/v2/models/identity/versions/{2**63 - 1}{path}")

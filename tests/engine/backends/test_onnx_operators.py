@@ -8,13 +8,14 @@ import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from model_configs import read_config
 from onnx import TensorProto, helper
 from slow_model import write_slow_model
 
 from trireme.engine.backends.interface import InstanceSpec, ModelFiles
 from trireme.engine.backends.onnxruntime import OnnxRuntimeBackend
 from trireme.engine.backends.onnxruntime.operators import depends_on_values, operators_in
-from trireme.engine.config import prepare_for_load, read_config
+from trireme.engine.config import prepare_for_load
 
 ROOT = Path(__file__).parents[3]
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from model_configs import read_config
 
-from trireme.engine.config import ModelConfig, prepare_for_load, read_config
+from trireme.engine.config import ModelConfig, prepare_for_load
 from trireme.engine.gpu.discovery import Gpu, Gpus
 
 IO = """

@@ -7,8 +7,9 @@ from dataclasses import fields
 from pathlib import Path
 
 from google.protobuf import text_format
+from model_configs import read_config
 
-from trireme.engine.config import ModelConfig, config_json, model_config, read_config
+from trireme.engine.config import ModelConfig, config_json, model_config
 from trireme.engine.config.model import (
     UNSPECIFIED,
     Accelerator,

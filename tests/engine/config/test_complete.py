@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from model_configs import read_config
 
 from trireme.engine.backends.interface import Completion
-from trireme.engine.config import ModelConfig, complete, config_json, prepare_for_load, read_config
+from trireme.engine.config import ModelConfig, complete, config_json, prepare_for_load
 from trireme.engine.config.model import ModelInput, ModelOutput
 from trireme.engine.datatypes import BYTES, FP32, INT64
 from trireme.engine.errors import InvalidArgumentError

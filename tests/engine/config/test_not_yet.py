@@ -6,8 +6,9 @@ import logging
 from pathlib import Path
 
 import pytest
+from model_configs import read_config
 
-from trireme.engine.config import prepare_for_load, read_config
+from trireme.engine.config import prepare_for_load
 
 BASE = """
 backend: "onnxruntime"

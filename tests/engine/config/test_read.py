@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from model_configs import read_config
 
-from trireme.engine.config import ModelConfig, config_json, read_config
+from trireme.engine.config import ModelConfig, config_json
 from trireme.engine.errors import InternalError, TriremeError
 
 MakeModel = Callable[..., Path]

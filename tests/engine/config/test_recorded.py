@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 import rapidjson
+from model_configs import read_config
 
-from trireme.engine.config import config_json, prepare_for_load, read_config
+from trireme.engine.config import config_json, prepare_for_load
 
 RECORDED = Path(__file__).parent / "recorded"
 MAPS = {"priority_queue_policy", "parameters", "metric_tags", "cc_model_filenames", "inputs", "input_map", "output_map"}

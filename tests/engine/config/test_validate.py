@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from model_configs import read_config
 
-from trireme.engine.config import ModelConfig, read_config
+from trireme.engine.config import ModelConfig
 from trireme.engine.errors import InvalidArgumentError
 
 LISTS_OR = "'int32_false_true', 'fp32_false_true' or 'bool_false_true'"

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from model_configs import read_config
 
-from trireme.engine.config import prepare_for_load, read_config
+from trireme.engine.config import prepare_for_load
 from trireme.engine.errors import InvalidArgumentError
 
 IO = """

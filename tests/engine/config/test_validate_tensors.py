@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from model_configs import read_config
 
-from trireme.engine.config import ModelConfig, read_config
+from trireme.engine.config import ModelConfig
 from trireme.engine.errors import InvalidArgumentError
 
 WILDCARD = "must be integer >= 1, or -1 to indicate a variable-size dimension"

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from model_configs import read_config
 
-from trireme.engine.config import prepare_for_load, read_config
+from trireme.engine.config import prepare_for_load
 from trireme.engine.config.sequence import sequence_batching
 from trireme.engine.errors import InternalError, InvalidArgumentError
 from trireme.engine.gpu.discovery import Gpu, Gpus

@@ -13,6 +13,7 @@ import pytest
 from trireme.engine.config.model import ModelConfig, VersionPolicy
 from trireme.engine.errors import InternalError, InvalidArgumentError
 from trireme.engine.options import ServerOptions
+from trireme.engine.repository.agents import AgentRegistry
 from trireme.engine.repository.local import LocalModel, LocalRepository, version_directories
 from trireme.engine.repository.source import Scan
 
@@ -170,7 +171,8 @@ def test_a_model_knows_its_files(tmp_path: Path) -> None:
     )
     (tmp_path / "m" / "words.txt").write_text("zero\none\n")
     model = LocalModel(tmp_path / "m")
-    config = model.read(ServerOptions())
+    same, config = model.open(ServerOptions(), None, AgentRegistry())
+    assert same is model
     assert (config.name, config.backend) == ("m", "b")
     assert model.files(3).version_directory == tmp_path / "m" / "3"
     assert model.labels(config) == {"O": ("zero", "one")}

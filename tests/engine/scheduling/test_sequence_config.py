@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from model_configs import read_config
 
-from trireme.engine.config import ModelConfig, prepare_for_load, read_config
+from trireme.engine.config import ModelConfig, prepare_for_load
 from trireme.engine.config.sequence import (
     ControlKind,
     DirectStrategy,
