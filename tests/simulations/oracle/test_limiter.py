@@ -6,7 +6,7 @@ import pytest
 from oracle_tape import Tape
 
 from trireme.engine.config.instance_groups import RateLimit, ResourceDemand
-from trireme.engine.scheduling.rate_limiter import ExplicitResource, RateLimiter
+from trireme.engine.scheduling.rate_limiter import ExplicitResource, RateLimiterCore
 from trireme.simulations.history import Recorder
 from trireme.simulations.oracle.limiter import (
     LimiterGranted,
@@ -106,7 +106,7 @@ def test_a_limiter_that_is_listened_to() -> None:
 
     recorder = Recorder(Now())
     recorder.listen(dict.fromkeys((LimiterMade, LimiterTold, LimiterGranted), heard.append))
-    limiter: RateLimiter[str] = observed_core(recorder)((ExplicitResource("R", 1),))
+    limiter: RateLimiterCore[str] = observed_core(recorder)((ExplicitResource("R", 1),))
     limiter.register("a", RateLimit((ResourceDemand("R", 1),)), 0)
     limiter.request("a")
     assert limiter.next_grant() == "a"
