@@ -17,7 +17,7 @@ from ..engine.tensor import Tensor
 from ..engine.tracing.tracer import TracedReply
 from .actor import Turn
 from .budget import InflightBudget, Lease
-from .members import refuse_recursion
+from .ensemble import refuse_recursion
 from .messages import Admit
 from .model import Model
 from .offload import Offload
@@ -144,7 +144,7 @@ class Admission:
         """`admit_nowait`, for what a model asks while it serves a request: does not wait for room (`model_calls`).
 
         Raises:
-            TriremeError: refused: invalid, stopping, or waiting for itself (`members.refuse_recursion`).
+            TriremeError: refused: invalid, stopping, or waiting for itself (`ensemble.refuse_recursion`).
         """
         received_ns = self._clock.now_ns()
         model = self._find(request, description)
@@ -172,11 +172,7 @@ class Admission:
                 raise queue_full("")
 
     def _find(self, request: InferenceRequest, description: ModelDescription | None = None) -> Model:
-        """The model that a request is for.
-
-        Args:
-            description: what was found by the names in the request; looked for again if it does not hold any more.
-        """
+        """The model that a request is for; looked for if the description does not hold any more."""
         model = None if description is None else self._repository.described.get(description)
         if model is not None and not self.exiting:
             return self._repository.answering(model, request) if model.stateful else model
@@ -268,11 +264,6 @@ class Admission:
 
 
 def _check_and_read(model: Model, request: InferenceRequest) -> tuple[dict[str, Tensor], int]:
-    """The inputs of a request, with their data, and its rows.
-
-    Raises:
-        InvalidArgumentError: the request does not fit the model.
-        InvalidArgumentError, UnavailableError, InternalError: a region cannot be read.
-    """
+    """The inputs of a request, with their data, and its rows."""
     inputs, rows = model.validator.check(request)
     return read_regions_now(inputs, model.input_gpu), rows

@@ -11,10 +11,10 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 import outcome
@@ -74,22 +74,12 @@ class CacheAccess:
         return self._heard(outcome.capture(self.cache.lookup, key), None)
 
     def insert(self, key: str, entry: bytes) -> bool:
-        """Keep an entry.
-
-        Returns:
-            Whether that counts as a miss: the entry is new, or will never fit.
-        """
+        """Keep an entry; whether that counts as a miss: it is new, or will never fit."""
         return self._inserted(key, outcome.capture(self.cache.insert, key, entry))
 
     async def lookup_on_thread(self, make_key: Callable[[], str], nbytes: int) -> tuple[str, bytes | None] | None:
-        """Make a key and look it up, on a thread for which a place in the line is claimed.
-
-        Args:
-            nbytes: what the key is made of.
-
-        Returns:
-            The key and its entry; None if there was no thread in time, or it took too long, or the cache fails.
-        """
+        """Make a key of so many bytes and look it up, on a thread for which a place in the line is claimed; None if
+        there was no thread in time, or it took too long, or the cache fails."""
 
         def look_up() -> tuple[str, bytes | None]:
             key = make_key()
@@ -136,7 +126,18 @@ class CacheAccess:
 
     async def _on_thread(self, work: Callable[[], T], nbytes: int) -> outcome.Outcome[T] | None:
         """What `work`, on so many bytes, comes to on a thread; an error if it takes too long, None if none was free."""
-        call = _Call()
+        call = object()
+        waiting: list[trio.lowlevel.Task] = []
+
+        def came_back(result: outcome.Outcome[T]) -> None:
+            self._threads.release_on_behalf_of(call)
+            if waiting:
+                trio.lowlevel.reschedule(waiting.pop(), outcome.Value(result))
+
+        def abandon(_raise_cancel: object) -> trio.lowlevel.Abort:
+            waiting.clear()
+            return trio.lowlevel.Abort.SUCCEEDED
+
         try:
             with trio.move_on_after(self.cache.wait_s) as line:
                 await self._threads.acquire_on_behalf_of(call)
@@ -146,12 +147,10 @@ class CacheAccess:
             return None
 
         def deliver(result: outcome.Outcome[T]) -> None:
-            try:
-                self._token.run_sync_soon(self._came_back, call, result)
-            except trio.RunFinishedError:
-                return  # the server is gone, and the waiting request with it
+            with contextlib.suppress(trio.RunFinishedError):  # the server is gone, and the waiting request with it
+                self._token.run_sync_soon(came_back, result)
 
-        call.task = trio.lowlevel.current_task()
+        waiting.append(trio.lowlevel.current_task())
         try:
             trio.lowlevel.start_thread_soon(work, deliver, "response cache")
         except RuntimeError as error:  # there are too many threads on the machine
@@ -159,21 +158,5 @@ class CacheAccess:
             return outcome.Error(error)
         limit_s = self.cache.timeout_s + nbytes // BYTES_PER_S
         with trio.move_on_after(limit_s):
-            return await trio.lowlevel.wait_task_rescheduled(call.abandon)
+            return await trio.lowlevel.wait_task_rescheduled(abandon)
         return outcome.Error(TimeoutError(f"no answer within {limit_s:g} s"))
-
-    def _came_back(self, call: _Call, result: outcome.Outcome[object]) -> None:
-        self._threads.release_on_behalf_of(call)
-        if call.task is not None:
-            trio.lowlevel.reschedule(call.task, outcome.Value(result))
-
-
-@dataclass(slots=True, eq=False)
-class _Call:
-    """A call on a thread, and the task that waits for it."""
-
-    task: trio.lowlevel.Task | None = None
-
-    def abandon(self, _raise_cancel: object) -> trio.lowlevel.Abort:
-        self.task = None
-        return trio.lowlevel.Abort.SUCCEEDED

@@ -103,11 +103,6 @@ class CachedDoor(Door[DoorMessage | LookedUp]):
             self._stop = message
 
     def admit(self, job: Job) -> None:
-        """Take a job in.
-
-        Raises:
-            TriremeError: stopping.
-        """
         if self._stopping:
             raise stopping(job)
         job.enqueued_ns = self._clock.now_ns()
@@ -140,7 +135,6 @@ class CachedDoor(Door[DoorMessage | LookedUp]):
         self._notify_watchers()
 
     def fail_held(self, error: TriremeError) -> None:
-        """Answer everything that waits here with `error`."""
         for waiting in list(self._waiting.values()):
             self._drop(waiting, error)
 
@@ -202,12 +196,10 @@ class CachedDoor(Door[DoorMessage | LookedUp]):
         self._statistics.pending -= 1
 
     def _drop(self, waiting: _Waiting, error: TriremeError) -> None:
-        job = waiting.job
         self._leave(waiting)
         waiting.scope.cancel()
-        job.answered = True
-        self._statistics.record_failure(job.received_ns, self._clock.now_ns(), error.reason)
-        job.reply.deliver(error, True)
+        self._statistics.record_failure(waiting.job.received_ns, self._clock.now_ns(), error.reason)
+        self.refuse(waiting.job, error)
 
     def _pass_on(self, job: Job, found: _Found | None) -> None:
         """Answer the job, or hand it to the scheduler."""
@@ -260,18 +252,10 @@ class CachedDoor(Door[DoorMessage | LookedUp]):
     def now_ns(self) -> int:
         return self._clock.now_ns()
 
-    def __repr__(self) -> str:
-        return f"<CachedDoor of {self.name}: {len(self._waiting)} looked up, {self._inner!r}>"
-
 
 @dataclass(slots=True, eq=False)
 class _Found:
-    """What became of looking a job up.
-
-    Attributes:
-        entry: None for a miss.
-        began_ns, ended_ns: when it was looked up.
-    """
+    """What became of looking a job up, from `began_ns` to `ended_ns`; `entry` is None for a miss."""
 
     key: str
     entry: bytes | None
@@ -290,12 +274,7 @@ class _Found:
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """A job in front of the scheduler (rule 3).
-
-    Attributes:
-        scope: of its lookup.
-        known: the lookup is over; `found` is None if it came to nothing.
-    """
+    """A job in front of the scheduler (rule 3). `known`: its lookup is over, and has come to what was `found`."""
 
     job: Job
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)

@@ -33,22 +33,31 @@ class Door(Actor[M], Generic[M]):
     def __init__(self, name: str, kind: str, turn: Turn) -> None:
         super().__init__(f"{kind} of {name}", turn)
         self.name = name
+        self._inflight = 0
         self._burial: TriremeError = stopping_error()
         self._watchers = trio.lowlevel.ParkingLot()
         self._watched = False
 
     @property
-    @abstractmethod
     def inflight(self) -> int:
         """Jobs accepted and not finally answered."""
+        return self._inflight
 
     @property
     def full(self) -> bool:
         """Whether any job would be refused now, because the queue is full."""
         return False
 
+    @abstractmethod
+    def admit(self, job: Job) -> None:
+        """Take a job in.
+
+        Raises:
+            TriremeError: it is refused (queue full, stopping).
+        """
+
     def refuse(self, job: Job, error: TriremeError) -> None:
-        """Answer a job that is not accepted."""
+        """Answer a job that goes no further."""
         job.answered = True
         job.reply.deliver(error, True)
 

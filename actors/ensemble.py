@@ -12,6 +12,10 @@ Rules:
  3. What waits at a gate may need the very instance that is held back: a model that is a member twice, or resources that
     two models share. So when nothing has come from the members of a run for `STUCK_S`, those that are held back because
     of a gate are let go. The gate's limit holds; only answers may pile up.
+ 4. An ensemble was planned for the configurations that its members had when it was loaded, so those very versions of
+    them carry out its steps until its last request is answered, whatever is loaded or unloaded under their names
+    meanwhile. When its members change the repository loads the ensemble again; the old one then drains and lets the old
+    members go.
 """
 
 from __future__ import annotations
@@ -19,11 +23,13 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from ..engine.clock import Clock
+from ..engine.config.ensemble import ensemble_scheduling
+from ..engine.config.model import ModelConfig
 from ..engine.ensemble import (
     CancelSteps,
     EnsembleCore,
@@ -36,23 +42,126 @@ from ..engine.ensemble import (
     record_failure,
     record_success,
 )
-from ..engine.errors import TriremeError
+from ..engine.errors import TriremeError, UnavailableError
 from ..engine.instances.answer_window import AnswerWindow
 from ..engine.job import ExecutionBatch, Job, Outcome, Phase
 from ..engine.logs.request_lines import about
 from ..engine.metrics.statistics import ModelStatistics
+from ..engine.repository.catalog import ModelVersion
 from ..engine.request import InferenceRequest
 from ..engine.tracing.tracer import TracedReply
+from ..engine.validation import RequestValidator
 from .actor import Mailbox, Turn
 from .door import Door
-from .members import Member, refuse_recursion
-from .messages import Admit, Cancel, DoorMessage, Stop
+from .instance import ReadinessCheck
+from .messages import Admit, Cancel, DoorMessage, Hold, LetGo, Stop
 from .reply import WINDOW
 
 logger = logging.getLogger("trireme.ensemble")
 
 STUCK_S = 300.0
 """See rule 3; as long as Triton waits."""
+
+
+class Member(ModelVersion, Protocol):
+    """What ensembles use of a model (`model.Model`, which says more)."""
+
+    labels: Mapping[str, tuple[str, ...]]
+
+    @property
+    def serving(self) -> bool: ...
+    @property
+    def trouble(self) -> str: ...
+    @property
+    def has_sequences(self) -> bool: ...
+    @property
+    def scheduler(self) -> Door[Any]: ...
+    @property
+    def validator(self) -> RequestValidator: ...
+
+    def own_checks(self) -> list[ReadinessCheck]: ...
+    def fingerprint(self) -> str: ...
+    def tell(self, message: Hold | LetGo) -> None: ...
+
+
+FindModel = Callable[[str, int], Member]
+FindContinuing = Callable[[Sequence[str], InferenceRequest], Member | None]
+
+
+class Members:
+    """Holds the model of each step; raises `TriremeError` if one is not there.
+
+    Args:
+        config: the ensemble's.
+        find: the ready version of a model that answers.
+        continuing: of the models with these ids, the version that has the sequence which a request continues.
+
+    Attributes:
+        steps: the models, in the order of the steps; one that has several steps is there several times.
+    """
+
+    def __init__(self, config: ModelConfig, find: FindModel, continuing: FindContinuing) -> None:
+        self._find = find
+        self._continuing = continuing
+        names = [(step.model_name, step.model_version) for step in ensemble_scheduling(config).steps]
+        self.steps = [find(*name) for name in names]
+        self._by_name = dict(zip(names, self.steps, strict=True))
+        for model in self._by_name.values():
+            model.tell(Hold())
+
+    def find(self, request: InferenceRequest) -> Member:
+        """The model that answers the request of a step.
+
+        Raises:
+            TriremeError: it serves no more, and nor does another one of its name.
+        """
+        model = self._by_name[request.model_name, request.model_version]
+        if not model.serving:
+            model = self._find(request.model_name, request.model_version)
+        if model.stateful and not model.continues(request):
+            return self._continuing([model.id], request) or model
+        return model
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with one of them; empty if nothing is."""
+        for model in self.steps:
+            if not model.serving:
+                return f"its member '{model.name}' version {model.version} is not serving"
+            if model.trouble:
+                return f"its member '{model.name}' version {model.version}: {model.trouble}"
+        return "" if self.steps else "its members are not there"
+
+    def own_checks(self) -> list[ReadinessCheck]:
+        """Of every one, once."""
+        return [check for model in dict.fromkeys(self.steps) for check in model.own_checks()]
+
+    def let_go(self) -> None:
+        """The ensemble asks nothing more of them."""
+        for model in self._by_name.values():
+            model.tell(LetGo())
+        self._by_name = {}
+        self.steps = []
+
+
+def refuse_recursion(request: InferenceRequest, model: Member) -> None:
+    """Refuse a request that all instances of its model wait for, because they made it or what it was made for: it could
+    never be executed, whether a model makes it or an ensemble that a model asks. To be called for requests with
+    `callers`.
+
+    Args:
+        model: which is to execute the request.
+
+    Raises:
+        UnavailableError: none of its instances could.
+    """
+    waiting = {instance for caller, instance in request.callers if caller == (model.name, model.version)}
+    if waiting and len(waiting) >= model.actor_statistics().instances:
+        raise UnavailableError(
+            f"all {len(waiting)} instances of model '{model.name}' wait for the answer to this very request, so that "
+            "it could never be executed"
+        )
+
 
 FindMember = Callable[[InferenceRequest], Member]
 
@@ -86,7 +195,6 @@ class Ensemble(Door[DoorMessage | StepAnswered | RoomMade]):
         self, plan: EnsemblePlan, find: FindMember, clock: Clock, turn: Turn, statistics: ModelStatistics
     ) -> None:
         super().__init__(plan.name, "ensemble", turn)
-        self._inflight = 0
         self._core = EnsembleCore(plan)
         self._find = find
         self._clock = clock
@@ -96,10 +204,6 @@ class Ensemble(Door[DoorMessage | StepAnswered | RoomMade]):
         self._windowed: dict[StepCall, _Step] = {}  # those of them that rule 2 is for
         self._started_ns: dict[EnsembleRun, int] = {}
         self._moved_s: dict[EnsembleRun, float] = {}  # with a gate: when a member was heard last
-
-    @property
-    def inflight(self) -> int:
-        return self._inflight
 
     # What comes in.
 
@@ -117,11 +221,6 @@ class Ensemble(Door[DoorMessage | StepAnswered | RoomMade]):
             self.stop()
 
     def admit(self, job: Job) -> None:
-        """Take a job in.
-
-        Raises:
-            UnavailableError: stopping.
-        """
         job.enqueued_ns = job.enqueued_ns or self._clock.now_ns()
         self._runs[job] = self._core.start(job)
         self._inflight += 1
@@ -140,7 +239,6 @@ class Ensemble(Door[DoorMessage | StepAnswered | RoomMade]):
         self._core.stop()
 
     def fail_held(self, error: TriremeError) -> None:
-        """Answer everything with `error`. What members still answer is dropped."""
         for call in list(self._steps):
             self._cancel_step(call)
         for job in self._core.drop_all():
@@ -287,12 +385,8 @@ class Ensemble(Door[DoorMessage | StepAnswered | RoomMade]):
 
 
 class _Step:
-    """A request to a member, and the reply to it.
-
-    Attributes:
-        window: holds a decoupled member back.
-        door: of the member.
-    """
+    """A request to a member, at whose door it was handed in, and the reply to it. `window` holds a decoupled member
+    back."""
 
     __slots__ = ("_ensemble", "_taken", "call", "door", "job", "window")
 

@@ -25,11 +25,10 @@ from ..engine.errors import InternalError, backend_failure
 from ..engine.instances.executing import Placement
 from ..engine.job import ExecutionBatch, Phase
 from .actor import Turn
-from .offload import run_on_thread
+from .offload import Done, WorkThread, last_word, run_on, run_on_thread
 from .process_executor import ProcessExecutor
 from .socket_readiness import Readiness
 from .stream_executor import StreamExecutor
-from .work_thread import Done, WorkThread, last_word, run_on
 
 T = TypeVar("T")
 
@@ -38,12 +37,8 @@ class Executor(Protocol):
     """Runs one instance's work."""
 
     async def around(self, life: Callable[[], Awaitable[None]]) -> None:
-        """Run the life of the instance, during which the rest is called, and whatever must go on beside it.
-
-        Raises:
-            ExecutorDiedError, TriremeError: the instance is lost; its life is cancelled.
-            Exception: what its life raises.
-        """
+        """Run the life of the instance, during which the rest is called, and whatever must go on beside it. Raises what
+        the life raises; or `ExecutorDiedError` or `TriremeError` when the instance is lost, and its life cancelled."""
         ...
 
     async def call(self, work: Callable[[], T]) -> T:
@@ -64,31 +59,6 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """No more work will come. Does not wait."""
-        ...
-
-
-class Executors(Protocol):
-    """Makes executors, and runs loading work; injected into the server."""
-
-    def instance_executor(self, name: str, kind: type[ModelInstance], turn: Turn) -> Executor:
-        """For an instance of that kind (`LoadedModel.instance_class`).
-
-        Args:
-            turn: in which batches are over.
-        """
-        ...
-
-    async def offload(self, work: Callable[[], T]) -> T:
-        """Run loading work (reading files, building models) without holding up the event loop."""
-        ...
-
-    async def offload_cancellable(self, work: Callable[[Cancellation], T], unwanted: Callable[[T], None]) -> T:
-        """`offload`, for work that may hang. When this is cancelled, the work is told so, and not waited for; a
-        result that it has all the same goes to `unwanted`, on the work's thread."""
-        ...
-
-    async def briefly(self, work: Callable[[], T]) -> T:
-        """Run short work with files without holding up the event loop, however many loads are under way."""
         ...
 
 
@@ -113,11 +83,7 @@ def run_backend(instance: ModelInstance, batch: ExecutionBatch) -> None:
 
 
 class ThreadExecutor:
-    """One dedicated daemon thread; short batches of instances that allow it are executed in place.
-
-    Attributes:
-        placement: decides which batches those are.
-    """
+    """One dedicated daemon thread; short batches of instances that allow it are executed in place (`placement`)."""
 
     def __init__(self, name: str, turn: Turn) -> None:
         self.placement = Placement()
@@ -169,12 +135,9 @@ class ThreadExecutor:
     def close(self) -> None:
         self._thread.close()
 
-    def __repr__(self) -> str:
-        return f"<ThreadExecutor on {self._thread!r}>"
 
-
-class ThreadExecutors:
-    """Threads for everything but processes: the real server's executors.
+class Executors:
+    """Makes executors, and runs loading work: on threads, all but processes.
 
     Args:
         load_threads: loads that may run at once.
@@ -186,6 +149,7 @@ class ThreadExecutors:
         self._limiter = trio.CapacityLimiter(load_threads)
 
     def instance_executor(self, name: str, kind: type[ModelInstance], turn: Turn) -> Executor:
+        """For an instance of that kind (`LoadedModel.instance_class`). Its batches are over in `turn`."""
         if issubclass(kind, ProcessInstance):
             return ProcessExecutor(name, self._readiness, turn)
         if issubclass(kind, StreamInstance):
@@ -193,9 +157,12 @@ class ThreadExecutors:
         return ThreadExecutor(name, turn)
 
     async def offload(self, work: Callable[[], T]) -> T:
+        """Run loading work (reading files, building models) without holding up the event loop."""
         return await run_on_thread(_survive, work, limiter=self._limiter)
 
     async def offload_cancellable(self, work: Callable[[Cancellation], T], unwanted: Callable[[T], None]) -> T:
+        """`offload`, for work that may hang. When this is cancelled, the work is told so, and not waited for; a result
+        that it has all the same goes to `unwanted`, on the work's thread."""
         cancellation = Cancellation()
         made: list[T] = []
 
@@ -212,4 +179,5 @@ class ThreadExecutors:
         return made.pop()
 
     async def briefly(self, work: Callable[[], T]) -> T:
+        """Run short work with files without holding up the event loop, however many loads are under way."""
         return await run_on_thread(_survive, work)

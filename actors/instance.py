@@ -16,6 +16,13 @@ States:
     STARTING ─ TurnedAway ▶ DEAD
     IDLE, BUSY ─ close ▶ (goes on) ─ Dismissed ▶ STOPPED
     any ─ something other than the backend's own handling of a batch goes wrong, or rule 3 ▶ DEAD
+
+Rules of the models' own readiness checks (docs/reference/python-backend.md#readiness):
+ 6. An instance is asked once at a time. Who asks meanwhile waits for the same answer.
+ 7. No caller waits longer than `LIMIT_S`; after that the instance counts as not ready. The question stays open, and who
+    asks later waits for its answer.
+ 8. An instance that dies has answered: it is not ready.
+ 9. Why an instance is not ready is logged, when that changes.
 """
 
 from __future__ import annotations
@@ -23,19 +30,21 @@ from __future__ import annotations
 import enum
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 import trio
 
-from ..engine.backends.interface import InstanceSpec, LoadedModel, ModelInstance, ProcessInstance, StreamInstance
-from ..engine.config.instance_groups import UNLIMITED, RateLimit
+from ..engine.backends.interface import InstanceSpec, ModelInstance, ProcessInstance, StreamInstance
 from ..engine.errors import FailureReason, InternalError, TriremeError
 from ..engine.instances.executing import ExecutionLimit, Verdict
+from ..engine.instances.orders import InstanceOrder
 from ..engine.job import ExecutionBatch, Job, Phase
+from ..engine.repository.loading import LoadedInstances
 from ..engine.scheduling.core import InstanceId
-from .actor import Actor, Turn
-from .executors import Executor
+from .actor import Actor
+from .loading import ServerContext
 from .messages import (
     Attach,
     Bound,
@@ -47,15 +56,17 @@ from .messages import (
     Leaving,
     TurnedAway,
 )
-from .readiness import ReadinessCheck
+from .offload import first_error
 from .scheduler import Scheduler
-from .warmup import WarmUp
-from .work_thread import first_error
+from .warmup import warm_up
 
 logger = logging.getLogger("trireme.model")
 
 _OTHER_MESSAGES = 4
 """In the mailbox beside a batch for each credit: `Attached`, `Dismissed`, and `Bound`, twice."""
+
+LIMIT_S = 5.0
+"""Rule 7."""
 
 _KILLED_TWICE = (
     " The request was executed again, alone, after an instance had died with the batch that it was in. This instance "
@@ -75,15 +86,83 @@ class InstanceHungError(Exception):
     """A batch took longer than the execution limit."""
 
 
+class ReadinessCheck:
+    """One instance's own check.
+
+    Args:
+        name: of the instance, for people.
+        instance: one that `checks_itself`.
+        limit_s: rule 7.
+    """
+
+    def __init__(self, name: str, instance: ProcessInstance, limit_s: float = LIMIT_S) -> None:
+        self._name = name
+        self._instance = instance
+        self._limit_s = limit_s
+        self._question: _Question | None = None
+        self._last = ""
+        instance.on_ready = self._answered
+
+    async def ask(self) -> TriremeError | None:
+        """Why the instance is not ready; None if it is."""
+        question = self._question
+        if question is None:
+            question = self._question = _Question()
+            self._instance.ask_ready()
+        with trio.move_on_after(self._limit_s) as limit:
+            await question.answered.wait()
+        error = question.error
+        if limit.cancelled_caught:
+            error = InternalError("Timed out waiting for user-defined is_ready() response")
+        self._log(error)
+        return error
+
+    def _answered(self, error: TriremeError | None) -> None:
+        question, self._question = self._question, None
+        if question is not None:
+            question.error = error
+            question.answered.set()
+
+    def _log(self, error: TriremeError | None) -> None:
+        """Rule 9."""
+        text = "" if error is None else error.message
+        if text == self._last:
+            return
+        self._last = text
+        if text:
+            logger.warning("instance '%s' is not ready: %s", self._name, text)
+        else:
+            logger.info("instance '%s' is ready again", self._name)
+
+
+@dataclass(slots=True, eq=False)
+class _Question:
+    """An open question, and its answer."""
+
+    answered: trio.Event = field(default_factory=trio.Event)
+    error: TriremeError | None = None
+
+
+async def all_pass(checks: Iterable[ReadinessCheck]) -> bool:
+    """Ask all of them side by side."""
+    passed: list[bool] = []
+
+    async def ask(check: ReadinessCheck) -> None:
+        passed.append(await check.ask() is None)
+
+    async with trio.open_nursery() as nursery:
+        for check in checks:
+            nursery.start_soon(ask, check)
+    return all(passed)
+
+
 class Instance(Actor[InstanceMessage]):
     """One instance.
 
     Args:
         identity: unique among the scheduler's instances, over restarts too.
         seat: its place, which is that of the instances before it, too.
-        limit_s: most seconds that a batch may take; 0 for no limit.
-        limit: what it needs in order to execute, where that is limited.
-        warm_up: what it does before it takes batches; None for nothing.
+        loaded: the model of which it is a copy.
 
     Attributes:
         close_answered: told to close, it is bound, or is closing.
@@ -96,34 +175,33 @@ class Instance(Actor[InstanceMessage]):
         self,
         identity: InstanceId,
         seat: int,
-        spec: InstanceSpec,
-        model: LoadedModel,
-        executor: Executor,
+        order: InstanceOrder,
+        loaded: LoadedInstances,
+        version: int,
         scheduler: Scheduler,
-        turn: Turn,
-        limit_s: float = 0.0,
-        limit: RateLimit = UNLIMITED,
-        warm_up: WarmUp | None = None,
+        context: ServerContext,
     ) -> None:
-        super().__init__(f"instance {spec.name}", turn, 1 + _OTHER_MESSAGES)
+        name = order.spec.name
+        super().__init__(f"instance {name}", context.turn, 1 + _OTHER_MESSAGES)
         self.identity = identity
         self.seat = seat
-        self.spec = spec
+        self.spec = order.spec
         self.state = InstanceState.STARTING
-        self.executed = 0
         self.stopped = trio.Event()
         self.close_answered = trio.Event()
         self.bound = False
         self.own_check: ReadinessCheck | None = None
         self.stuck = False
-        self._model = model
+        self._loaded = loaded
+        self._version = version
+        self._clock = context.clock
         self._copy: ModelInstance | None = None  # while it serves
-        self._executor = executor
+        kind = loaded.model.instance_class(order.spec)
+        self._executor = context.executors.instance_executor(name, kind, context.turn)
         self._scheduler = scheduler
         self._isolated = False  # it executes a request that may have ended its predecessor
-        self._execution = ExecutionLimit(limit_s)
-        self._limit = limit
-        self._warm_up = warm_up
+        self._execution = ExecutionLimit(loaded.limit_s)
+        self._limit = order.limit
         self._held: dict[ExecutionBatch, None] = {}
         self._lost: list[ExecutionBatch] = []
         self._beginning: ExecutionBatch | None = None
@@ -131,8 +209,11 @@ class Instance(Actor[InstanceMessage]):
         self._on_attached: Callable[[], None] | None = None
         self._obituary: TriremeError | None = None
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    async def run(self, on_attached: Callable[[], None] = lambda: None) -> None:
         """Live until told to stop.
+
+        Args:
+            on_attached: called when it may get batches.
 
         Raises:
             TriremeError: the copy could not be made, or warmed up.
@@ -140,14 +221,14 @@ class Instance(Actor[InstanceMessage]):
             Exception: whatever else this instance dies of.
         """
         try:
-            await self._executor.around(partial(self._live, task_status))
+            await self._executor.around(partial(self._live, on_attached))
             return
         except BaseExceptionGroup as group:
             error = first_error(group)
         error.__context__ = None  # it may be kept with a log record, and is not to hold on to the data of a batch
         raise error.with_traceback(None)
 
-    async def _live(self, task_status: trio.TaskStatus[None]) -> None:
+    async def _live(self, on_attached: Callable[[], None]) -> None:
         place, name, device = self.spec.kind.removeprefix("KIND_"), self.spec.name, self.spec.device_id
         logger.info("TRITONBACKEND_ModelInstanceInitialize: %s (%s device %d)", name, place, device)
         logger.debug("Creating instance %s on %s", name, place)
@@ -156,9 +237,13 @@ class Instance(Actor[InstanceMessage]):
         logger.debug(text, name, device)
         if isinstance(copy, ProcessInstance) and copy.checks_itself:
             self.own_check = ReadinessCheck(self.spec.name, copy)
-        if self._warm_up is not None:
-            await self._make_warm(copy, self._warm_up)
-        await self._serve(copy, task_status)
+        try:
+            execute = partial(self._execute, copy)
+            await warm_up(self._loaded, self._version, self.spec, self._clock, execute)
+        except TriremeError:
+            await self._executor.end_instance(copy)
+            raise
+        await self._serve(copy, on_attached)
         logger.debug("Stopping backend thread for %s...", name)
         await self._executor.end_instance(copy)
         logger.info("TRITONBACKEND_ModelInstanceFinalize: delete instance state")
@@ -167,18 +252,18 @@ class Instance(Actor[InstanceMessage]):
         self.stopped.set()
 
     def _make(self) -> ModelInstance:
-        copy = self._model.create_instance(self.spec)
+        copy = self._loaded.model.create_instance(self.spec)
         if self.state is InstanceState.DEAD:  # it took so long that it was given up
             copy.close()
         return copy
 
-    async def _serve(self, copy: ModelInstance, task_status: trio.TaskStatus[None]) -> None:
+    async def _serve(self, copy: ModelInstance, on_attached: Callable[[], None]) -> None:
         """Execute batches until dismissed."""
         spec, most = self.spec, copy.credits
         self.mailbox.bound = most + _OTHER_MESSAGES
         logger.debug("Starting backend thread for %s at nice 0 on device %d...", spec.name, spec.device_id)
         self._copy = copy
-        self._on_attached = task_status.started
+        self._on_attached = on_attached
         overlaps = isinstance(copy, StreamInstance)
         about = spec.name, self.mailbox, most, overlaps, self._limit, spec.device_id, spec.gpu
         self._scheduler.mailbox.send_nowait(Attach(self.identity, self.seat, *about))
@@ -231,7 +316,6 @@ class Instance(Actor[InstanceMessage]):
         self._execution.ended((batch.marks[Phase.COMPUTE_END] - batch.marks[Phase.COMPUTE_START]) / 1e9)
         if self.stuck:
             self._recover()
-        self.executed += 1
         self._scheduler.mailbox.send_nowait(Executed(self.identity, batch, batch is self._beginning))
 
     def act(self) -> None:
@@ -270,13 +354,6 @@ class Instance(Actor[InstanceMessage]):
         )
 
     # Before it serves.
-
-    async def _make_warm(self, copy: ModelInstance, warm_up: WarmUp) -> None:
-        try:
-            await warm_up.run(self.spec, partial(self._execute, copy))
-        except TriremeError:
-            await self._executor.end_instance(copy)
-            raise
 
     async def _execute(self, copy: ModelInstance, batch: ExecutionBatch) -> None:
         """Execute a batch while nothing else is executed, and wait for its end."""
@@ -349,9 +426,6 @@ class Instance(Actor[InstanceMessage]):
         for batch in batches:
             batch.finish(error, keep_open=bool(isolated))
         self._scheduler.mailbox.send_nowait(Gone(self.identity, self.seat, batches, isolated))
-
-    def __repr__(self) -> str:
-        return f"<Instance {self.spec.name} {self.state.value}, {self.executed} batches>"
 
 
 def _shows_life(batch: ExecutionBatch) -> bool:

@@ -10,23 +10,23 @@ names, new ones are made first, and those that are not wanted any more leave whe
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 import trio
 
-from ..engine.backends.interface import LoadedModel, ProcessLostError
+from ..engine.backends.interface import ProcessLostError
 from ..engine.errors import InternalError, TriremeError, UnavailableError
 from ..engine.instances.orders import InstanceOrder, match
 from ..engine.instances.restart import RestartPolicy
+from ..engine.repository.loading import LoadedInstances
 from .door import stopping_error
-from .instance import Instance, InstanceHungError, InstanceState, obituary
+from .instance import Instance, InstanceHungError, InstanceState, ReadinessCheck, obituary
 from .loading import ServerContext
 from .messages import FailHeld, SeatLost
-from .readiness import ReadinessCheck
 from .scheduler import Scheduler
-from .warmup import WarmUp
 
 logger = logging.getLogger("trireme.model")
 
@@ -46,42 +46,29 @@ class InstanceCounts:
 
 
 class Instances:
-    """Keeps a model's instances alive.
-
-    Args:
-        title: of the model version, for people.
-        model: makes the copies.
-        nursery: the instances' owner.
-        warm_up: what each does before it takes batches; None for nothing.
-        limit_s: most seconds that a batch may take; 0 for no limit.
-        isolates: requests may be executed again when a process is lost.
-    """
+    """Keeps the instances of a loaded model alive, in its nursery. `title` is that of the model version, for people."""
 
     def __init__(
         self,
         title: str,
-        model: LoadedModel,
+        loaded: LoadedInstances,
+        version: int,
         scheduler: Scheduler,
         context: ServerContext,
         nursery: trio.Nursery,
-        warm_up: WarmUp | None = None,
-        limit_s: float = 0.0,
-        *,
-        isolates: bool = False,
     ) -> None:
         self._restarts = 0
         self._abandoned = 0
         self._title = title
-        self._model = model
+        self._loaded = loaded
+        self._version = version
         self._scheduler = scheduler
         self._context = context
         self._nursery = nursery
-        self._warm_up = warm_up
-        self._limit_s = limit_s
-        self._isolates = isolates and context.limiter is None
+        self._isolates = loaded.isolates and context.limiter is None
         self._seats: list[_Seat] = []
-        self._identities = 0
-        self._numbers = 0
+        self._identities = itertools.count(1)
+        self._numbers = itertools.count(1)
         self._closing = False
 
     def counts(self) -> InstanceCounts:
@@ -113,7 +100,7 @@ class Instances:
         Returns:
             Why one of them could not be made; None if all of them are there.
         """
-        return await self._start([self._seat(order) for order in orders])
+        return _first_error(await self._start(orders))
 
     async def resize(self, orders: Sequence[InstanceOrder]) -> TriremeError | None:
         """Have these instances from now on, and no others. What is there is used again where it is of the same kind.
@@ -126,8 +113,8 @@ class Instances:
             return stopping_error()
         staying = [seat for seat in self._seats if not seat.leaving]
         kept, missing = match([seat.order for seat in staying], orders)
-        added = [self._seat(order) for order in missing]
-        error = await self._start(added)
+        added = await self._start(missing)
+        error = _first_error(added)
         if self._closing:
             return error or stopping_error()
         unwanted = added if error is not None else [seat for at, seat in enumerate(staying) if at not in kept]
@@ -158,16 +145,15 @@ class Instances:
             if seat.instance is not None:
                 await seat.instance.stopped.wait()
 
-    def _seat(self, order: InstanceOrder) -> _Seat:
-        self._numbers += 1
-        return _Seat(self._numbers, order)
-
-    async def _start(self, seats: Sequence[_Seat]) -> TriremeError | None:
+    async def _start(self, orders: Iterable[InstanceOrder]) -> list[_Seat]:
+        """New seats, when each has an instance or will have none."""
+        seats = [_Seat(next(self._numbers), order) for order in orders]
         self._seats += seats
-        async with trio.open_nursery() as starting:
-            for seat in seats:
-                starting.start_soon(self._nursery.start, self._keep, seat)
-        return next((seat.error for seat in seats if seat.error is not None), None)
+        for seat in seats:
+            self._nursery.start_soon(self._keep, seat)
+        for seat in seats:
+            await seat.settled.wait()
+        return seats
 
     async def _see_off(self, seat: _Seat) -> None:
         """An instance that is not wanted any more gets no new work, ends what it has begun, and goes."""
@@ -179,25 +165,25 @@ class Instances:
             self._seats.remove(seat)
             seat.gone.set()
 
-    async def _keep(self, seat: _Seat, *, task_status: trio.TaskStatus[None]) -> None:
+    async def _keep(self, seat: _Seat) -> None:
         """Run an instance; bury it when it dies; start the next one."""
-        options = self._context.options
-        now_s = self._context.clock.now_s
+        options, clock = self._context.options, self._context.clock
         policy = RestartPolicy(options.restart_limit, options.restart_window_s)
 
         def on_started() -> None:
             seat.was_up = True
-            policy.started(now_s())
+            seat.settled.set()
+            policy.started(clock.now_s())
 
-        started = Once(task_status, on_started)
         last_words = stopping_error()
         while True:
-            instance = seat.instance = self._make(seat)
+            about = next(self._identities), seat.number, seat.order, self._loaded, self._version
+            instance = seat.instance = Instance(*about, self._scheduler, self._context)
             seat.life = trio.CancelScope()
             death: Exception | None = None
             try:
                 with seat.life:
-                    await instance.run(task_status=started)
+                    await instance.run(on_started)
                     return
                 seat.error = last_words = stopping_error()
                 break
@@ -208,26 +194,26 @@ class Instances:
                     instance.bury(stopping_error())
             # Not amid the handling: what is raised because of this, and kept, would refer to it.
             assert death is not None, "whatever else it is goes on to its supervisor"
-            stays = started.done and not (seat.leaving or self._closing)
+            stays = seat.was_up and not (seat.leaving or self._closing)
             isolates = stays and self._isolates and isinstance(death, ProcessLostError)
             last_words = obituary(seat.order.spec, death)
             instance.bury(last_words, isolates=isolates)
-            delay_s = self._next_step(seat, death, policy, started.done)
+            delay_s = self._next_step(seat, death, policy)
             if delay_s is None:
                 break
             await trio.sleep(delay_s)
             if seat.leaving or self._closing:
                 break
             self._restarts += 1
-        started.started()
+        seat.settled.set()
         self._scheduler.mailbox.send_nowait(SeatLost(seat.number, last_words))
 
-    def _next_step(self, seat: _Seat, error: Exception, policy: RestartPolicy, was_up: bool) -> float | None:
+    def _next_step(self, seat: _Seat, error: Exception, policy: RestartPolicy) -> float | None:
         """What to do about a death: seconds until the restart, or None when there is none."""
         seat.death = str(error) or type(error).__name__
         if isinstance(error, InstanceHungError):
             self._abandoned += 1
-        if not was_up:
+        if not seat.was_up:
             known = isinstance(error, TriremeError)
             seat.error = error if known else InternalError(f"{type(error).__name__}: {error}")
             return None
@@ -244,52 +230,29 @@ class Instances:
             self._scheduler.mailbox.send_nowait(FailHeld(UnavailableError(f"{text}; last: {seat.death}")))
         return delay_s
 
-    def _make(self, seat: _Seat) -> Instance:
-        self._identities += 1
-        order = seat.order
-        kind = self._model.instance_class(order.spec)
-        turn = self._context.turn
-        executor = self._context.executors.instance_executor(order.spec.name, kind, turn)
-        return Instance(
-            self._identities,
-            seat.number,
-            order.spec,
-            self._model,
-            executor,
-            self._scheduler,
-            turn,
-            self._limit_s,
-            order.limit,
-            self._warm_up,
-        )
 
-    def __repr__(self) -> str:
-        return f"<Instances of {self._title}: {self.counts()}>"
-
-
+@dataclass(slots=True, eq=False)
 class _Seat:
     """One instance that is wanted, over its restarts.
 
     Attributes:
-        number: unique in its model.
         error: why it could not be made at all.
         death: what its instance died of last; empty if none has.
-        life: ends with its instance.
+        settled: it has had its first instance, or gets none.
         was_up: it has had an instance that could execute batches.
-        leaving: it is not wanted any more.
-        gone: and it has left.
+        leaving, gone: it is not wanted any more, and has left.
     """
 
-    def __init__(self, number: int, order: InstanceOrder) -> None:
-        self.number = number
-        self.order = order
-        self.instance: Instance | None = None
-        self.error: TriremeError | None = None
-        self.death = ""
-        self.life = trio.CancelScope()
-        self.was_up = False
-        self.leaving = False
-        self.gone = trio.Event()
+    number: int
+    order: InstanceOrder
+    instance: Instance | None = None
+    error: TriremeError | None = None
+    death: str = ""
+    life: trio.CancelScope = field(default_factory=trio.CancelScope)
+    settled: trio.Event = field(default_factory=trio.Event)
+    was_up: bool = False
+    leaving: bool = False
+    gone: trio.Event = field(default_factory=trio.Event)
 
     def give_up(self) -> None:
         """End an instance that still starts."""
@@ -301,20 +264,5 @@ class _Seat:
         return self.instance is not None and self.instance.state in _ALIVE
 
 
-class Once(trio.TaskStatus[None]):
-    """Passes the first `started` on; a restarted instance starts, too, but is not waited for any more.
-
-    Args:
-        on_started: called each time.
-    """
-
-    def __init__(self, task_status: trio.TaskStatus[None], on_started: Callable[[], None] = lambda: None) -> None:
-        self._task_status = task_status
-        self._on_started = on_started
-        self.done = False
-
-    def started(self, value: None = None) -> None:
-        self._on_started()
-        if not self.done:
-            self.done = True
-            self._task_status.started(value)
+def _first_error(seats: Iterable[_Seat]) -> TriremeError | None:
+    return next((seat.error for seat in seats if seat.error is not None), None)

@@ -47,16 +47,14 @@ from ..engine.validation import RequestValidator
 from .actor import Actor
 from .cached import CachedDoor
 from .door import Door, stopping_error
-from .ensemble import Ensemble
-from .instances import InstanceCounts, Instances, Once
+from .ensemble import Ensemble, FindContinuing, FindModel, Members
+from .instance import ReadinessCheck
+from .instances import InstanceCounts, Instances
 from .loading import ServerContext, load
-from .members import FindContinuing, FindModel, Members
 from .messages import Drain, EndResize, Hold, ModelMessage, Serve, Stop
-from .readiness import ReadinessCheck
 from .reply import WINDOW
 from .scheduler import Scheduler
 from .slot import SlotActors
-from .warmup import WarmUp
 
 logger = logging.getLogger("trireme.model")
 
@@ -67,8 +65,7 @@ class Model(Actor[ModelMessage]):
     Args:
         source: where its files are.
         config: as read in the poll phase; replaced by the complete one when loaded.
-        find: the ready version of a model that answers, for ensembles.
-        continuing: the version of a model that has the sequence which a request continues, for ensembles.
+        find, continuing: for ensembles; see `Members`.
         on_state: called at each change of state.
 
     Attributes:
@@ -76,12 +73,17 @@ class Model(Actor[ModelMessage]):
         stateful: requests belong to sequences.
         share: what it has in flight of the server's budget.
         input_gpu: see `LoadedModel.input_gpu`.
+        settled: loading has succeeded or failed; see `loaded`.
+        scheduler, validator: of a model that was loaded once; others have none.
     """
 
     answer_window: ClassVar[int] = WINDOW
     scheduler_class: ClassVar[type[Scheduler]] = Scheduler
     ensemble_class: ClassVar[type[Ensemble]] = Ensemble
     cached_door_class: ClassVar[type[CachedDoor]] = CachedDoor
+
+    scheduler: Door[Any]
+    validator: RequestValidator
 
     def __init__(
         self,
@@ -113,6 +115,8 @@ class Model(Actor[ModelMessage]):
         self._counts = InstanceCounts()
         self._cause: TriremeError | None = None  # of its end
         self._end = trio.Event()
+        self.settled = trio.Event()
+        self._opened = False  # it has a scheduler
         self._loaded = False
         self._loading = trio.CancelScope()
         self._stopping = False
@@ -121,10 +125,8 @@ class Model(Actor[ModelMessage]):
         self._holds = 0
         self._drained = False
         self._members: Members | None = None
-        self._scheduler: Door[Any] | None = None
-        self._batcher: Scheduler | None = None  # behind that door
+        self._batcher: Scheduler | None = None  # behind its door
         self._cache_identity = ""
-        self._validator: RequestValidator | None = None
         self._backend_model: LoadedModel | None = None
         self.input_gpu: int | None = None
 
@@ -198,16 +200,6 @@ class Model(Actor[ModelMessage]):
         return self.config.has_sequence_batching or any(member.has_sequences for member in members)
 
     @property
-    def scheduler(self) -> Door[Any]:
-        assert self._scheduler is not None, "only a loaded model has a scheduler"
-        return self._scheduler
-
-    @property
-    def validator(self) -> RequestValidator:
-        assert self._validator is not None, "only a loaded model can check requests"
-        return self._validator
-
-    @property
     def memory_usage(self) -> tuple[MemoryUsage, ...]:
         """What the backend says about it; an ensemble has no memory of its own."""
         return () if self._backend_model is None else self._backend_model.memory_usage
@@ -230,7 +222,7 @@ class Model(Actor[ModelMessage]):
             counts.expected,
             counts.restarts,
             counts.abandoned,
-            0 if self._scheduler is None else self._scheduler.inflight,
+            self.scheduler.inflight if self._opened else 0,
             self.source.namespace,
         )
 
@@ -274,8 +266,8 @@ class Model(Actor[ModelMessage]):
 
     def _wind_down(self) -> None:
         if self._stopping and not self.held:
-            if self._scheduler is not None:
-                self._scheduler.mailbox.send_nowait(Stop(self._finishes_sequences, self._ends_sequences))
+            if self._opened:
+                self.scheduler.mailbox.send_nowait(Stop(self._finishes_sequences, self._ends_sequences))
             self._end.set()
 
     # Its life.
@@ -304,12 +296,11 @@ class Model(Actor[ModelMessage]):
         self.config = config
         return ""
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Load, serve, drain, unload. `task_status` is started when loading has succeeded or failed; see `loaded`."""
-        status = Once(task_status)
+    async def run(self) -> None:
+        """Load, serve, drain, unload."""
         retries = self._context.options.model_load_retry_count
         try:
-            await self._live(status)
+            await self._load_and_serve()
             for attempt in range(1, retries + 1):
                 if self._loaded or self._stopping or self.failure is not None or self._cause is None:
                     break
@@ -318,39 +309,36 @@ class Model(Actor[ModelMessage]):
                 logger.warning(text, self.id, self.version, reason, attempt, retries, extra=about(self.id))
                 self._cause = None
                 self._end = trio.Event()
-                await self._live(status)
+                await self._load_and_serve()
         finally:
             self._backend_model = None
         self._enter(ModelState.UNAVAILABLE, UNLOADED if self._cause is None else self._cause.status_text)
-        status.started()
+        self.settled.set()
 
-    async def _live(self, status: Once) -> None:
+    async def _load_and_serve(self) -> None:
         """From loading to the end, unless loading fails."""
+        self._enter(ModelState.LOADING)
+        began_s = self._context.clock.now_s()
         try:
-            await self._load_and_serve(status)
+            loaded = await self._load()
+            if loaded is not None:
+                await self._serve(loaded, began_s)
+        except TriremeError as error:
+            self._cause = unframed(error)  # and not what was loaded until then
         finally:
             self._counts = replace(self._counts_now(), alive=0)
             self._instances = None
             if self._members is not None:
                 self._members.let_go()
 
-    async def _load_and_serve(self, status: Once) -> None:
-        self._enter(ModelState.LOADING)
-        began_s = self._context.clock.now_s()
-        try:
-            loaded = await self._load()
-        except TriremeError as error:
-            self._cause = unframed(error)  # and not what was loaded until then
-            return
-        if loaded is None:
-            return
+    async def _serve(self, loaded: LoadedInstances | LoadedEnsemble, began_s: float) -> None:
         try:
             async with trio.open_nursery() as nursery:
                 await self._start_children(nursery, loaded)
                 if self._cause is None:
                     self.statistics.load_duration_s = self._context.clock.now_s() - began_s
                     self._loaded = True
-                    status.started()
+                    self.settled.set()
                     await self._end.wait()
                 await self._stop_children(nursery)
         finally:
@@ -385,7 +373,7 @@ class Model(Actor[ModelMessage]):
         self._backend_model = loaded.model if isinstance(loaded, LoadedInstances) else None
         self.input_gpu = None if self._backend_model is None else self._backend_model.input_gpu
         self.stateful = self.config.has_sequence_batching
-        self._validator = RequestValidator(self.config, context.options.tensor_limits)
+        self.validator = RequestValidator(self.config, context.options.tensor_limits)
         if context.options.summary_latencies:
             self.statistics.recent = RecentLatencies()
         histogram = first_response_histogram(self.config)  # warns of what it does not know, wanted or not
@@ -403,21 +391,22 @@ class Model(Actor[ModelMessage]):
         members = [] if self._members is None else [member.fingerprint() for member in self._members.steps]
         return fingerprint(self.config, self.source.files(self.version), members)
 
-    def _with_cache(self, scheduler: Scheduler | Ensemble) -> Door[Any]:
-        """Behind a door of the response cache, if the model uses it."""
-        cache = self._context.cache
-        if cache is None or not self.config.response_cache:
-            return scheduler
-        clock, turn = self._context.clock, self._context.turn
-        return self.cached_door_class(scheduler, cache, self._cache_identity, self.config, clock, turn, self.statistics)
+    def _open(self, scheduler: Scheduler | Ensemble, nursery: trio.Nursery) -> None:
+        """Start what takes requests in, behind a door of the response cache if the model uses it."""
+        self.scheduler = scheduler
+        context, identity = self._context, self._cache_identity
+        if context.cache is not None and self.config.response_cache:
+            about = self.config, context.clock, context.turn, self.statistics
+            self.scheduler = self.cached_door_class(scheduler, context.cache, identity, *about)
+        self._opened = True
+        nursery.start_soon(self._keep_scheduler, self.scheduler)
 
     async def _start_children(self, nursery: trio.Nursery, loaded: LoadedInstances | LoadedEnsemble) -> None:
         clock, turn = self._context.clock, self._context.turn
         if isinstance(loaded, LoadedEnsemble):
             assert self._members is not None, "an ensemble was loaded with its members"
             ensemble = self.ensemble_class(loaded.plan, self._members.find, clock, turn, self.statistics)
-            self._scheduler = self._with_cache(ensemble)
-            nursery.start_soon(self._keep_scheduler, self._scheduler)
+            self._open(ensemble, nursery)
             return
         scheduler = self.scheduler_class(
             self.name,
@@ -432,20 +421,9 @@ class Model(Actor[ModelMessage]):
         if self.stateful:
             SlotActors(self.name, nursery, clock, turn, scheduler.mailbox.send_nowait).serve(loaded.core)
         self._batcher = scheduler
-        self._scheduler = self._with_cache(scheduler)
-        nursery.start_soon(self._keep_scheduler, self._scheduler)
+        self._open(scheduler, nursery)
         title = f"model '{self.name}' version {self.version}"
-        warm_up = WarmUp(loaded.warmup, self.config, self.version, clock, iterative=loaded.iterative)
-        self._instances = Instances(
-            title,
-            loaded.model,
-            scheduler,
-            self._context,
-            nursery,
-            warm_up,
-            loaded.limit_s,
-            isolates=loaded.isolates,
-        )
+        self._instances = Instances(title, loaded, self.version, scheduler, self._context, nursery)
         error = await self._instances.start(self._orders(self.config))
         if error is not None and not self._stopping:
             self._give_up(error)

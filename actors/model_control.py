@@ -16,6 +16,7 @@ Models are told apart by their ids, which are their names unless there are names
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -35,15 +36,57 @@ from ..engine.repository.uploads import OverrideModel, read_load_parameters, ref
 from ..engine.tensor import Buffer
 from .loading import ServerContext
 from .model import Model
-from .name_locks import NameLocks
 from .poller import Poller
-from .repository import Begin, LoadProgress, Repository, Scanned, Unload
-from .slow_loads import NEWER, UNLOADED_MEANWHILE, Replacement, no_more_changes
+from .repository import (
+    NEWER,
+    UNLOADED_MEANWHILE,
+    Begin,
+    LoadProgress,
+    Replacement,
+    Repository,
+    Scanned,
+    Unload,
+    no_more_changes,
+)
 
 logger = logging.getLogger("trireme.repository")
 
 ALL_MODELS = "*"
 """``--load-model`` with this name loads all."""
+
+
+class NameLocks:
+    """Sets of names, held all at once or not at all, in the order in which they were asked for: operations on one name
+    go one after the other, those on different names side by side.
+
+    An operation waits for those before it that share a name with it, so there is no circle to wait in, and none is
+    overtaken for ever.
+    """
+
+    def __init__(self) -> None:
+        self._line: dict[object, frozenset[str]] = {}  # by operation
+        self._changed = trio.lowlevel.ParkingLot()
+
+    @asynccontextmanager
+    async def hold(self, names: frozenset[str]) -> AsyncIterator[None]:
+        """Wait until no earlier operation holds or wants one of `names`."""
+        operation = object()
+        self._line[operation] = names
+        try:
+            while self._must_wait(operation):
+                await self._changed.park()
+            yield
+        finally:
+            del self._line[operation]
+            self._changed.unpark_all()
+
+    def wanted(self, names: frozenset[str]) -> bool:
+        """Whether an operation holds or wants one of them."""
+        return any(not others.isdisjoint(names) for others in self._line.values())
+
+    def _must_wait(self, operation: object) -> bool:
+        earlier = itertools.takewhile(lambda item: item[0] is not operation, self._line.items())
+        return any(not names.isdisjoint(self._line[operation]) for _, names in earlier)
 
 
 class ModelControl:
@@ -63,13 +106,13 @@ class ModelControl:
         model_class: type[Model] = Model,
     ) -> None:
         self.repository = Repository(context, on_progress, self._unused, model_class)
-        self._poller = Poller(source, context)
         self._context = context
         self._nursery = nursery
         self._known: dict[str, Known] = {}
         self._explicit: set[str] = set()
         self._errors: dict[str, str] = {}  # why the last load of a model failed
         self._temporary: dict[ModelSource, ModelSource] = {}  # with what each was made of
+        self._poller = Poller(source, context, self._known, self._temporary)
         self._locks = NameLocks()
         self._slow_loads = self.repository.slow_loads
 
@@ -89,7 +132,7 @@ class ModelControl:
         duplicates = self._report_duplicates()
         sources = self._poller.sources()
         self._explicit.update(sources)
-        polled = await self._poll(sources)
+        polled = await self._poller.poll(sources)
         await self._apply(polled)
         return len(polled) == len(sources) and not duplicates and not self._errors
 
@@ -98,7 +141,7 @@ class ModelControl:
         polled: dict[str, Known] = {}
         for name in dict.fromkeys(names):
             ids = self._poller.named(name)
-            found, all_found = await self._poll_with_members(ids, None)
+            found, all_found = await self._poller.poll_with_members(ids)
             polled.update(found)
             complete = complete and all_found
             self._explicit.update(identity for identity in ids if identity in found)
@@ -134,7 +177,7 @@ class ModelControl:
             return
         self._report_duplicates()
         sources = self._poller.sources()
-        polled = await self._poll(sources)
+        polled = await self._poller.poll(sources)
         for identity in [identity for identity in self._known if identity not in sources]:
             await self._drop(identity)
         await self._apply({each: known for each, known in polled.items() if self._known.get(each) is not known})
@@ -143,14 +186,10 @@ class ModelControl:
         """Remove what is left of temporary models; nothing runs any more."""
         for source in self._temporary:
             source.dispose()
-        self._temporary = {}
+        self._temporary.clear()
 
     async def rescan(self) -> None:
-        """Look what the repositories hold.
-
-        Raises:
-            TriremeError: one cannot be read.
-        """
+        """Look what the repositories hold. Raises `TriremeError` if one cannot be read."""
         self.repository.check_started()
         await self._poller.rescan()
         self.repository.tell(Scanned(self._poller.scan))
@@ -158,14 +197,8 @@ class ModelControl:
     # What clients ask for.
 
     async def load(self, name: str, parameters: Mapping[str, str | Buffer]) -> None:
-        """Load a model, or load it again if it has changed (docs/reference/model-control.md#load,
-        docs/reference/model-control.md#load-parameters).
-
-        Raises:
-            UnavailableError: not in this control mode.
-            InvalidArgumentError: no name for a model, or it cannot be loaded.
-            InternalError: it is not there, or its configuration is invalid, or what it needs is.
-        """
+        """See `InferenceServer.load_model` (docs/reference/model-control.md#load,
+        docs/reference/model-control.md#load-parameters)."""
         self._check_mode()
         if not name.strip():
             raise InvalidArgumentError("Model name cannot be empty. Please enter a valid name to deploy.")
@@ -176,14 +209,7 @@ class ModelControl:
         await self._apart(partial(self._load, name, parameters))
 
     async def unload(self, name: str, unload_dependents: bool) -> None:
-        """Begin to unload a model and the ensembles that need it; one that is not there is as good as unloaded.
-
-        Args:
-            unload_dependents: also the members that were not loaded by name and that no other model needs.
-
-        Raises:
-            UnavailableError: not in this control mode.
-        """
+        """See `InferenceServer.unload_model`; a model that is not there is as good as unloaded."""
         self._check_mode()
         await self._apart(partial(self._unload, name, unload_dependents))
 
@@ -233,19 +259,17 @@ class ModelControl:
 
     async def _load_locked(self, name: str, override: Override | None) -> None:
         by = Replacement(NEWER, name, is_outdated if override is None else always)
-        held: frozenset[str] = frozenset()
-        names = self._related([name])
-        done = False
-        while not done:
+        held, names = frozenset[str](), self._related([name])
+        while not names <= held:
             held |= names
             async with self._hold(held, by):
                 await self.rescan()
                 if override is not None and not self._context.options.allow_code_upload:
                     await self._poller.check_override(override)
                 ids = self._poller.named(name, override)
-                polled, _ = await self._poll_with_members(ids, override)
+                polled, _ = await self._poller.poll_with_members(ids, override)
                 names = self._related([name, *ids, *polled])
-                if done := names <= held:
+                if names <= held:
                     await self._load_polled(name, ids, polled)
                 else:
                     await self._discard(polled)
@@ -294,15 +318,13 @@ class ModelControl:
         return Override(name, read.config_json, source)
 
     async def _unload(self, name: str, unload_dependents: bool) -> None:
-        held: frozenset[str] = frozenset()
-        names = self._related([name])
-        done = False
-        while not done:
+        held, names = frozenset[str](), self._related([name])
+        while not names <= held:
             held |= names
             async with self._hold(held, Replacement(UNLOADED_MEANWHILE, name, always)):
                 ids = [identity for identity, known in self._known.items() if known.source.name == name]
                 names = self._related([name, *ids])
-                if done := names <= held:
+                if names <= held:
                     for identity in ids:
                         if identity in self._known:
                             await self._drop(identity, unload_dependents)
@@ -329,22 +351,6 @@ class ModelControl:
                 await self._drop(member, with_members)
 
     # What is there, and what follows.
-
-    async def _poll(self, sources: Mapping[str, ModelSource]) -> dict[str, Known]:
-        polled = await self._poller.poll(sources, self._known)
-        self._remember_temporary(polled)
-        return polled
-
-    async def _poll_with_members(self, ids: Iterable[str], override: Override | None) -> tuple[dict[str, Known], bool]:
-        polled, complete = await self._poller.poll_with_members(ids, self._known, override)
-        self._remember_temporary(polled)
-        return polled, complete
-
-    def _remember_temporary(self, polled: Mapping[str, Known]) -> None:
-        """What agents have made has to be disposed of."""
-        for known in polled.values():
-            if known.source is not known.origin:
-                self._temporary[known.source] = known.origin
 
     async def _apply(self, polled: Mapping[str, Known]) -> None:
         """Load what has changed or is not served, and the ensembles that need it (rule 3)."""
@@ -454,9 +460,6 @@ class ModelControl:
     def _dependencies(self) -> Dependencies:
         configs: dict[str, ModelConfig] = {identity: known.config for identity, known in self._known.items()}
         return Dependencies(configs, self._member)
-
-    def __repr__(self) -> str:
-        return f"<ModelControl: {len(self._known)} models, {self._locks!r}>"
 
 
 def _not_polled(name: str) -> TriremeError:

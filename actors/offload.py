@@ -1,23 +1,30 @@
-"""Work on large bodies and tensors, off the event loop.
+"""Work on threads.
 
-The loop serves all clients, so what takes time in proportion to a client's bytes is done on a thread once there are
-many:
-reading and writing JSON, compression, copies of shared memory. A thread alone does not help where one C call holds the
-interpreter's lock all the time; such work is done in pieces as well, so that the loop gets its turn in between.
+The loop serves all clients, so what takes time in proportion to a client's bytes (JSON, compression, copies of shared
+memory) is done on a thread once there are many. A thread alone does not help where one C call holds the interpreter's
+lock all the time; such work is done in pieces as well, so that the loop gets its turn in between.
+
+An instance has a thread of its own (`WorkThread`). A thread cannot be killed: when it is not waited for any more (a
+batch outlived the hang limit, or the server's time to stop is up), it is abandoned. It ends by itself when the backend
+returns, and its result is dropped.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeVar, TypeVarTuple
+from queue import SimpleQueue
+from typing import Any, Protocol, TypeVar, TypeVarTuple
 
 import numpy as np
+import outcome
 import trio
 
 from ..engine.admission.large_requests import LARGE_BYTES
 from ..engine.errors import TriremeError, unframed
+from ..engine.job import ExecutionBatch
 from ..engine.tensor import Buffer
+from .actor import Turn
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -34,22 +41,14 @@ def copied_in_pieces(data: Buffer) -> memoryview:
     return whole
 
 
-@dataclass(slots=True, eq=False)
-class _Refusal:
-    """What a function raised.
-
-    An error that trio brings from a thread refers to a frame of trio's, and that to the error. So the arguments, which
-    may be a client's body, would stay in memory until the garbage collector comes: after they have left the budget.
-    """
-
-    error: TriremeError
-
-
-def _attempt(function: Callable[[*Ts], T], args: tuple[*Ts]) -> T | _Refusal:
+def _attempt(function: Callable[[*Ts], T], args: tuple[*Ts]) -> outcome.Outcome[T]:
+    """Call a function. An error that trio brings from a thread refers to a frame of trio's, and that to the error. So
+    the arguments, which may be a client's body, would stay in memory until the garbage collector comes: after they
+    have left the budget."""
     try:
-        return function(*args)
+        return outcome.Value(function(*args))
     except TriremeError as error:
-        return _Refusal(unframed(error))
+        return outcome.Error(unframed(error))
 
 
 async def run_on_thread(
@@ -67,13 +66,9 @@ async def run_on_thread(
     Raises:
         Exception: what the function raises.
     """
-    made = await trio.to_thread.run_sync(_attempt, function, args, limiter=limiter, abandon_on_cancel=abandon_on_cancel)
-    if isinstance(made, _Refusal):
-        try:
-            raise made.error
-        finally:
-            del made  # else the error and this frame refer to each other
-    return made
+    options = {"limiter": limiter, "abandon_on_cancel": abandon_on_cancel}
+    # Not kept here: the error and this frame would refer to each other.
+    return (await trio.to_thread.run_sync(_attempt, function, args, **options)).unwrap()
 
 
 class Offload:
@@ -94,12 +89,8 @@ class Offload:
         self._nursery = nursery
 
     def later(self, function: Callable[[], T], done: Callable[[T], None]) -> None:
-        """Run a function on a thread, for who is no task.
-
-        Args:
-            function: must not raise.
-            done: gets what it returns, on the event loop; must not raise. Not called if the server ends before.
-        """
+        """Run a function on a thread, for who is no task. `done` gets what it returns, on the event loop, unless the
+        server ends before. Both must not raise."""
         assert self._nursery is not None, "the server is open"
         self._nursery.start_soon(self._run_later, function, done)
 
@@ -109,5 +100,102 @@ class Offload:
     async def __call__(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
         return await run_on_thread(function, *args, limiter=self._limiter)
 
-    def __repr__(self) -> str:
-        return f"<Offload: {self._limiter.borrowed_tokens} of {self._limiter.total_tokens} threads at work>"
+
+class ExecutorDiedError(Exception):
+    """The executor failed outside the backend's own error handling; its instance is lost."""
+
+
+def first_error(group: BaseExceptionGroup) -> BaseException:
+    """An exception in it that is an `Exception`: one is enough, and the others often say the same. The group itself if
+    there is none."""
+    errors = group.subgroup(Exception)
+    first: BaseException = errors or group
+    while errors is not None and isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first
+
+
+class Worker(Protocol):
+    """Does pieces of work, one after the other, while the event loop goes on."""
+
+    def put(self, work: Callable[[], object], done: Callable[[outcome.Outcome[Any]], object]) -> None:
+        """Have `work` done. What it returns or raises is given to `done`, on the event loop, in a turn, later; `done`
+        must not raise."""
+        ...
+
+    def close(self) -> None:
+        """Nothing more will come. Does not wait."""
+        ...
+
+
+class Done(Protocol):
+    """Called when a batch is over (`executors`, rule 2), or its instance has died meanwhile of `death`: then the batch
+    is not finished."""
+
+    def __call__(self, batch: ExecutionBatch, death: Exception | None = None, /) -> None: ...
+
+
+class WorkThread:
+    """A worker with a daemon thread.
+
+    Args:
+        turn: in which pieces are done.
+    """
+
+    def __init__(self, name: str, turn: Turn) -> None:
+        self._pieces: SimpleQueue[_Piece | None] = SimpleQueue()  # bounded by its callers: a batch for each credit
+        self._thread = threading.Thread(target=_serve, args=(self._pieces, turn), name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, work: Callable[[], object], done: Callable[[outcome.Outcome[Any]], object]) -> None:
+        self._pieces.put((work, done))
+
+    def close(self) -> None:
+        self._pieces.put(None)
+
+
+_Piece = tuple[Callable[[], object], Callable[[outcome.Outcome[Any]], object]]
+
+
+def _serve(pieces: SimpleQueue[_Piece | None], turn: Turn) -> None:
+    """The thread: work until told to stop, or until the event loop is gone."""
+    while (piece := pieces.get()) is not None:
+        work, done = piece
+        result = result_of(work)
+        try:
+            turn.call_from_thread(done, result)
+        except trio.RunFinishedError:
+            return
+        del piece, work, done, result  # while waiting for the next one, the data of the last one is not held
+
+
+def result_of(work: Callable[[], object]) -> outcome.Outcome[Any]:
+    """Do a piece of work."""
+    try:
+        return outcome.Value(work())
+    except Exception as error:  # noqa: BLE001 - carried to the task that waits for it
+        return outcome.Error(error)
+    except BaseException as error:  # noqa: BLE001 - a backend called sys.exit(), or worse: that is its instance's end
+        return outcome.Error(ExecutorDiedError(f"the backend ended its thread ({last_word(error)})"))
+
+
+def last_word(error: BaseException) -> str:
+    """What ended a thread that goes on after every `Exception`: an exit, or what its raiser calls no error (a panic in
+    an extension's own language, for one)."""
+    return f"exit status {error.code}" if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}"
+
+
+async def run_on(worker: Worker, work: Callable[[], T]) -> T:
+    """Have `work` done and wait for its result; what it raises is raised here. Cancelling this abandons it."""
+    waiting = [trio.lowlevel.current_task()]
+
+    def done(result: outcome.Outcome[Any]) -> None:
+        if waiting:
+            trio.lowlevel.reschedule(waiting.pop(), result)
+
+    def abandon(_raise_cancel: object) -> trio.lowlevel.Abort:
+        waiting.clear()
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    worker.put(work, done)
+    return await trio.lowlevel.wait_task_rescheduled(abandon)

@@ -22,21 +22,29 @@ logger = logging.getLogger("trireme.repository")
 class Poller:
     """Reads models.
 
+    Args:
+        known: what is known of them, by id.
+        made: gets the sources that agents have made, which have to be disposed of, with what each was made of.
+
     Attributes:
         scan: what the last look found.
     """
 
-    def __init__(self, source: RepositorySource, context: ServerContext) -> None:
+    def __init__(
+        self,
+        source: RepositorySource,
+        context: ServerContext,
+        known: Mapping[str, Known],
+        made: dict[ModelSource, ModelSource],
+    ) -> None:
         self.scan = Scan(())
         self._source = source
         self._context = context
+        self._known = known
+        self._made = made
 
     async def rescan(self) -> None:
-        """Look what the repositories hold.
-
-        Raises:
-            TriremeError: one cannot be read.
-        """
+        """Look what the repositories hold. Raises `TriremeError` if one cannot be read."""
         self.scan = await self._context.executors.briefly(self._source.scan)
 
     def sources(self) -> dict[str, ModelSource]:
@@ -59,25 +67,17 @@ class Poller:
         own = [source for source in self.scan.models if source.name == override.name]
         await self._context.executors.offload(partial(check_override, override, own, self._context.options))
 
-    async def poll(
-        self, sources: Mapping[str, ModelSource], known: Mapping[str, Known], override: Override | None = None
-    ) -> dict[str, Known]:
-        """Read models side by side.
-
-        Args:
-            sources: by id.
-            known: what is known of them.
-
-        Returns:
-            By id; what is invalid is left out.
-        """
+    async def poll(self, sources: Mapping[str, ModelSource], override: Override | None = None) -> dict[str, Known]:
+        """Read models side by side. Sources and models by id; what is invalid is left out."""
         found: dict[str, Known] = {}
 
         async def look(source: ModelSource) -> None:
             config_json = override.config_json if override is not None and override.name == source.name else None
-            read = await self._look(source, known.get(source.id), config_json)
+            read = await self._look(source, self._known.get(source.id), config_json)
             if read is not None:
                 found[source.id] = read
+                if read.source is not read.origin:
+                    self._made[read.source] = read.origin
 
         async with trio.open_nursery() as nursery:
             for source in sources.values():
@@ -85,14 +85,14 @@ class Poller:
         return found
 
     async def poll_with_members(
-        self, ids: Iterable[str], known: Mapping[str, Known], override: Override | None = None
+        self, ids: Iterable[str], override: Override | None = None
     ) -> tuple[dict[str, Known], bool]:
         """Read models, and the members of those that are ensembles, however deep.
 
         Returns:
             What could be read, by id; and whether that is all of it.
         """
-        there = self.sources()
+        known, there = self._known, self.sources()
         if override is not None and override.source is not None:
             there[override.source.id] = override.source
         polled: dict[str, Known] = {}
@@ -109,7 +109,7 @@ class Poller:
                     self._missing(each)
                     complete = False
             sources = {each: there[each] for each in waiting if each in there}
-            found = await self.poll(sources, known, override)
+            found = await self.poll(sources, override)
             complete = complete and len(found) == len(sources)
             polled.update(found)
             waiting = []

@@ -21,9 +21,8 @@ from ..engine.backends.interface import ModelInstance, ProcessInstance
 from ..engine.errors import FailureReason, InternalError, TriremeError
 from ..engine.job import ExecutionBatch, Phase
 from .actor import Turn
-from .offload import run_on_thread
+from .offload import Done, first_error, run_on_thread
 from .socket_readiness import Readiness
-from .work_thread import Done, first_error
 
 T = TypeVar("T")
 
@@ -151,9 +150,7 @@ class ProcessExecutor:
         self._finished(batch)
 
     def _give(self, instance: ProcessInstance, batch: ExecutionBatch, prepared: Any) -> None:
-        with contextlib.suppress(
-            TriremeError
-        ):  # the process is gone, which the task that watches it is about to notice
+        with contextlib.suppress(TriremeError):  # the process is gone, as the task that watches it is about to notice
             instance.begin(batch, prepared)
 
     def close(self) -> None:
@@ -197,9 +194,6 @@ class ProcessExecutor:
             text = str(cause) if known else f"instance '{self._name}' has been stopped"
             cause = InternalError(text, reason=FailureReason.BACKEND)
         instance.abandon(cause)
-
-    def __repr__(self) -> str:
-        return f"<ProcessExecutor of {self._instance or self._name}>"
 
 
 async def _pass_on(descriptor: int, read: Callable[[float], float | None]) -> None:

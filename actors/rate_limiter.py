@@ -22,6 +22,7 @@ from typing import ClassVar, Literal
 
 from ..engine.errors import TriremeError
 from ..engine.scheduling.core import InstanceId
+from ..engine.scheduling.permits import Event
 from ..engine.scheduling.rate_limiter import ExplicitResource, RateLimiterCore
 from .actor import Actor, Mailbox, Turn
 from .messages import Attach, Granted, Registered, SchedulerMessage
@@ -43,12 +44,12 @@ class Told:
     """What happens to an instance, for the method of the core that has this name.
 
     Attributes:
-        more: what else the method takes.
+        executed: what "release" takes.
     """
 
-    event: Literal["request", "withdraw", "renew", "release", "unregister"]
+    event: Event | Literal["unregister"]
     key: Key
-    more: tuple[bool, ...] = ()
+    executed: tuple[bool, ...] = ()
 
 
 LimiterMessage = Register | Told
@@ -69,7 +70,7 @@ class RateLimiter(Actor[LimiterMessage]):
 
     def receive(self, message: LimiterMessage) -> None:
         if isinstance(message, Told):
-            getattr(self._core, message.event)(message.key, *message.more)
+            getattr(self._core, message.event)(message.key, *message.executed)
             return
         scheduler, attach = message.scheduler, message.attach
         error = None
@@ -104,17 +105,9 @@ class Asking:
     def register(self, attach: Attach) -> None:
         self._send(Register(self._scheduler, attach))
 
+    def tell(self, event: Event, instance: InstanceId, *executed: bool) -> None:
+        """For its `Permits`."""
+        self._send(Told(event, (self._scheduler, instance), executed))
+
     def unregister(self, instance: InstanceId) -> None:
         self._send(Told("unregister", (self._scheduler, instance)))
-
-    def request(self, instance: InstanceId) -> None:
-        self._send(Told("request", (self._scheduler, instance)))
-
-    def withdraw(self, instance: InstanceId) -> None:
-        self._send(Told("withdraw", (self._scheduler, instance)))
-
-    def renew(self, instance: InstanceId) -> None:
-        self._send(Told("renew", (self._scheduler, instance)))
-
-    def release(self, instance: InstanceId, executed: bool) -> None:
-        self._send(Told("release", (self._scheduler, instance), (executed,)))

@@ -10,6 +10,8 @@ Rules:
  3. When the server stops, every model drains; what an ensemble needs for its last requests, after the ensemble.
  4. What waits (loading, changing in place) is for the tasks that ask for it: see `replace`. They see to it that no
     other changes the same model meanwhile.
+ 5. A load may hang, and is ended when its outcome is not wanted any more. A stop of the server ends every load at once.
+    An unload, and a load of something newer, wait a little: most loads of the same model are soon over.
 
 States:
 
@@ -19,7 +21,8 @@ States:
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -27,19 +30,26 @@ import trio
 
 from ..engine.config.model import ModelConfig
 from ..engine.description import IndexEntry, ModelState
-from ..engine.errors import InternalError
+from ..engine.errors import InternalError, UnavailableError
 from ..engine.logs.request_lines import about
 from ..engine.repository.catalog import UNLOADED, Catalog
+from ..engine.repository.known import Known
 from ..engine.repository.source import ModelSource, Scan
 from ..engine.request import LATEST
 from .actor import Actor
+from .instance import ReadinessCheck, all_pass
 from .loading import ServerContext
-from .messages import Drain, Serve
+from .messages import Drain, EndResize, Serve
 from .model import Model
-from .readiness import ReadinessCheck, all_pass
-from .slow_loads import SlowLoads, no_more_changes
 
 logger = logging.getLogger("trireme.repository")
+
+UNLOADED_MEANWHILE = "it was unloaded meanwhile, no version is available"
+NEWER = "there is something newer to load"
+STOPPING = "the server is stopping"
+"""Why a load was ended."""
+
+_LOOK_S = 1.0
 
 LoadProgress = Callable[[str, int, str], None]
 """Called with model name, version and state whenever a version changes its state."""
@@ -101,6 +111,78 @@ class StateChanged:
 
 
 RepositoryMessage = Scanned | Begin | Switch | Unload | EndLoads | StateChanged
+
+
+@dataclass(slots=True)
+class LoadUnderWay:
+    """Of the versions of a model. `ended`: why its outcome is not wanted any more; empty as long as it is."""
+
+    began_s: float
+    ended: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """What makes loads of the models of this name, or of all (None), superfluous: they fail with `why`, if it
+    `applies`, which is asked on a thread."""
+
+    why: str
+    name: str | None
+    applies: Callable[[Known], bool]
+
+
+class SlowLoads:
+    """The loads that are under way.
+
+    Args:
+        models: all that there are.
+    """
+
+    def __init__(self, context: ServerContext, models: Callable[[], Iterable[Model]]) -> None:
+        self._context = context
+        self._models = models
+        self._loads: dict[str, LoadUnderWay] = {}  # by id
+
+    @contextmanager
+    def under_way(self, identity: str) -> Iterator[LoadUnderWay]:
+        """While versions of a model are loaded, one load of a model at a time."""
+        load = self._loads[identity] = LoadUnderWay(self._context.clock.now_s())
+        try:
+            yield load
+        finally:
+            del self._loads[identity]
+
+    async def keep_ending(
+        self, waiting: trio.CancelScope, known: Mapping[str, Known], by: Replacement, period_s: float = _LOOK_S
+    ) -> None:
+        """End loads of what is `known` that something replaces, as soon as they are slow, until `waiting` is
+        cancelled."""
+        with waiting:
+            while True:
+                before_s = self._context.clock.now_s() - self._context.options.load_patience_s
+                slow = [(identity, load) for identity, load in self._loads.items() if load.began_s <= before_s]
+                for identity, load in slow:
+                    each = known.get(identity)
+                    if each is None or by.name not in (None, each.source.name):
+                        continue
+                    if await self._context.executors.briefly(partial(by.applies, each)):
+                        self._end(identity, load, by.why)
+                await trio.sleep(period_s)
+
+    def end_all(self) -> None:
+        """End every load; the server stops."""
+        for identity, load in list(self._loads.items()):
+            self._end(identity, load, STOPPING)
+
+    def _end(self, identity: str, load: LoadUnderWay, why: str) -> None:
+        if self._loads.get(identity) is not load:
+            return  # it has just come to its own end; there may be another by now
+        load.ended = why
+        for model in self._models():
+            if model.id == identity and not model.loaded and model.state is ModelState.LOADING:
+                model.tell(Drain(unloads=True))
+            elif model.id == identity:
+                model.tell(EndResize())
 
 
 class StartupError(InternalError):
@@ -326,7 +408,9 @@ class Repository(Catalog[Model], Actor[RepositoryMessage]):
         self.tell(Begin(source, models))
         if models:
             assert self._nursery is not None, "a repository that runs loads models"
-            await self._nursery.start(self._keep, models)
+            self._nursery.start_soon(self._keep, models)
+            for model in models:
+                await model.settled.wait()
         return models
 
     async def _change(self, models: Sequence[Model], config: ModelConfig) -> str:
@@ -344,14 +428,17 @@ class Repository(Catalog[Model], Actor[RepositoryMessage]):
             changed.append((model, before))
         return ""
 
-    async def _keep(self, models: Sequence[Model], *, task_status: trio.TaskStatus[None]) -> None:
-        """Run the versions of one load to their end. Started when each of them is loaded, or has failed."""
+    async def _keep(self, models: Sequence[Model]) -> None:
+        """Run the versions of one load to their end."""
         async with trio.open_nursery() as nursery:
-            async with trio.open_nursery() as starting:
-                for model in models:
-                    starting.start_soon(nursery.start, model.run)
-            task_status.started()
+            for model in models:
+                nursery.start_soon(model.run)
         await self._on_unused(models[0].source)
 
     def _note(self, model: Model) -> None:
         self.tell(StateChanged(model, model.state, model.reason))
+
+
+def no_more_changes() -> UnavailableError:
+    """The answer to who wants models to come or go while the server stops."""
+    return UnavailableError("Server is stopping, models are not loaded or unloaded any more")

@@ -84,12 +84,11 @@ class Scheduler(Door[SchedulerMessage]):
         limiter: RateLimiter | None = None,
     ) -> None:
         super().__init__(name, "scheduler", turn)
-        self._inflight = 0
         self._clock = clock
         self._statistics = statistics
         self._accounts = Accounts(statistics, clock)
         self._asking = None if limiter is None else Asking(limiter, self.mailbox, turn)
-        permits = None if self._asking is None else Permits(self._asking)
+        permits = None if self._asking is None else Permits(self._asking.tell)
         self._core = core
         self._order = answer_order(config)
         self._dispatcher = Dispatcher(core, config.has_sequence_batching, self._order, permits)
@@ -102,10 +101,6 @@ class Scheduler(Door[SchedulerMessage]):
         self._finishes_sequences = False
         self._news = True
         self._granted = False
-
-    @property
-    def inflight(self) -> int:
-        return self._inflight
 
     @property
     def full(self) -> bool:
@@ -145,11 +140,6 @@ class Scheduler(Door[SchedulerMessage]):
         self._news = True
 
     def admit(self, job: Job) -> None:
-        """Queue a job.
-
-        Raises:
-            TriremeError: refused (queue full, stopping).
-        """
         clock = self._clock
         job.enqueued_ns = job.enqueued_ns or clock.now_ns()
         try:

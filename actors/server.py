@@ -24,7 +24,7 @@ from ..engine.admission.budget import BudgetStatistics
 from ..engine.admission.client_bytes import ClientAccounts
 from ..engine.admission.shares import part_of_bodies
 from ..engine.backends.registry import BackendRegistry
-from ..engine.cache import ResponseCache, open_cache
+from ..engine.cache import open_cache
 from ..engine.clock import Clock, SystemClock
 from ..engine.description import IndexEntry, ModelActorStatistics, ModelDescription, ServerMetadata, server_version
 from ..engine.errors import TriremeError
@@ -46,14 +46,14 @@ from .actor import Turn
 from .admission import Admission
 from .budget import InflightBudget, Lease
 from .cache_access import CacheAccess
-from .executors import Executors, ThreadExecutors
+from .executors import Executors
+from .instance import all_pass
 from .loading import ServerContext
 from .model import Model
 from .model_calls import ModelCalls
 from .model_control import ModelControl
 from .offload import Offload
 from .rate_limiter import RateLimiter
-from .readiness import all_pass
 from .repository import EndLoads, LoadProgress, StartupError
 from .socket_readiness import Readiness
 from .tracing import Tracing
@@ -83,6 +83,9 @@ class InferenceServer(Admission):
         agents: which repository agents there are, if not the installed ones.
         core_factory, model_class, limiter_class: what makes scheduler cores, models with their doors, and the rate
             limiter, if they are to be observed.
+
+    Attributes:
+        drained: after the block: everything in flight was answered in time.
     """
 
     def __init__(
@@ -129,8 +132,8 @@ class InferenceServer(Admission):
         self.tracer = self._tracing.tracer
         self._stop_by_s = -math.inf
         self._startup_failed = False
-        self._drained = True
-        self._cache: ResponseCache | None = None
+        self.drained = True
+        self._cache: CacheAccess | None = None
         self._watchdog: Watchdog | None = None
 
     async def __aenter__(self) -> Self:
@@ -141,7 +144,7 @@ class InferenceServer(Admission):
             TriremeError: a repository cannot be read, or the response cache cannot be used.
         """
         self._clock = self._given_clock or SystemClock(trio.lowlevel.current_clock().current_time)
-        cache = self._open_cache()
+        self._open_cache()
         self.turn = Turn()
         self._nurseries = AsyncExitStack()
         (await self._nurseries.enter_async_context(trio.open_nursery())).start_soon(self.turn.keep_running, True)
@@ -149,7 +152,7 @@ class InferenceServer(Admission):
         self._nursery = await self._nurseries.enter_async_context(trio.open_nursery())
         self.readiness = Readiness(self._nursery.start_soon, self.turn)
         self.offload.start(self._nursery)
-        executors = self._executors or ThreadExecutors(self.options.model_load_thread_count, self.readiness)
+        executors = self._executors or Executors(self.options.model_load_thread_count, self.readiness)
         self._tracing.start(self._nursery)
         limiter = self._limiter_class(self.turn, self.options.rate_limit_resources) if self.options.rate_limit else None
         if limiter is not None:
@@ -165,7 +168,7 @@ class InferenceServer(Admission):
             budget=self._budget,
             turn=self.turn,
             limiter=limiter,
-            cache=cache,
+            cache=self._cache,
             agents=self._agents,
         )
         self._control = ModelControl(self._source, context, self._nursery, self._on_load_progress, self._model_class)
@@ -184,14 +187,12 @@ class InferenceServer(Admission):
             self.metrics.add(Section.LAST, self._watchdog.stalls.families)
         return self
 
-    def _open_cache(self) -> CacheAccess | None:
+    def _open_cache(self) -> None:
         opened = open_cache(self.options.cache_config, self._clock)
-        if opened is None:
-            return None
-        name, cache = opened
-        self._cache = cache
-        self.metrics.add(Section.LAST, lambda _scrape: cache.families())
-        return CacheAccess(name, cache, self._clock)
+        if opened is not None:
+            name, cache = opened
+            self._cache = CacheAccess(name, cache, self._clock)
+            self.metrics.add(Section.LAST, lambda _scrape: cache.families())
 
     async def _start(self) -> None:
         try:
@@ -228,7 +229,7 @@ class InferenceServer(Admission):
         self.turn.close()
         self._control.close()
         if self._cache is not None:
-            self._cache.close()
+            self._cache.cache.close()
         if self._watchdog is not None:
             self._watchdog.close()
         self.services.close()
@@ -254,8 +255,8 @@ class InferenceServer(Admission):
             logger.info("Waiting for in-flight requests to complete.")
         self.exiting = True
         repository.tell(EndLoads(drains=True))
-        self._drained = not repository.live_versions()
-        if self._drained:
+        self.drained = not repository.live_versions()
+        if self.drained:
             return True
         text = "Timeout %d: Found %d model versions that have in-flight inferences"
         remaining_s = await self._count_down(max(0.0, timeout_s), repository.inflight, text, logging.INFO)
@@ -263,8 +264,8 @@ class InferenceServer(Admission):
             logger.info("All models are stopped, unloading models")
             text = "Timeout %d: Found %d live models and 0 in-flight non-inference requests"
             await self._count_down(max(_UNLOAD_GRACE_S, remaining_s), repository.living, text, logging.DEBUG)
-        self._drained = not repository.live_versions()
-        return self._drained
+        self.drained = not repository.live_versions()
+        return self.drained
 
     async def _count_down(self, remaining_s: float, pending: Callable[[], list[str]], text: str, level: int) -> float:
         """Wait until nothing is pending, saying each second, and in the end, how much is, and at `level` what; what
@@ -309,11 +310,6 @@ class InferenceServer(Admission):
     def started(self) -> bool:
         """False if it could not start, and goes on without models because ``exit_on_error`` is not set."""
         return self._repository.started
-
-    @property
-    def drained(self) -> bool:
-        """After the block: whether everything in flight was answered in time."""
-        return self._drained
 
     def tell_requests(self, wanted: bool) -> None:
         """Whether to log, at the verbose level 1, each step of a request."""

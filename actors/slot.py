@@ -68,18 +68,9 @@ class SlotActor(Actor[SlotMessage]):
             self._report(report)
         self.deadline_s = core.idle_s
 
-    def __repr__(self) -> str:
-        return f"<SlotActor of {self.mailbox.name}: {self._core}>"
-
 
 class SlotActors:
-    """Makes the slots of a model, and is told when they die.
-
-    Args:
-        model: its name.
-        nursery: the model's.
-        report: leaves a report in the scheduler's mailbox.
-    """
+    """Makes the slots of a model in its nursery, and tells the scheduler when they die."""
 
     def __init__(self, model: str, nursery: trio.Nursery, clock: Clock, turn: Turn, report: Report) -> None:
         self._model = model

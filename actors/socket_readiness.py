@@ -28,7 +28,6 @@ from __future__ import annotations
 import select
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 import outcome
 import trio
@@ -44,8 +43,8 @@ _EDGES = getattr(select, "EPOLLIN", 0) | getattr(select, "EPOLLRDHUP", 0) | geta
 _HUNG_UP = getattr(select, "EPOLLRDHUP", 0) | getattr(select, "EPOLLHUP", 0) | getattr(select, "EPOLLERR", 0)
 
 
-class Watch(Protocol):
-    """One socket's readiness; one task waits for it.
+class Watch:
+    """One socket's readiness; one task waits for it. This one leaves that to trio.
 
     Attributes:
         ready: there is something to read.
@@ -53,25 +52,26 @@ class Watch(Protocol):
         listens: the listener is called; it never is without an epoll.
     """
 
-    ready: bool
-    listener: Callable[[], bool] | None
-    listens: bool
+    __slots__ = ("_socket", "listener", "ready")
+    listens = False
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.ready = False
+        self.listener: Callable[[], bool] | None = None
+        self._socket = sock
 
     async def wait(self) -> None:
         """Wait until the socket can be read, or `wake` is called. May return too early, too."""
-        ...
+        await trio.lowlevel.wait_readable(self._socket)
 
     def wake(self) -> None:
-        """Wake who waits."""
-        ...
+        """Wake the task that waits; only a listener has to, so nothing here."""
 
     def drained(self) -> None:
         """A read came back short, or with nothing."""
-        ...
 
     def close(self) -> None:
         """The socket is about to be closed, or handed to another owner."""
-        ...
 
 
 class Readiness:
@@ -100,18 +100,18 @@ class Readiness:
         self._gives_way = False
         self._epoll = select.epoll() if use_epoll and start_soon is None else None
         self._opens = use_epoll and start_soon is not None
-        self._watches: dict[int, _EpollWatch | _Hearer] = {}
-        self._queue: FairQueue[_HasTurn] = FairQueue()  # rule 5
+        self._watches: dict[int, _EpollWatch | Callable[[int], None]] = {}
+        self._queue: FairQueue[Callable[[], None]] = FairQueue()  # rule 5
         self._yielding = 0  # tasks that go on in the next pass
-        self._idle: trio.lowlevel.Task | None = None  # `_keep_granting`, when there is nothing to grant
+        self._idle = trio.lowlevel.ParkingLot()  # of `_keep_granting`, when there is nothing to grant
 
     def watch(self, sock: socket.socket, address: str = "") -> Watch:
         """Begin to watch a non-blocking socket of a client's address."""
         self._open()
         if self._epoll is None:
-            return _TrioWatch(sock)
+            return Watch(sock)
         descriptor = sock.fileno()
-        watch = self._watches[descriptor] = _EpollWatch(self, descriptor, address)
+        watch = self._watches[descriptor] = _EpollWatch(self, sock, address)
         self._epoll.register(descriptor, _EDGES)
         return watch
 
@@ -126,10 +126,25 @@ class Readiness:
                 with self.turn:
                     going_on = hear()
             return
-        hearer = self._watches[descriptor] = _Hearer(self, descriptor, hear)
+        task = trio.lowlevel.current_task()
+
+        def edge(_events: int) -> None:
+            result = outcome.capture(hear)
+            if isinstance(result, outcome.Value):
+                if result.value:
+                    return
+                result = outcome.Value(None)
+            self.forget(descriptor)
+            trio.lowlevel.reschedule(task, result)
+
+        def stop(_raise_cancel: object) -> trio.lowlevel.Abort:
+            self.forget(descriptor)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        self._watches[descriptor] = edge
         self._epoll.register(descriptor, select.EPOLLIN)
         try:
-            await trio.lowlevel.wait_task_rescheduled(hearer.stop)
+            await trio.lowlevel.wait_task_rescheduled(stop)
         finally:
             self.forget(descriptor)
 
@@ -152,22 +167,20 @@ class Readiness:
                 self._yielding -= 1
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
-            waiting = _Yield(trio.lowlevel.current_task())
-            self._put(address, waiting)
-            await trio.lowlevel.wait_task_rescheduled(waiting.abandon)
+            its_turn = trio.Event()
+            self._put(address, its_turn.set)
+            await its_turn.wait()
 
     def call_in_turn(self, address: str, function: Callable[[], None]) -> None:
         """Call a function on behalf of a client of this address (rule 5); it must not raise."""
         if self._epoll is None:
             function()
         else:
-            self._put(address, _Call(function))
+            self._put(address, function)
 
-    def _put(self, address: str, item: _HasTurn) -> None:
-        self._queue.put(address, item)
-        if self._idle is not None:
-            task, self._idle = self._idle, None
-            trio.lowlevel.reschedule(task)
+    def _put(self, address: str, function: Callable[[], None]) -> None:
+        self._queue.put(address, function)
+        self._idle.unpark_all()
 
     async def _keep_granting(self) -> None:
         """Give turns to what is queued, until cancelled (rule 5)."""
@@ -175,15 +188,10 @@ class Readiness:
             if self._queue:
                 await trio.lowlevel.checkpoint()
             else:
-                self._idle = trio.lowlevel.current_task()
-                await trio.lowlevel.wait_task_rescheduled(self._stop_granting)
+                await self._idle.park()
             with self.turn:
                 for _ in range(min(_PASS, len(self._queue))):
-                    self._queue.pop().have_turn()
-
-    def _stop_granting(self, _raise_cancel: object) -> trio.lowlevel.Abort:
-        self._idle = None
-        return trio.lowlevel.Abort.SUCCEEDED
+                    self._queue.pop()()
 
     def _open(self) -> None:
         if self._opens and self._start_soon is not None:
@@ -222,9 +230,11 @@ class Readiness:
                     watch = watches.get(descriptor)
                     if watch is None:
                         continue
-                    if crowded and isinstance(watch, _EpollWatch):
+                    if not isinstance(watch, _EpollWatch):
+                        watch(what)
+                    elif crowded:
                         if not watch.queued_events:
-                            self._put(watch.address, watch)
+                            self._put(watch.address, watch.have_turn)
                         watch.queued_events |= what
                     else:
                         watch.edge(what)
@@ -233,89 +243,16 @@ class Readiness:
         return f"<Readiness of {len(self._watches)} sockets>"
 
 
-class _Hearer:
-    """Who calls `hear` (`Readiness.keep_hearing`)."""
-
-    __slots__ = ("_descriptor", "_hear", "_readiness", "_task")
-
-    def __init__(self, readiness: Readiness, descriptor: int, hear: Callable[[], bool]) -> None:
-        self._readiness = readiness
-        self._descriptor = descriptor
-        self._hear = hear
-        self._task = trio.lowlevel.current_task()
-
-    def edge(self, _events: int) -> None:
-        """Something has come."""
-        result = outcome.capture(self._hear)
-        if isinstance(result, outcome.Value):
-            if result.value:
-                return
-            result = outcome.Value(None)
-        self._readiness.forget(self._descriptor)
-        trio.lowlevel.reschedule(self._task, result)
-
-    def stop(self, _raise_cancel: object) -> trio.lowlevel.Abort:
-        self._readiness.forget(self._descriptor)
-        return trio.lowlevel.Abort.SUCCEEDED
-
-
-class _HasTurn(Protocol):
-    """What waits in the queue (rule 5)."""
-
-    def have_turn(self) -> None: ...
-
-
-class _Call:
-    """See `Readiness.call_in_turn`."""
-
-    __slots__ = ("_function",)
-
-    def __init__(self, function: Callable[[], None]) -> None:
-        self._function = function
-
-    def have_turn(self) -> None:
-        self._function()
-
-
-class _Yield:
-    """A task that waits for its turn (`Readiness.yield_turn`)."""
-
-    __slots__ = ("_task",)
-
-    def __init__(self, task: trio.lowlevel.Task) -> None:
-        self._task: trio.lowlevel.Task | None = task
-
-    def have_turn(self) -> None:
-        if self._task is not None:
-            trio.lowlevel.reschedule(self._task)
-            self._task = None
-
-    def abandon(self, _raise_cancel: object) -> trio.lowlevel.Abort:
-        self._task = None
-        return trio.lowlevel.Abort.SUCCEEDED
-
-
-class _EpollWatch:
-    __slots__ = (
-        "_closed",
-        "_descriptor",
-        "_hung_up",
-        "_readiness",
-        "_task",
-        "address",
-        "listener",
-        "queued_events",
-        "ready",
-    )
+class _EpollWatch(Watch):
+    __slots__ = ("_closed", "_descriptor", "_hung_up", "_readiness", "_task", "address", "queued_events")
     listens = True
 
-    def __init__(self, readiness: Readiness, descriptor: int, address: str) -> None:
-        self.ready = False
+    def __init__(self, readiness: Readiness, sock: socket.socket, address: str) -> None:
+        super().__init__(sock)
         self.address = address
         self.queued_events = 0  # while it is queued (rule 5)
-        self.listener: Callable[[], bool] | None = None
         self._readiness = readiness
-        self._descriptor = descriptor
+        self._descriptor = sock.fileno()
         self._hung_up = False
         self._closed = False
         self._task: trio.lowlevel.Task | None = None
@@ -355,25 +292,3 @@ class _EpollWatch:
         self._closed = True
         self.listener = None  # which leads back here: a cycle left over would be work for the garbage collector
         self._readiness.forget(self._descriptor)
-
-
-class _TrioWatch:
-    __slots__ = ("_socket", "listener", "ready")
-    listens = False
-
-    def __init__(self, sock: socket.socket) -> None:
-        self.ready = False
-        self.listener: Callable[[], bool] | None = None
-        self._socket = sock
-
-    async def wait(self) -> None:
-        await trio.lowlevel.wait_readable(self._socket)
-
-    def wake(self) -> None:
-        """Who needs this has a listener."""
-
-    def drained(self) -> None:
-        """Waiting is needed before each read anyway."""
-
-    def close(self) -> None:
-        """trio is told when the socket is closed."""

@@ -28,7 +28,7 @@ from ..engine.gpu.device import OutOfDeviceMemoryError, SickDeviceError
 from ..engine.gpu.flights import Flights, FlightState, FlightStatistics, Ticket
 from ..engine.job import ExecutionBatch, Phase
 from .actor import Actor, Turn
-from .work_thread import Done, ExecutorDiedError, Worker, first_error, run_on
+from .offload import Done, ExecutorDiedError, Worker, first_error, run_on
 
 T = TypeVar("T")
 

@@ -53,19 +53,6 @@ class TraceOutput(ABC):
         self._unreported_drops = 0
         self._stopped = trio.Event()
 
-    @abstractmethod
-    def collect(self, trace: Trace) -> None: ...
-    @abstractmethod
-    def retire(self, setting: TraceSetting) -> None: ...
-
-    @abstractmethod
-    async def run(self) -> None:
-        """Work until `close`."""
-
-    @abstractmethod
-    async def close(self) -> None:
-        """Take away what is waiting, and end the task."""
-
     @property
     @abstractmethod
     def waiting(self) -> int:
@@ -82,9 +69,6 @@ class TraceOutput(ABC):
         if self._unreported_drops and self.waiting <= bound // 2:
             logger.warning("%d %s were dropped", self._unreported_drops, self._what)
             self._unreported_drops = 0
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {self.waiting} {self._what} wait, {self.taken} taken, {self.failed} failed>"
 
 
 class TraceWriter(TraceOutput):
@@ -133,6 +117,7 @@ class TraceWriter(TraceOutput):
         self._stopped.set()
 
     async def close(self) -> None:
+        """Write what is waiting, and end the task."""
         for write in self._files.close():
             self._waiting += len(write.traces)
             await self._send.send(write)
@@ -213,7 +198,7 @@ class TraceExporter(TraceOutput):
         self._stopped.set()
 
     async def close(self) -> None:
-        """See `TraceOutput`. Cancelling this gives up an export that is under way."""
+        """Export what is waiting, and end the task. Cancelling this gives up an export that is under way."""
         self._closing = True
         self._news.unpark_all()  # unless an export is under way, after which the task sees it by itself
         try:
@@ -261,7 +246,7 @@ class Tracing:
     def __init__(self, config: TraceConfig, clock: Clock) -> None:
         if config.mode is TraceMode.OPENTELEMETRY:
             exporter = TraceExporter(config.export, clock)
-            self._output: TraceOutput = exporter
+            self._output: TraceExporter | TraceWriter = exporter
             self._is_needed = True
             self.tracer = Tracer(config, clock, exporter, exporter.identities)
         else:

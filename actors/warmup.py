@@ -7,76 +7,65 @@ for whatever instance comes in its place. No statistics speak of it, since no cl
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 from ..engine.backends.interface import InstanceSpec
 from ..engine.clock import Clock
-from ..engine.config.model import ModelConfig
 from ..engine.errors import InvalidArgumentError, TriremeError
 from ..engine.instances.warmup import WarmupSample
 from ..engine.job import ExecutionBatch, Job, Outcome
+from ..engine.repository.loading import LoadedInstances
 
 logger = logging.getLogger("trireme.model")
 
 ExecuteBatch = Callable[[ExecutionBatch], Awaitable[None]]
 
 
-class WarmUp:
-    """What the instances of one model version do first.
+async def warm_up(
+    loaded: LoadedInstances, version: int, spec: InstanceSpec, clock: Clock, execute: ExecuteBatch
+) -> None:
+    """Execute all samples, one after the other; those that settle an instance on a GPU only there.
 
     Args:
-        iterative: the model may ask for a request to be executed again; it is not.
+        execute: has the instance execute a batch.
+
+    Raises:
+        InvalidArgumentError: one has failed.
     """
-
-    def __init__(
-        self, samples: Sequence[WarmupSample], config: ModelConfig, version: int, clock: Clock, *, iterative: bool
-    ) -> None:
-        self._samples = tuple(samples)
-        self._config = config
-        self._version = version
-        self._clock = clock
-        self._iterative = iterative
-
-    async def run(self, spec: InstanceSpec, execute: ExecuteBatch) -> None:
-        """Execute all samples, one after the other; those that settle an instance on a GPU only there.
-
-        Args:
-            execute: has the instance execute a batch.
-
-        Raises:
-            InvalidArgumentError: one has failed.
-        """
-        for sample in self._samples:
-            if sample.settling and spec.gpu is None:
-                continue
-            for run in range(1, sample.runs + 1):
-                logger.debug(
-                    "model '%s' instance %s is running warmup sample '%s' for iteration %d",
-                    *(self._config.name, spec.name, sample.name, run),
+    config = loaded.config
+    for sample in loaded.warmup:
+        if sample.settling and spec.gpu is None:
+            continue
+        for run in range(1, sample.runs + 1):
+            logger.debug(
+                "model '%s' instance %s is running warmup sample '%s' for iteration %d",
+                *(config.name, spec.name, sample.name, run),
+            )
+            errors = await _execute(sample, loaded, version, spec, clock, execute)
+            if errors and sample.settling:
+                logger.warning(
+                    "model '%s' instance %s is not warmed up for %s: %s",
+                    *(config.name, spec.name, sample.name, errors[0]),
                 )
-                errors = await self._execute(sample, spec, execute)
-                if errors and sample.settling:
-                    logger.warning(
-                        "model '%s' instance %s is not warmed up for %s: %s",
-                        *(self._config.name, spec.name, sample.name, errors[0]),
-                    )
-                    break
-                if errors:
-                    texts = "".join(f"{error}; " for error in errors)
-                    raise InvalidArgumentError(f"failed to run warmup sample '{sample.name}': {texts}")
+                break
+            if errors:
+                texts = "".join(f"{error}; " for error in errors)
+                raise InvalidArgumentError(f"failed to run warmup sample '{sample.name}': {texts}")
 
-    async def _execute(self, sample: WarmupSample, spec: InstanceSpec, execute: ExecuteBatch) -> list[str]:
-        """Execute one batch; what is wrong with the answers."""
-        most = max(1, self._config.max_batch_size)
-        if sample.requests > most:
-            return [f"batch size {sample.requests} for '{spec.name}', max allowed is {most}"] * sample.requests
-        errors: list[str] = []
 
-        def hear(_job: Job, outcome: Outcome, _final: bool) -> None:
-            if isinstance(outcome, TriremeError):
-                errors.append(outcome.message)
+async def _execute(
+    sample: WarmupSample, loaded: LoadedInstances, version: int, spec: InstanceSpec, clock: Clock, execute: ExecuteBatch
+) -> list[str]:
+    """Execute one batch; what is wrong with the answers."""
+    most = max(1, loaded.config.max_batch_size)
+    if sample.requests > most:
+        return [f"batch size {sample.requests} for '{spec.name}', max allowed is {most}"] * sample.requests
+    errors: list[str] = []
 
-        await execute(
-            ExecutionBatch(sample.jobs(self._version), spec.name, self._clock, stream=hear, iterative=self._iterative)
-        )
-        return errors
+    def hear(_job: Job, outcome: Outcome, _final: bool) -> None:
+        if isinstance(outcome, TriremeError):
+            errors.append(outcome.message)
+
+    jobs, iterative = sample.jobs(version), loaded.iterative
+    await execute(ExecutionBatch(jobs, spec.name, clock, stream=hear, iterative=iterative))
+    return errors

@@ -97,6 +97,3 @@ class Watchdog:
         """The stack of the loop's thread."""
         frame = sys._current_frames().get(self._loop_thread)
         return "".join(traceback.format_stack(frame)).rstrip() if frame is not None else "(its thread has ended)"
-
-    def __repr__(self) -> str:
-        return f"<Watchdog {self.stalls!r}>"

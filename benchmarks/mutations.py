@@ -60,7 +60,6 @@ NOT_DECIDING = {
     "actors/tracing.py": "files and sockets",
     "actors/warmup.py": "reads files",
     "actors/watchdog.py": "threads",
-    "actors/work_thread.py": "threads",
 }
 """Modules that are left out, and why: simulated runs do without them, or they decide nothing."""
 

@@ -14,10 +14,10 @@ import outcome
 import trio
 
 from ..actors.actor import Turn
-from ..actors.executors import Executor, run_backend
+from ..actors.executors import Executor, Executors, run_backend
 from ..actors.instance import InstanceHungError
+from ..actors.offload import Done, ExecutorDiedError, result_of
 from ..actors.stream_executor import StreamExecutor
-from ..actors.work_thread import Done, ExecutorDiedError, result_of
 from ..engine.backends.interface import ModelInstance, ProcessLostError, StreamInstance
 from ..engine.cancellation import Cancellation
 from ..engine.errors import FailureReason, InternalError, TriremeError
@@ -248,7 +248,7 @@ class _Execution:
         self._recorder.batch_ended(self._batch, ending)
 
 
-class VirtualExecutors:
+class VirtualExecutors(Executors):
     """Virtual executors for everything.
 
     Args:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..actors.work_thread import ExecutorDiedError
+from ..actors.offload import ExecutorDiedError
 from ..engine.backends.interface import InstanceSpec
 from ..engine.errors import CancelledError, InternalError
 from ..engine.job import ExecutionBatch, Job

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from ..actors.cached import CachedDoor
-from ..actors.ensemble import STUCK_S, Ensemble
+from ..actors.ensemble import STUCK_S, Ensemble, FindContinuing, FindModel
 from ..actors.loading import ServerContext
-from ..actors.members import FindContinuing, FindModel
 from ..actors.messages import Attach, CacheHit, Executed
 from ..actors.model import Model
 from ..actors.reply import WINDOW

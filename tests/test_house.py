@@ -57,7 +57,7 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (errors_are_caught_by_name, "actors/stream_executor.py"): "the boundary to foreign code, as in executors.py",
     (errors_are_caught_by_name, "actors/actor.py"): "what a recipient raises is for its supervisor",
     (queues_are_bounded, "actors/actor.py"): "recipients once, calls of threads for each work, mail to its bound",
-    (errors_are_caught_by_name, "actors/work_thread.py"): "carries what foreign code raises to who waits for it",
+    (errors_are_caught_by_name, "actors/offload.py"): "carries what foreign code raises to who waits for it",
     (
         errors_are_caught_by_name,
         "engine/gpu/host_callback.py",
@@ -86,7 +86,7 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (queues_are_bounded, "engine/fair_queue.py"): "each connection once",
     (queues_are_bounded, "engine/admission/shares.py"): "requests that wait for their address's share, one each",
     (queues_are_bounded, "engine/admission/budget.py"): "what waits for the budget, the bound of everything else",
-    (queues_are_bounded, "actors/work_thread.py"): "batches that its instance has credits for, and the word to stop",
+    (queues_are_bounded, "actors/offload.py"): "batches that its instance has credits for, and the word to stop",
     (errors_are_caught_by_name, "actors/slot.py"): "the supervisor of slots",
     (
         queues_are_bounded,

@@ -15,32 +15,30 @@ Rules:
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 from .core import InstanceId, SchedulerCore
 
+Event = Literal["request", "withdraw", "renew", "release"]
+"""What the limiter is told of an instance: it has work; it has none any more, and if it has been granted, that stands;
+it has executed and has more work; it gives back what it was granted."""
 
-class Limiter(Protocol):
-    """Who grants."""
 
-    def request(self, instance: InstanceId) -> None:
-        """It has work."""
-
-    def withdraw(self, instance: InstanceId) -> None:
-        """It has none any more; if it has been granted, that stands."""
-
-    def renew(self, instance: InstanceId) -> None:
-        """It has executed and has more work."""
-
-    def release(self, instance: InstanceId, executed: bool) -> None:
-        """It gives back what it was granted."""
+class Tell(Protocol):
+    def __call__(self, event: Event, instance: InstanceId, /, *executed: bool) -> None:
+        """`executed`: whether what is given back ("release") was used."""
+        ...
 
 
 class Permits:
-    """Of the instances of one scheduler."""
+    """Of the instances of one scheduler.
 
-    def __init__(self, limiter: Limiter) -> None:
-        self._limiter = limiter
+    Args:
+        tell: the limiter.
+    """
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
         self._resting: dict[InstanceId, None] = {}
         self._asking: dict[InstanceId, None] = {}
         self._granted: dict[InstanceId, None] = {}
@@ -60,10 +58,10 @@ class Permits:
         self._executing.remove(instance)
         if core.wants(instance, len(self._granted) + len(self._asking)):
             self._asking[instance] = None
-            self._limiter.renew(instance)
+            self._tell("renew", instance)
         else:
             self._resting[instance] = None
-            self._limiter.release(instance, executed=True)
+            self._tell("release", instance, True)
 
     def ask(self, core: SchedulerCore, news: bool) -> None:
         """Withdraw instances that have no work any more, and ask for those that have some, if there is news."""
@@ -75,13 +73,13 @@ class Permits:
             else:
                 del self._asking[instance]
                 self._resting[instance] = None
-                self._limiter.withdraw(instance)
+                self._tell("withdraw", instance)
         for instance in resting:
             if core.wants(instance, others):
                 others += 1
                 del self._resting[instance]
                 self._asking[instance] = None
-                self._limiter.request(instance)
+                self._tell("request", instance)
 
     def granted(self, instance: InstanceId) -> bool:
         """An instance was granted what it asked for; False if it has gone in the meantime."""
@@ -103,4 +101,4 @@ class Permits:
             instance, _ = self._granted.popitem()
             core.instance_paused(instance)
             self._resting[instance] = None
-            self._limiter.release(instance, executed=False)
+            self._tell("release", instance, False)

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from ...actors.door import stopping_error
 from ...actors.instances import Instances
-from ...actors.name_locks import NameLocks
+from ...actors.model_control import NameLocks
 from ...actors.repository import Repository
 from ...actors.scheduler import Scheduler
 from ...engine.instances.restart import RestartPolicy

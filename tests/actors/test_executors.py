@@ -10,9 +10,9 @@ import pytest
 import trio
 
 from trireme.actors.actor import Turn
-from trireme.actors.executors import ThreadExecutor, ThreadExecutors
+from trireme.actors.executors import Executors, ThreadExecutor
+from trireme.actors.offload import ExecutorDiedError
 from trireme.actors.socket_readiness import Readiness
-from trireme.actors.work_thread import ExecutorDiedError
 from trireme.engine.cancellation import Cancellation
 from trireme.engine.errors import InternalError
 
@@ -49,7 +49,7 @@ async def test_a_backend_that_raises_what_is_no_exception_kills_its_executor_onl
 
     with pytest.raises(ExecutorDiedError, match=r"ended its thread \(Panic: index out of range\)"):
         await executor.call(panic)
-    executors = ThreadExecutors(load_threads=1, readiness=Readiness())
+    executors = Executors(load_threads=1, readiness=Readiness())
     with pytest.raises(InternalError, match=r"ended its thread \(Panic: index out of range\)"):
         await executors.offload(panic)
     executor.close()
@@ -76,7 +76,7 @@ async def test_a_cancelled_wait_abandons_the_work_and_the_thread_ends_by_itself(
 
 
 async def test_loads_run_no_more_than_so_many_at_once() -> None:
-    executors = ThreadExecutors(load_threads=2, readiness=Readiness())
+    executors = Executors(load_threads=2, readiness=Readiness())
     running = 0
     peak = 0
     lock = threading.Lock()
@@ -101,7 +101,7 @@ class TestCancellableLoads:
     """A load on a thread that hangs in a framework: nobody can end it, and nobody waits for it."""
 
     async def test_nobody_waits_for_the_thread(self) -> None:
-        executors = ThreadExecutors(load_threads=1, readiness=Readiness())
+        executors = Executors(load_threads=1, readiness=Readiness())
         began, release, unwanted = threading.Event(), threading.Event(), SimpleQueue[str]()
         told: list[Cancellation] = []
 

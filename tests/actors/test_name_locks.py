@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from trireme.actors.name_locks import NameLocks
+from trireme.actors.model_control import NameLocks
 
 
 async def test_who_shares_a_name_goes_one_after_the_other_and_nobody_is_overtaken(autojump_clock) -> None:

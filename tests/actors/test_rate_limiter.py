@@ -65,11 +65,11 @@ async def test_a_grant_goes_to_the_scheduler_that_asked_and_the_next_when_it_is_
     with at.turn:
         at.first.attach(1)
         at.second.attach(1)
-        at.first.asking.request(1)
-        at.second.asking.request(1)
+        at.first.asking.tell("request", 1)
+        at.second.asking.tell("request", 1)
     assert (at.first.told, at.second.told) == (["registered 1", "granted 1"], ["registered 1"])
     with at.turn:
-        at.first.asking.release(1, executed=True)
+        at.first.asking.tell("release", 1, True)
     assert at.second.told == ["registered 1", "granted 1"]
 
 
@@ -79,15 +79,15 @@ async def test_who_withdraws_or_asks_again_when_it_is_granted_has_one_grant_to_r
     with at.turn:
         at.first.attach(1)
         at.second.attach(1)
-        at.first.asking.request(1)
+        at.first.asking.tell("request", 1)
         at.first.asking.hurry()
-        at.first.asking.withdraw(1)
-        at.first.asking.request(1)
-        at.second.asking.request(1)
+        at.first.asking.tell("withdraw", 1)
+        at.first.asking.tell("request", 1)
+        at.second.asking.tell("request", 1)
     assert at.first.told == ["registered 1", "granted 1"]
     assert at.second.told == ["registered 1"]
     with at.turn:
-        at.first.asking.release(1, executed=False)
+        at.first.asking.tell("release", 1, False)
     assert at.first.told == ["registered 1", "granted 1"]
     assert at.second.told == ["registered 1", "granted 1"]
 
@@ -97,9 +97,9 @@ async def test_what_a_scheduler_asks_in_one_turn_is_received_before_anything_is_
     with at.turn:
         at.first.attach(1)
         at.second.attach(1)
-        at.first.asking.request(1)
-        at.first.asking.withdraw(1)
-        at.second.asking.request(1)
+        at.first.asking.tell("request", 1)
+        at.first.asking.tell("withdraw", 1)
+        at.second.asking.tell("request", 1)
     assert (at.first.told, at.second.told) == (["registered 1"], ["registered 1", "granted 1"])
 
 
@@ -108,8 +108,8 @@ async def test_an_instance_that_is_gone_gives_back_what_it_had() -> None:
     with at.turn:
         at.first.attach(1)
         at.second.attach(1)
-        at.first.asking.request(1)
-        at.second.asking.request(1)
+        at.first.asking.tell("request", 1)
+        at.second.asking.tell("request", 1)
     with at.turn:
         at.first.asking.unregister(1)
     assert at.second.told == ["registered 1", "granted 1"]

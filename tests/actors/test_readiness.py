@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from trireme.actors.readiness import ReadinessCheck, all_pass
+from trireme.actors.instance import ReadinessCheck, all_pass
 from trireme.engine.backends.interface import ProcessInstance
 from trireme.engine.errors import InternalError, TriremeError, UnavailableError
 

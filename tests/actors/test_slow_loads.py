@@ -9,7 +9,7 @@ from typing import Any
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from trireme.actors.slow_loads import Replacement, SlowLoads
+from trireme.actors.repository import Replacement, SlowLoads
 from trireme.engine.description import ModelState
 from trireme.engine.repository.known import always
 

@@ -18,8 +18,8 @@ from valued_server import until
 
 from trireme.actors import InferenceServer, Reply
 from trireme.actors.actor import Turn
+from trireme.actors.offload import WorkThread
 from trireme.actors.stream_executor import StreamExecutor
-from trireme.actors.work_thread import WorkThread
 from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.errors import InternalError, TriremeError, UnavailableError
 from trireme.engine.gpu import flights

@@ -20,7 +20,7 @@ from python_models import (
 )
 from trio.testing import MockClock
 
-from trireme.actors.readiness import ReadinessCheck
+from trireme.actors.instance import ReadinessCheck
 from trireme.python_backend.instance import PythonInstance
 
 IN_PROCESS = CONFIG + 'parameters { key: "EXECUTION" value { string_value: "in_process" } }'

@@ -14,17 +14,8 @@ class Told:
     def __init__(self) -> None:
         self.said: list[tuple[object, ...]] = []
 
-    def request(self, instance: int) -> None:
-        self.said.append(("request", instance))
-
-    def withdraw(self, instance: int) -> None:
-        self.said.append(("withdraw", instance))
-
-    def renew(self, instance: int) -> None:
-        self.said.append(("renew", instance))
-
-    def release(self, instance: int, executed: bool) -> None:
-        self.said.append(("release", instance, executed))
+    def __call__(self, event: str, instance: int, *executed: bool) -> None:
+        self.said.append((event, instance, *executed))
 
     def take(self) -> list[tuple[object, ...]]:
         said, self.said = self.said, []
