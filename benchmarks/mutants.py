@@ -254,7 +254,8 @@ class _Finder(ast.NodeVisitor):
             else:
                 swapped = ast.Name(_SWAPPED_NAMES[name], ast.Load())
             self._note(function, "swapped function", swapped)
-        for index in range(len(node.args) - 1):
+        pairs = 0 if name in ("max", "min") else len(node.args) - 1  # whose order means nothing
+        for index in range(pairs):
             first, second = node.args[index : index + 2]
             if not isinstance(first, ast.Starred) and not isinstance(second, ast.Starred):
                 arguments = [*node.args[:index], second, first, *node.args[index + 2 :]]

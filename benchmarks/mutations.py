@@ -69,7 +69,7 @@ UNITS = (
     "tests/engine/instances/test_restart.py",
     "tests/engine/metrics/test_statistics.py",
     "tests/engine/instances/test_answer_window.py",
-    "tests/engine/test_execution.py",
+    "tests/engine/test_job.py",
     "tests/actors",
 )
 WITHOUT = (

@@ -40,7 +40,7 @@ def changes(module: ModuleType, body: str) -> set[tuple[str, str]]:
     [
         ("return a < b", {("comparison", "return (a <= b)"), ("comparison", "return (a >= b)")}),
         ("return not a", {("removed not", "return (a)")}),
-        ("return min(a)", {("swapped function", "return (max)(a)")}),
+        ("return min(a, b)", {("swapped function", "return (max)(a, b)")}),
         ("return c(a, b)", {("swapped arguments", "return (c(b, a))")}),
         ("a.b()", {("dropped statement", "pass")}),
         ("a.b = c", {("dropped statement", "pass")}),
