@@ -52,6 +52,7 @@ class RightRestarts(Invariant):
         self._state = state
         self._window_ns = window_ns
         self._seats: dict[tuple[str, str], Seat] = {}
+        self._uncertain: set[tuple[str, str]] = set()  # these may have died before
 
     def handlers(self) -> Handlers:
         return {
@@ -75,12 +76,13 @@ class RightRestarts(Invariant):
         seat.deaths += 1
 
     def _changed(self, event: ChangeDone) -> None:
-        """One that waited to be started again may be wanted no more; whatever has its name next is another one."""
+        """One that waited to be started again may be wanted no more; whatever has its name next may be another one."""
         if event.change.startswith(RESIZED_TO):
             for key in [
                 key for key, seat in self._seats.items() if seat.died_ns >= 0 and model_of(key[0]) == event.model
             ]:
                 del self._seats[key]
+                self._uncertain.add(key)
 
     def _struck(self, event: FaultStruck) -> None:
         """A start that fails is a death as well."""
@@ -93,7 +95,7 @@ class RightRestarts(Invariant):
         key = (event.model, event.instance)
         seat = self._seats.get(key)
         if seat is None:
-            self._seats[key] = Seat(event.at_ns)
+            self._seats[key] = Seat(event.at_ns, failed=key in self._uncertain)
             return
         late_ns = event.at_ns - seat.died_ns - seat.delay_ns
         if late_ns < -TOLERANCE_NS or (late_ns > TOLERANCE_NS and not seat.failed):

@@ -1,0 +1,80 @@
+"""What models ask of the server while they serve, without a process between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import trio
+import trio.testing
+
+from trireme.actors.model_calls import OnDone
+from trireme.engine.backends.services import Question
+from trireme.engine.errors import InternalError, InvalidArgumentError, TriremeError, UnavailableError
+from trireme.engine.options import ControlMode
+from trireme.simulations.models import Profile
+
+WORK = Profile(1.0)
+
+
+async def test_a_request_holds_its_share_of_the_budget_and_is_never_refused_one(
+    autojump_clock, open_server, simulated, request_for
+) -> None:
+    heard: list[Question] = []
+    async with open_server(simulated(WORK), max_inflight_requests=1) as server:
+        replies = [server._calls.ask(request_for(), False, heard.append) for _ in range(2)]
+        held = server.budget_statistics()
+        assert (held.requests, held.bytes) == (2, 32)
+        await trio.sleep(2.5)
+        assert all(reply.final for reply in replies)
+        held = server.budget_statistics()
+        assert (held.requests, held.bytes) == (0, 0)
+    assert len(heard) == 2
+
+
+async def test_a_model_that_is_not_there_or_answers_several_times_is_refused(
+    autojump_clock, open_server, simulated, request_for
+) -> None:
+    async with open_server(simulated(WORK), simulated(WORK, "many", decoupled=True)) as server:
+        with pytest.raises(UnavailableError, match="Model 'gone' is not ready"):
+            server._calls.ask(request_for("gone"), False, lambda _: None)
+        with pytest.raises(InvalidArgumentError, match="Model many is using the decoupled"):
+            server._calls.ask(request_for("many"), False, lambda _: None)
+        server._calls.ask(request_for("many"), True, lambda _: None)
+        assert server.budget_statistics().requests == 1
+
+
+async def test_readiness_is_asked_by_name_and_version(autojump_clock, open_server, simulated) -> None:
+    said: list[bool] = []
+    async with open_server(simulated(WORK)) as server:
+        for name, version in (("m", ""), ("m", "1"), ("m", "2"), ("gone", "")):
+            server._calls.model_ready(name, version, said.append)
+            await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(InternalError, match="failed to get model version from specified version string 'new'"):
+            server._calls.model_ready("m", "new", said.append)
+    assert said == [True, True, False, False]
+
+
+async def told(ask: Callable[[OnDone], None]) -> TriremeError | None:
+    """What is said when it is done."""
+    done = trio.Event()
+    said: list[TriremeError | None] = []
+
+    def on_done(error: TriremeError | None) -> None:
+        said.append(error)
+        done.set()
+
+    ask(on_done)
+    await done.wait()
+    return said[0]
+
+
+async def test_models_are_unloaded_and_loaded_and_errors_are_told(autojump_clock, open_server, simulated) -> None:
+    options = {"model_control_mode": ControlMode.EXPLICIT, "startup_models": ("*",)}
+    async with open_server(simulated(WORK), **options) as server:
+        calls = server._calls
+        assert await told(lambda on_done: calls.unload_model("m", False, on_done)) is None
+        assert not server.model_ready("m")
+        assert await told(lambda on_done: calls.load_model("m", {}, on_done)) is None
+        assert server.model_ready("m")
+        assert isinstance(await told(lambda on_done: calls.load_model("gone", {}, on_done)), TriremeError)
