@@ -66,7 +66,7 @@ class UnaryCall:
             passes.
     """
 
-    _connection: CallHost | None
+    _connection: GrpcConnection | None
     stream_id: int
     head: CallHead
     method: Method
@@ -125,30 +125,30 @@ class UnaryCall:
             connection.core.respond(self.stream_id, blocks.HEADERS[encoding], framed, blocks.OK_TRAILERS)
             connection.mark(0)
 
-    def receive(self, data: bytes, flow_bytes: int, end_stream: bool) -> None:
+    def receive(self, data: bytes, end_stream: bool) -> None:
         """The next part of the message. What comes after it is dropped, as by gRPC's own server."""
         connection = self._connection
         assert connection is not None
         if self.begun:
-            connection.core.consumed(self.stream_id, flow_bytes)
+            connection.core.consumed(self.stream_id, len(data))
             return
         inbox = self._inbox
         if inbox is None:
             size = len(data) - PREFIX_BYTES  # the way of nearly all messages: one piece, not packed
             if size >= 0 and not data[0] and int.from_bytes(data[1:5], "big") == size <= self.method.max_message_bytes:
-                connection.core.consumed(self.stream_id, flow_bytes)
+                connection.core.consumed(self.stream_id, len(data))
                 self.begun = True
                 self.message = data[PREFIX_BYTES:] if size <= _COPIED_BYTES else memoryview(data)[PREFIX_BYTES:]
                 connection.begin(self)
                 return
             inbox = self._inbox = Inbox(connection, self.stream_id, self.method.max_message_bytes)
-        inbox.feed(data, flow_bytes, end_stream)
+        inbox.feed(data, end_stream)
         try:
             self._collect(connection, inbox)
         except GRPCError as error:
             self.fail(error.status, error.message or "")
 
-    def _collect(self, connection: CallHost, inbox: Inbox) -> None:
+    def _collect(self, connection: GrpcConnection, inbox: Inbox) -> None:
         """Goes on as far as what has come, and the room that there is, allow. Raises GRPCError."""
         framed = inbox.next()
         nbytes = inbox.reader.announced_bytes
@@ -214,7 +214,7 @@ class UnaryCall:
         deadline, self.deadline_entry = self.deadline_entry, None
         return deadline, inbox
 
-    def _end(self, connection: CallHost) -> None:
+    def _end(self, connection: GrpcConnection) -> None:
         self._connection = None
         self.on_cancel = None
         if self._inbox is not None:
@@ -303,6 +303,7 @@ class GrpcConnection(CallHost):
         self.forget(stream_id, None)
 
     def begin(self, call: UnaryCall) -> None:
+        """Its message is complete."""
         begin = call.method.begin
         try:
             if begin is not None and begin(call):
@@ -321,6 +322,11 @@ class GrpcConnection(CallHost):
         self.serve_as_task(call, Framed(False, call.message))
 
     def serve_as_task(self, call: UnaryCall, left: Framed | None = None) -> None:
+        """It has to wait, for its message or with it.
+
+        Args:
+            left: the message, as it was sent; None if it has not come.
+        """
         # What came without a lease, of a method that has nothing against none, waits for room.
         waits = left is not None and not left.compressed and call.method.begin is not None and call.lease is None
         waiting_bytes = len(call.message) if waits else 0
@@ -336,6 +342,7 @@ class GrpcConnection(CallHost):
         self.start(self._run, served)
 
     def cancel_handler(self, on_cancel: Callable[[], None]) -> None:
+        """A call is over: tells who has taken it over."""
         try:
             on_cancel()
         except Exception:

@@ -3,7 +3,6 @@ connection."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -143,22 +142,6 @@ class CallHost(Http2Connection[CallHead, Call]):
         self.lease = partial(surroundings.lease, client=self.address)
         self.stories: dict[int, CallStory] = {}
 
-    @abstractmethod
-    def begin(self, call: Any) -> None:
-        """The message of a `UnaryCall` is complete."""
-
-    @abstractmethod
-    def serve_as_task(self, call: Any, left: Framed | None = None) -> None:
-        """A `UnaryCall` has to wait, for its message or with it.
-
-        Args:
-            left: the message, as it was sent; None if it has not come.
-        """
-
-    @abstractmethod
-    def cancel_handler(self, on_cancel: Callable[[], None]) -> None:
-        """A `UnaryCall` is over: tells who has taken it over. Does not raise."""
-
     @property
     def turn(self) -> Turn:
         return self._group.turn
@@ -238,9 +221,9 @@ class Inbox:
         self.lease: Lease | None = None
         self.reader = MessageReader(max_message_bytes)
 
-    def feed(self, data: bytes, flow_bytes: int, end_stream: bool) -> None:
+    def feed(self, data: bytes, end_stream: bool) -> None:
         self.reader.feed(data)
-        self.held_bytes += flow_bytes
+        self.held_bytes += len(data)
         if end_stream:
             self.ended = True
 

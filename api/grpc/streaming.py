@@ -112,20 +112,20 @@ class StreamingCall(StreamIterator[Any]):
 
     # ---- for the connection ----
 
-    def receive(self, data: bytes, flow_bytes: int, end_stream: bool) -> None:
+    def receive(self, data: bytes, end_stream: bool) -> None:
         listener, inbox = self._listener, self._inbox
         if listener is not None and self._waiting and not (inbox.held_bytes or end_stream or inbox.lease is not None):
             size = len(data) - PREFIX_BYTES
             if 0 <= size <= self._heard_bytes and not data[0] and int.from_bytes(data[1:5], "big") == size:
                 message = data[PREFIX_BYTES:]
                 if listener(message):
-                    self._connection.core.consumed(self._stream_id, flow_bytes)
+                    self._connection.core.consumed(self._stream_id, len(data))
                 else:
                     self._left = Framed(False, message)
-                    inbox.held_bytes = flow_bytes
+                    inbox.held_bytes = len(data)
                     self._wake()
                 return
-        inbox.feed(data, flow_bytes, end_stream)
+        inbox.feed(data, end_stream)
         if self._waiting:
             if inbox.reader.is_collecting and not end_stream:
                 if inbox.lease is not None:

@@ -89,7 +89,7 @@ _ENDING = (Phase.ENDING, Phase.CLOSING)
 class Call(Protocol):
     """What a connection tells the call of a stream."""
 
-    def receive(self, data: bytes, flow_bytes: int, end_stream: bool) -> None:
+    def receive(self, data: bytes, end_stream: bool) -> None:
         """The next part of the request; see `DataReceived`."""
 
     def request_ended(self) -> None:
@@ -329,7 +329,7 @@ class Http2Connection(Connection, Generic[H, C]):
             if isinstance(event, DataReceived):
                 call = calls.get(event.stream_id)
                 if call is not None:
-                    call.receive(event.data, event.flow_bytes, event.end_stream)
+                    call.receive(event.data, event.end_stream)
             elif isinstance(event, RequestReceived):
                 self._asked = True
                 self._open(event)

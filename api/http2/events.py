@@ -26,20 +26,16 @@ class ErrorCode(IntEnum):
     HTTP_1_1_REQUIRED = 0xD
 
     @classmethod
-    def of(cls, value: int) -> ErrorCode:
-        """The code with that number; INTERNAL_ERROR for an unknown one (RFC 9113 §7)."""
-        return cls(value) if value in _KNOWN else cls.INTERNAL_ERROR
+    def _missing_(cls, value: object) -> ErrorCode:
+        return cls.INTERNAL_ERROR
 
 
-_KNOWN = frozenset(ErrorCode)
-
-
-class ConnectionFault(Exception):
-    """The connection cannot go on: GOAWAY, then close.
+class Fault(Exception):
+    """What a client sends is wrong.
 
     Attributes:
-        code: what the GOAWAY says.
-        debug: its debug text, plain English.
+        code: what it is told.
+        debug: the debug text of a GOAWAY, plain English.
     """
 
     def __init__(self, code: ErrorCode, debug: str) -> None:
@@ -48,13 +44,12 @@ class ConnectionFault(Exception):
         self.debug = debug
 
 
-class StreamFault(Exception):
-    """One stream cannot go on: RST_STREAM with `code`."""
+class ConnectionFault(Fault):
+    """The connection cannot go on: GOAWAY, then close."""
 
-    def __init__(self, code: ErrorCode, debug: str) -> None:
-        super().__init__(code, debug)
-        self.code = code
-        self.debug = debug
+
+class StreamFault(Fault):
+    """One stream cannot go on: RST_STREAM."""
 
 
 class Farewell(Exception):
@@ -76,15 +71,12 @@ class RequestReceived(Generic[H]):
 
 @dataclass(slots=True)
 class DataReceived:
-    """The next data of a request, without padding. Large DATA frames come in several pieces.
-
-    `flow_bytes` is what `Http2Server.consumed` is to be told when the data has been used up.
-    """
+    """The next data of a request, without padding; `Http2Server.consumed` is to be told of it when it has been used up.
+    Large DATA frames come in several pieces."""
 
     stream_id: int
     data: bytes
     end_stream: bool
-    flow_bytes: int
 
 
 @dataclass(slots=True)

@@ -193,7 +193,7 @@ class Incoming(Generic[H]):
         if stream.lends:
             stream.lent += size
             self._give_back(size)
-        self._events.append(DataReceived(stream_id, piece, end_stream, size))
+        self._events.append(DataReceived(stream_id, piece, end_stream))
 
     def on_headers(self, stream_id: int, block: bytes, end_stream: bool) -> None:
         if stream_id <= self._streams.highest or not stream_id & 1:
@@ -247,7 +247,7 @@ class Incoming(Generic[H]):
         if kind == frames.PING:
             self._on_ping(flags, payload)
         elif kind == RST_STREAM:
-            self._on_reset(stream_id, ErrorCode.of(frames.WORD.unpack(payload)[0]))
+            self._on_reset(stream_id, ErrorCode(frames.WORD.unpack(payload)[0]))
         elif kind == frames.SETTINGS:
             if not flags & frames.ACK:
                 self._on_settings(check(payload))

@@ -224,7 +224,7 @@ class H2Peer:
             case DataReceived():
                 self.requests[event.stream_id] += event.data
                 if self.consume:
-                    self.server.consumed(event.stream_id, event.flow_bytes)
+                    self.server.consumed(event.stream_id, len(event.data))
                 if event.end_stream:
                     self.complete.add(event.stream_id)
             case StreamEnded():

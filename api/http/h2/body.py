@@ -46,10 +46,10 @@ class RequestBody:
 
     # ---- from the client ----
 
-    def add(self, data: bytes, flow_bytes: int) -> bool:
+    def add(self, data: bytes) -> bool:
         """The next bytes. False: there are more than announced."""
         self._arrived += len(data)
-        self._unconsumed += flow_bytes
+        self._unconsumed += len(data)
         if self._length is not None and self._arrived > self._length:
             return False
         if self._buffer is not None:

@@ -178,9 +178,9 @@ class H2Exchange(Exchange):
 
     # ---- told by the connection ----
 
-    def receive(self, data: bytes, flow_bytes: int, end_stream: bool) -> None:
+    def receive(self, data: bytes, end_stream: bool) -> None:
         self._expects_continue = False
-        if not self._body.add(data, flow_bytes):
+        if not self._body.add(data):
             self._malformed()
             return
         if self._body.unconsumed > _LENT_BYTES and not self._held:

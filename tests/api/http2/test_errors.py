@@ -183,7 +183,7 @@ def test_malformed_request(block: bytes) -> None:
     """Its stream alone is reset, unannounced; the rest of it is ignored, and the next call is served."""
     peer = RawPeer()
     events = peer.say(headers(1, block), data(1, b"x", end_stream=True), call(3))
-    assert events == [RequestReceived(3, REQUEST, False), DataReceived(3, b"question", True, 8)]
+    assert events == [RequestReceived(3, REQUEST, False), DataReceived(3, b"question", True)]
     (reset,) = peer.sent()
     assert (reset.kind, reset.stream_id, reset.code) == (frames.RST_STREAM, 1, ErrorCode.PROTOCOL_ERROR)
 
@@ -250,7 +250,7 @@ def test_tolerated(said: bytes) -> None:
     peer = RawPeer()
     peer.say(headers(1))
     assert peer.say(said) == []
-    assert peer.say(data(1, b"x", end_stream=True)) == [DataReceived(1, b"x", True, 1)]
+    assert peer.say(data(1, b"x", end_stream=True)) == [DataReceived(1, b"x", True)]
     assert {frame.kind for frame in peer.sent()} <= {frames.SETTINGS}, "nothing but acknowledgements of settings"
 
 
@@ -274,8 +274,8 @@ def test_padding_and_priority_are_taken_off() -> None:
     )
     assert events == [
         RequestReceived(1, REQUEST, False),
-        DataReceived(1, b"abc", False, 3),
-        DataReceived(1, b"", True, 0),
+        DataReceived(1, b"abc", False),
+        DataReceived(1, b"", True),
     ]
 
 

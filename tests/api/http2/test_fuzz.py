@@ -85,10 +85,10 @@ def merged(events: list[Event[Head]]) -> list[tuple]:
         if not isinstance(event, DataReceived):
             facts.append((event,))
         elif facts and len(facts[-1]) > 1 and facts[-1][0] == event.stream_id and not facts[-1][2]:
-            _, before, _, flow_bytes = facts.pop()
-            facts.append((event.stream_id, before + event.data, event.end_stream, flow_bytes + event.flow_bytes))
+            _, before, _ = facts.pop()
+            facts.append((event.stream_id, before + event.data, event.end_stream))
         else:
-            facts.append((event.stream_id, event.data, event.end_stream, event.flow_bytes))
+            facts.append((event.stream_id, event.data, event.end_stream))
     return facts
 
 

@@ -168,7 +168,7 @@ def test_window_of_a_stream_must_be_kept() -> None:
     """A stream that sends too much is reset; the connection, and its window, live on."""
     peer = RawPeer(Http2Limits(stream_window_bytes=WINDOW))
     peer.say(headers(1), *[data(1, bytes(16_000))] * 4)
-    assert peer.say(data(1, bytes(1535))) == [DataReceived(1, bytes(1535), False, 1535)]
+    assert peer.say(data(1, bytes(1535))) == [DataReceived(1, bytes(1535), False)]
     assert peer.say(data(1, b"x")) == [StreamReset(1, ErrorCode.FLOW_CONTROL_ERROR)]
     (reset,) = peer.sent()
     assert (reset.stream_id, reset.code) == (1, ErrorCode.FLOW_CONTROL_ERROR)
@@ -287,7 +287,7 @@ def test_data_is_delivered_as_it_arrives() -> None:
     assert b"".join(event.data for event in events) == body
     assert [event.end_stream for event in events] == [False] * (len(events) - 1) + [True]
     assert len(events) == 103
-    assert sum(event.flow_bytes for event in events) == len(body)
+    assert sum(len(event.data) for event in events) == len(body)
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_empty_end_is_not_held_up(last: bytes) -> None:
     peer = RawPeer()
     peer.say(headers(1))
     events = [peer.say(bytes((byte,))) for byte in last]
-    assert events[-1] == [DataReceived(1, b"", True, 0)]
+    assert events[-1] == [DataReceived(1, b"", True)]
 
 
 def test_stream_that_closes_in_the_middle_of_a_frame() -> None:
