@@ -48,7 +48,6 @@ class CallHead:
         encoding: what compressed messages are compressed with.
         accepted_encodings: what the client can unpack.
         user_agent: as sent.
-        content_type: as sent.
         refusal: why the request is answered without calling anything.
     """
 
@@ -58,7 +57,6 @@ class CallHead:
     encoding: str = IDENTITY
     accepted_encodings: tuple[str, ...] = ()
     user_agent: str | None = None
-    content_type: str = ""
     refusal: CallRefusal | None = None
 
 
@@ -85,7 +83,6 @@ def parse_head(fields: Sequence[tuple[bytes, bytes]]) -> CallHead:
         encoding=encoding,
         accepted_encodings=_names(values.get(b"grpc-accept-encoding", b"")),
         user_agent=None if user_agent is None else user_agent.decode("latin-1"),
-        content_type=values.get(b"content-type", b"").decode("latin-1"),
         refusal=refusal,
     )
 

@@ -14,7 +14,6 @@ from grpclib.const import Status
 from grpclib.encoding.base import CodecBase
 from grpclib.exceptions import GRPCError
 
-from ...actors.actor import Turn
 from ..http2.connection import Call, Http2Connection, Http2Group
 from ..sockets.limits import shared_address
 from ..sockets.roster import Roster
@@ -99,10 +98,7 @@ class Surroundings:
     """What the connections of a service share.
 
     Attributes:
-        methods: every method by its path.
-        guards: look at every call when it begins, in this order; raise `GRPCError` to refuse it.
-        options, delays: what the service was told.
-        codec: see `service.GrpcService`.
+        methods: by their paths.
         lease: makes what a message takes of the server-wide budget; `client` is the address that it comes from.
         waiting: for those that wait for it.
         offload: where messages are packed, unpacked and read, if they are large.
@@ -141,10 +137,6 @@ class CallHost(Http2Connection[CallHead, Call]):
         self.address = shared_address(client[0]) if client else ""
         self.lease = partial(surroundings.lease, client=self.address)
         self.stories: dict[int, CallStory] = {}
-
-    @property
-    def turn(self) -> Turn:
-        return self._group.turn
 
     # ---- room for what arrives ----
 

@@ -59,8 +59,15 @@ def _only(given: Mapping[str, Sequence[str]], name: str) -> str | Clear | None:
     return values[0] if values else CLEAR
 
 
-_SWITCHES = {"log_info": "info", "log_warning": "warning", "log_error": "error"}
-"""Settings that are on or off, and the fields of `LogSettings` that they are."""
+_SETTINGS = (
+    ("log_file", "file", "string_param", "string"),
+    ("log_info", "info", "bool_param", "boolean"),
+    ("log_warning", "warning", "bool_param", "boolean"),
+    ("log_error", "error", "bool_param", "boolean"),
+    ("log_verbose_level", "verbose", "uint32_param", "int32"),
+    ("log_format", "format", "string_param", "string"),
+)
+"""Each setting, the field of `LogSettings` that it is, the choice that its value makes, and what errors call that."""
 
 
 def change_log(context: GrpcContext, message: pb.LogSettingsRequest) -> pb.LogSettingsResponse:
@@ -75,16 +82,9 @@ def change_log(context: GrpcContext, message: pb.LogSettingsRequest) -> pb.LogSe
 def _answer(log: Log) -> pb.LogSettingsResponse:
     now = log.settings
     value = pb.LogSettingsResponseSettingValue
-    return pb.LogSettingsResponse(
-        settings={
-            "log_file": value(string_param=now.file),
-            "log_info": value(bool_param=now.info),
-            "log_warning": value(bool_param=now.warning),
-            "log_error": value(bool_param=now.error),
-            "log_verbose_level": value(uint32_param=max(0, now.verbose)),
-            "log_format": value(string_param=now.format),
-        }
-    )
+    shown = {name: value(**{choice: getattr(now, field)}) for name, field, choice, _ in _SETTINGS}
+    shown["log_verbose_level"] = value(uint32_param=max(0, now.verbose))
+    return pb.LogSettingsResponse(settings=shown)
 
 
 def _changes(given: Mapping[str, pb.LogSettingsRequestSettingValue]) -> dict[str, Any]:
@@ -97,20 +97,12 @@ def _changes(given: Mapping[str, pb.LogSettingsRequestSettingValue]) -> dict[str
     if "log_file" in given:
         raise log_file_refused()
     changes: dict[str, Any] = {}
-    for name, field in _SWITCHES.items():
+    for name, field, choice, kind in _SETTINGS:
         if name in given:
-            changes[field] = _expect("boolean", name, given[name].bool_param)
-    if (level := given.get("log_verbose_level")) is not None:
-        changes["verbose"] = verbose_level(_expect("int32", "log_verbose_level", level.uint32_param))
-    if (form := given.get("log_format")) is not None:
-        changes["format"] = _expect("string", "log_format", form.string_param)
-        if changes["format"] not in FORMATS:
-            raise InvalidArgumentError(f"invalid argument for log_format, got: {changes['format']}")
+            value = getattr(given[name], choice)
+            if value is None:
+                raise InvalidArgumentError(f"expect {kind} for '{name}'")
+            changes[field] = verbose_level(value) if field == "verbose" else value
+    if "format" in changes and changes["format"] not in FORMATS:
+        raise InvalidArgumentError(f"invalid argument for log_format, got: {changes['format']}")
     return changes
-
-
-def _expect(kind: str, name: str, value: Any) -> Any:
-    """`value`, unless it is None: then the message has none of that kind."""
-    if value is None:
-        raise InvalidArgumentError(f"expect {kind} for '{name}'")
-    return value

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Generic
 
 from . import frames
@@ -24,14 +25,32 @@ from .events import (
     StreamFault,
     StreamReset,
 )
-from .frames import DATA, HEADERS, MAX_WINDOW_BYTES, RST_STREAM, WINDOW_UPDATE
+from .frames import DATA, HEADERS, MAX_STREAM_ID, MAX_WINDOW_BYTES, RST_STREAM, WINDOW_UPDATE
 from .headers import TABLE_SIZE_ZERO, Field, HeaderReader, check_fields, is_request
-from .keepalive import PING_PAYLOAD, Keepalive, Shutdown, ShutdownState
+from .keepalive import Keepalive
 from .limits import Budget, Http2Limits
 from .reader import FrameReader
 from .streams import Sender, State, Stream, Streams
 
 _TINY_DATA_BYTES = 64
+PING_PAYLOAD = b"farewell"
+"""Of the PING whose acknowledgement shows that the first GOAWAY was read."""
+
+
+class Shutdown(Enum):
+    """Leaving gracefully (RFC 9113 §6.8): clients hear of it before streams are refused.
+
+    Rule 1: First GOAWAY with the highest possible id and a PING: no new streams, please; those on their way are served.
+    Rule 2: When the client has surely read that, or nothing is open any more, or it does not answer: GOAWAY with the
+            highest id that was used. Streams above it are refused, and the client knows that they may be tried
+            elsewhere.
+
+        SERVING ──rule 1──▶ WARNED ──rule 2──▶ CLOSING
+    """
+
+    SERVING = "serving"
+    WARNED = "warned"
+    CLOSING = "closing"
 
 
 class Incoming(Generic[H]):
@@ -47,7 +66,10 @@ class Incoming(Generic[H]):
         self._streams = Streams(limits.remembered_resets)
         self._open = self._streams.open
         self._keepalive = Keepalive(limits.keepalive, now_s)
-        self._shutdown = Shutdown()
+        self._shutdown = Shutdown.SERVING
+        self._shutdown_debug = ""
+        self._last_stream_id = MAX_STREAM_ID  # streams above it are refused
+        self._closing_due_s = math.inf  # the client may not answer
         self._resets = Budget(limits.resets, "too many resets", now_s)
         self._pings = Budget(limits.pings, "too_many_pings", now_s)
         self._settings = Budget(limits.settings, "too many SETTINGS", now_s)
@@ -67,8 +89,7 @@ class Incoming(Generic[H]):
     # ---- streams come and go ----
 
     def _queue(self, frame: bytes) -> None:
-        if frame:
-            self._sender.out.append(frame)
+        self._sender.out.append(frame)
 
     def _close(self, stream: Stream) -> None:
         del self._open[stream.id]
@@ -78,7 +99,7 @@ class Incoming(Generic[H]):
             self._sender.forget(stream)
         if stream.unconsumed > stream.lent:
             self._give_back(stream.unconsumed - stream.lent)
-        if not self._open and (self._leaving or self._shutdown.state is not ShutdownState.SERVING):
+        if not self._open and (self._leaving or self._shutdown is not Shutdown.SERVING):
             self._nothing_open()
 
     def _answered(self, stream: Stream) -> None:
@@ -94,10 +115,18 @@ class Incoming(Generic[H]):
         self._close(stream)
 
     def _nothing_open(self) -> None:
-        self._queue(self._shutdown.confirm(self._streams.highest))
-        self._set_timer()
+        self._confirm_shutdown()
         if self._leaving:
             self._end()
+
+    def _confirm_shutdown(self) -> None:
+        """Rule 2 of `Shutdown`."""
+        if self._shutdown is Shutdown.WARNED:
+            self._shutdown = Shutdown.CLOSING
+            self._closing_due_s = math.inf
+            self._last_stream_id = self._streams.highest
+            self._queue(frames.goaway(self._last_stream_id, ErrorCode.NO_ERROR, self._shutdown_debug))
+            self._set_timer()
 
     def _break(self, stream_id: int, code: ErrorCode) -> None:
         """The client has broken a rule on a stream, perhaps one that is not open."""
@@ -146,7 +175,7 @@ class Incoming(Generic[H]):
             self._sender.sent_payload = True
 
     def _set_timer(self) -> None:
-        self.next_timer_s = min(self._keepalive.next_timer_s, self._shutdown.due_s)
+        self.next_timer_s = min(self._keepalive.next_timer_s, self._closing_due_s)
 
     def _note_payload(self) -> None:
         if self._sender.sent_payload:
@@ -207,7 +236,7 @@ class Incoming(Generic[H]):
             except StreamFault as fault:
                 self._break(stream_id, fault.code)
                 return
-        if len(self._open) >= self._limits.max_concurrent_streams or stream_id > self._shutdown.last_stream_id:
+        if len(self._open) >= self._limits.max_concurrent_streams or stream_id > self._last_stream_id:
             self._break(stream_id, ErrorCode.REFUSED_STREAM)
             return
         if len(self._sender.out) > self._limits.unread_pieces:
@@ -292,8 +321,7 @@ class Incoming(Generic[H]):
     def _on_ping(self, flags: int, payload: bytes) -> None:
         if flags & frames.ACK:
             if payload == PING_PAYLOAD:
-                self._queue(self._shutdown.confirm(self._streams.highest))
-                self._set_timer()
+                self._confirm_shutdown()
             return
         if self._sender.sent_payload:
             self._note_payload()

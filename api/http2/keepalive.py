@@ -19,9 +19,6 @@ from __future__ import annotations
 import math
 from enum import Enum
 
-from . import frames
-from .events import ErrorCode
-from .frames import MAX_STREAM_ID
 from .limits import KeepaliveOptions
 
 _IDLE_PING_INTERVAL_S = 7200.0
@@ -114,56 +111,3 @@ class Keepalive:
         quiet_since_s = self.heard_s if self.heard_s + options.time_s > now_s else now_s
         self._quiet_due_s = quiet_since_s + options.time_s
         return None
-
-
-class ShutdownState(Enum):
-    """See `Shutdown`."""
-
-    SERVING = "serving"
-    WARNED = "warned"
-    CLOSING = "closing"
-
-
-PING_PAYLOAD = b"farewell"
-"""Of the PING whose acknowledgement shows that the first GOAWAY was read."""
-
-
-class Shutdown:
-    """Leaving gracefully (RFC 9113 §6.8): clients hear of it before streams are refused.
-
-    Rule 1: First GOAWAY with the highest possible id and a PING: no new streams, please; those on their way are served.
-    Rule 2: When the client has surely read that, or nothing is open any more, or it does not answer: GOAWAY with the
-            highest id that was used. Streams above it are refused, and the client knows that they may be tried
-            elsewhere.
-
-        SERVING ──begin──▶ WARNED ──confirm──▶ CLOSING
-
-    Attributes:
-        state: see above.
-        last_stream_id: streams above it are refused.
-        due_s: when `confirm` is due without a sign from the client; math.inf if it is not.
-    """
-
-    def __init__(self) -> None:
-        self.state = ShutdownState.SERVING
-        self.last_stream_id = MAX_STREAM_ID
-        self.due_s = math.inf
-        self.debug = ""
-
-    def begin(self, due_s: float, debug: str) -> bytes:
-        """The frames that announce it; nothing if it has begun already."""
-        if self.state is not ShutdownState.SERVING:
-            return b""
-        self.state = ShutdownState.WARNED
-        self.due_s = due_s
-        self.debug = debug
-        return frames.goaway(MAX_STREAM_ID, ErrorCode.NO_ERROR, debug) + frames.ping(PING_PAYLOAD)
-
-    def confirm(self, highest_stream_id: int) -> bytes:
-        """The frame that makes it definite; nothing if it was not announced, or is definite."""
-        if self.state is not ShutdownState.WARNED:
-            return b""
-        self.state = ShutdownState.CLOSING
-        self.due_s = math.inf
-        self.last_stream_id = highest_stream_id
-        return frames.goaway(highest_stream_id, ErrorCode.NO_ERROR, self.debug)

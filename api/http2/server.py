@@ -19,8 +19,9 @@ from collections.abc import Sequence
 from ...engine.tensor import Buffer
 from . import frames
 from .events import ConnectionFault, ErrorCode, Event, Farewell, H, Terminated
-from .incoming import Incoming
-from .keepalive import Due, ShutdownState
+from .frames import MAX_STREAM_ID
+from .incoming import PING_PAYLOAD, Incoming, Shutdown
+from .keepalive import Due
 
 _KEEPALIVE_PING = b"Trireme?"
 _STREAM_BYTES = 1024
@@ -160,26 +161,30 @@ class Http2Server(Incoming[H]):
 
     def go_away(self, now_s: float, debug: str = "") -> None:
         """Begins to leave gracefully: open streams are finished, soon new ones are refused (see `shutdown`)."""
-        if not self.terminated:
+        if self._shutdown is Shutdown.SERVING and not self.terminated:
             limits = self._limits
             timeout_s = limits.goaway_ack_timeout_s if self._open else limits.idle_goaway_ack_timeout_s
-            self._queue(self._shutdown.begin(now_s + timeout_s, debug))
+            self._shutdown = Shutdown.WARNED
+            self._shutdown_debug = debug
+            self._closing_due_s = now_s + timeout_s
+            self._queue(frames.goaway(MAX_STREAM_ID, ErrorCode.NO_ERROR, debug))
+            self._queue(frames.ping(PING_PAYLOAD))
             self._set_timer()
 
     @property
     def going_away(self) -> bool:
         """`go_away` has been called, or the connection's age has called it."""
-        return self._shutdown.state is not ShutdownState.SERVING
+        return self._shutdown is not Shutdown.SERVING
 
     @property
     def idle_after_goaway(self) -> bool:
         """Everything that was to be finished is: write the output, then close."""
-        return self._shutdown.state is ShutdownState.CLOSING and not self._open
+        return self._shutdown is Shutdown.CLOSING and not self._open
 
     def abort(self, code: ErrorCode, debug: str = "") -> None:
         """GOAWAY at once. Open streams are over, and what they had queued is dropped."""
         if not self.terminated:
-            last_stream_id = min(self._streams.highest, self._shutdown.last_stream_id)
+            last_stream_id = min(self._streams.highest, self._last_stream_id)
             self._queue(frames.goaway(last_stream_id, code, debug))
             self._end()
 
@@ -198,11 +203,11 @@ class Http2Server(Incoming[H]):
                 debug = "max_age" if due is Due.OVERDUE else "keepalive_timeout"
                 self.abort(ErrorCode.NO_ERROR, debug)
                 return [Terminated(ErrorCode.NO_ERROR, debug)]
-        if now_s >= self._shutdown.due_s:
-            self._queue(self._shutdown.confirm(self._streams.highest))
+        if now_s >= self._closing_due_s:
+            self._confirm_shutdown()
         self._set_timer()
         return []
 
     def __repr__(self) -> str:
-        state = "terminated" if self.terminated else self._shutdown.state.value
+        state = "terminated" if self.terminated else self._shutdown.value
         return f"<Http2Server: {state}, {len(self._open)} open>"

@@ -47,7 +47,6 @@ def test_a_usual_head() -> None:
     assert head.refusal is None
     assert head.path == "/a.B/C"
     assert head.user_agent == "grpc-python/1.60"
-    assert head.content_type == "application/grpc"
     assert head.accepted_encodings == ("identity", "deflate", "gzip")
     assert head.encoding == "gzip"
     assert head.timeout_s == 0.25

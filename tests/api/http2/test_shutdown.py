@@ -10,7 +10,7 @@ from http2_peer import HEADERS, TRAILERS, RawPeer, call, data, headers
 from trireme.api.http2 import frames
 from trireme.api.http2.events import ErrorCode, RequestReceived, Terminated
 from trireme.api.http2.frames import GOAWAY, MAX_STREAM_ID
-from trireme.api.http2.keepalive import PING_PAYLOAD, Shutdown, ShutdownState
+from trireme.api.http2.incoming import PING_PAYLOAD
 from trireme.api.http2.limits import Http2Limits
 
 PING_ACK = frames.ping(PING_PAYLOAD, ack=True)
@@ -169,17 +169,3 @@ def test_client_leaves_while_its_window_holds_an_answer_back() -> None:
     events = peer.say(frames.window_update(1, 6))
     assert isinstance(events[-1], Terminated)
     assert [frame.kind for frame in peer.sent()] == [1, 0, 1]
-
-
-def test_table_is_what_happens() -> None:
-    """SERVING, WARNED, CLOSING, in this order; each step is said once."""
-    shutdown = Shutdown()
-    assert shutdown.confirm(5) == b""
-    assert shutdown.state is ShutdownState.SERVING
-    assert shutdown.begin(1.0, "") != b""
-    assert (shutdown.state, shutdown.due_s) == (ShutdownState.WARNED, 1.0)
-    assert shutdown.begin(2.0, "") == b""
-    assert shutdown.confirm(5) != b""
-    assert (shutdown.state, shutdown.due_s, shutdown.last_stream_id) == (ShutdownState.CLOSING, math.inf, 5)
-    assert shutdown.confirm(9) == shutdown.begin(3.0, "") == b""
-    assert (shutdown.state, shutdown.last_stream_id) == (ShutdownState.CLOSING, 5)
