@@ -488,4 +488,4 @@ class PythonInstance(ProcessInstance):
             self.on_congestion()
 
     def __repr__(self) -> str:
-        return f"<PythonInstance {self.name}: {len(self._open)} open, {self._process!r}>"
+        return f"<PythonInstance {self.name}: {len(self._open)} open>"

@@ -120,9 +120,6 @@ class Process:
         self._popen.poll()
         os.close(self.ended)
 
-    def __repr__(self) -> str:
-        return f"<Process {self.pid}{'' if self.status is None else f' (ended: {self.status})'}>"
-
 
 def start(
     command: list[str], environment: Mapping[str, str], confinement: Confinement, descriptors: tuple[int, ...] = ()
@@ -329,6 +326,3 @@ class ModelThread:
         self.channel.close()
         os.close(self.bell)
         os.close(self.ended)
-
-    def __repr__(self) -> str:
-        return f"<ModelThread {self._thread.name}{'' if self._thread.is_alive() else ' (ended)'}>"

@@ -28,7 +28,7 @@ from .utils.event_loop import AsyncioLoop
 from .utils.request import RELEASE_RESCHEDULE, InferenceRequest
 from .utils.response import InferenceResponse, InferenceResponseSender
 from .utils.runner import Answered, ModelError, Runner
-from .wire import UnsendableError, fitted, read_request, write_error, write_response
+from .wire import fitted, read_request, write_error, write_response
 
 _ORPHANED = 1
 """Exit status of a process whose server is gone."""
@@ -221,7 +221,7 @@ class ModelProcess:
             response = response._only(request._requested)
         try:
             return write_response(response, payload)
-        except UnsendableError as error:
+        except ValueError as error:
             return write_error(str(error))
 
     def _answer_bell(self, runner: Runner) -> None:

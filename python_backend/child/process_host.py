@@ -21,7 +21,7 @@ from .utils.errors import HostError, TritonModelException
 from .utils.event_loop import EventLoop
 from .utils.request import InferenceRequest
 from .utils.response import LOST, InferenceResponse
-from .wire import UnsendableError, write_error, write_request, write_response
+from .wire import write_error, write_request, write_response
 
 _DELETIONS = ("delete_family", "delete_metric")
 """By destructors, which say nothing in a forked process (`Forks`, rule 3)."""
@@ -104,7 +104,7 @@ class ProcessHost:
             if response is not None:
                 self._enter(key)
             self.link.send((protocol.ANSWER, key, final, wire), payload)
-        except (UnsendableError, ValueError, ChannelClosedError, OSError) as error:
+        except (ValueError, ChannelClosedError, OSError) as error:
             raise HostError(str(error)) from None
         if final:
             self.over(key)
@@ -124,7 +124,7 @@ class ProcessHost:
         try:
             wire = write_request(request, payload)
             return self.calls.infer(wire, decoupled, payload, self.batch.get())
-        except (UnsendableError, ValueError, ChannelClosedError, OSError) as error:
+        except (ValueError, ChannelClosedError, OSError) as error:
             raise HostError(str(error)) from None
 
     def ask(self, method: str, *arguments: Any) -> Any:

@@ -28,10 +28,6 @@ _COPIED_BYTES = 4 << 10
 """Contents of a tensor that are copied sooner than looked at."""
 
 
-class UnsendableError(Exception):
-    """A tensor holds what cannot be sent."""
-
-
 def read_tensor(payload: memoryview, wire: WireTensor) -> Tensor:
     """A tensor that came: a view of the payload, but for BYTES. MessageError if it is broken."""
     number = wire[1]
@@ -58,7 +54,7 @@ def array_of(payload: memoryview, tensor: WireTensor) -> np.ndarray:
 
 
 def write_tensor(tensor: Tensor, payload: Payload) -> WireTensor:
-    """A tensor to be sent; its contents go to the payload. UnsendableError if it has elements that are no text."""
+    """A tensor to be sent; its contents go to the payload. ValueError if it has elements that are no text."""
     array = tensor._array
     number = BF16 if tensor._bf16 else numpy_to_triton_type(array.dtype) or 0
     if number == BYTES:
@@ -137,6 +133,6 @@ def _text(name: str, element: object) -> bytes:
     try:
         return str(element).encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        raise UnsendableError(f"tensor '{name}' has an element that is no text: {error}") from None
+        raise ValueError(f"tensor '{name}' has an element that is no text: {error}") from None
     except Exception as error:  # noqa: BLE001 - a __str__ of user code
-        raise UnsendableError(f"tensor '{name}' has an element without a text: {type(error).__name__}") from None
+        raise ValueError(f"tensor '{name}' has an element without a text: {type(error).__name__}") from None

@@ -54,13 +54,11 @@ class ModelConfig:
         Raises:
             ValueError: one of them is missing, something else is there, or the configuration contradicts.
         """
-        self._add(
-            "input", input, {"name", "data_type", "dims", "optional"}, "'name', 'data_type', 'dims' and 'optional'"
-        )
+        self._add("input", input, ("name", "data_type", "dims", "optional"))
 
     def add_output(self, output: Mapping[str, Any]) -> None:
         """Declare an output: name, data_type, dims. Raises as `add_input`."""
-        self._add("output", output, {"name", "data_type", "dims"}, "'name', 'data_type' and 'dims'")
+        self._add("output", output, ("name", "data_type", "dims"))
 
     def set_model_transaction_policy(self, transaction_policy_dict: Mapping[str, bool]) -> None:
         """
@@ -87,10 +85,12 @@ class ModelConfig:
     def _name(self) -> str:
         return self._model_config["name"]
 
-    def _add(self, kind: str, given: Mapping[str, Any], known: set[str], known_text: str) -> None:
+    def _add(self, kind: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:
         where = f"in auto-complete-config function for model '{self._name}'"
-        if set(given) - known:
-            raise ValueError(f"{kind} '{given.get('name', '')}' {where} contains property other than {known_text}.")
+        if set(given) - set(known):
+            *most, last = (f"'{each}'" for each in known)
+            others = f"{', '.join(most)} and {last}"
+            raise ValueError(f"{kind} '{given.get('name', '')}' {where} contains property other than {others}.")
         if "name" not in given:
             raise ValueError(f"{kind} {where} is missing 'name' property.")
         name = given["name"]
