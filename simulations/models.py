@@ -123,8 +123,8 @@ class SimulatedModel(ModelSource):
 
     def resize(self, instances: int) -> None:
         """Let its only instance group have so many, which can be done in place."""
-        (group,) = self._config.instance_group
-        self._config = replace(self._config, instance_group=(replace(group, count=instances),))
+        (group,) = self.config.instance_group
+        self.config = replace(self.config, instance_group=(replace(group, count=instances),))
         self._changes += 1
 
     def modified_ns(self) -> int:
