@@ -35,8 +35,6 @@ class PlainTransport:
         watch: tells when there may be something to read, or the end.
     """
 
-    scheme = "http"
-
     def __init__(self, sock: socket.socket, readiness: Readiness, address: str = "") -> None:
         self.sock = sock
         self._address = address
@@ -46,6 +44,11 @@ class PlainTransport:
 
     def fileno(self) -> int:
         return self.sock.fileno()
+
+    @property
+    def has_more(self) -> bool:
+        """There may be more to read, or the end."""
+        return self.watch.ready
 
     async def yield_turn(self) -> None:
         await self._readiness.yield_turn(self._address)
@@ -122,7 +125,7 @@ class PlainTransport:
 class TlsTransport:
     """TLS over a trio socket stream. `handshake` comes first."""
 
-    scheme = "https"
+    has_more = False  # as far as can be told
 
     def __init__(self, stream: trio.SSLStream[trio.SocketStream], readiness: Readiness, address: str = "") -> None:
         self.stream = stream

@@ -110,8 +110,7 @@ class H1Exchange(Exchange):
 
     async def _write(self, buffers: list[Buffer], last: bool) -> None:
         self.begun, self.done = True, last
-        if rest := self._connection.write_now(buffers):
-            await self._connection.write(rest)
+        await self._connection.write(buffers)
         if not last:
             await trio.lowlevel.checkpoint()  # an app that streams faster than it computes lets others run too
 
@@ -150,10 +149,9 @@ class H1Connection(Connection):
         super().__init__(transport, roster, client, Phase.IDLE)
         self._app = app
         self._http2 = http2
-        plain = transport if isinstance(transport, PlainTransport) else None
-        self._watch = None if plain is None else plain.watch
-        self._heard = plain if plain is not None and plain.watch.listens else None  # whose listener is called
-        self._immediate = immediate if self._heard is not None else None
+        heard = transport if isinstance(transport, PlainTransport) and transport.watch.listens else None
+        self._heard = heard  # whose listener is called
+        self._immediate = None if heard is None else immediate
         self._call: ImmediateCall | None = None
         self._unsent: list[Buffer] = []
         self._unfinished = False  # the account has an entry
@@ -174,7 +172,7 @@ class H1Connection(Connection):
         self.abort()
 
     def go_away(self) -> None:
-        if self.phase is Phase.HANDSHAKE or (self.phase is Phase.IDLE and not self._has_more):
+        if self.phase is Phase.HANDSHAKE or (self.phase is Phase.IDLE and not self._transport.has_more):
             self.abort()
         elif self._exchange is not None:
             self._exchange.keep_alive = False
@@ -195,11 +193,6 @@ class H1Connection(Connection):
     def _enter_head(self) -> None:
         if self.phase is not Phase.HEAD:
             self.enter(Phase.HEAD)
-
-    @property
-    def _has_more(self) -> bool:
-        """There may be more to read, or the end."""
-        return self._watch is not None and self._watch.ready
 
     @property
     def _read_bytes(self) -> int:
@@ -257,15 +250,14 @@ class H1Connection(Connection):
                 continue
             if parser.between_requests:
                 if not self._roster.accepting:
-                    if self._has_more:
+                    if self._transport.has_more:
                         await self._part(lingering=True)  # or a request that comes too late resets the last answer
                     return None
                 self.enter(Phase.IDLE)
             else:
                 self._enter_head()
-            watch = self._watch
-            if self._immediate is not None and watch is not None and not watch.ready:
-                await self._listen(watch)
+            if self._immediate is not None and self._heard is not None and not self._heard.has_more:
+                await self._listen(self._heard.watch)
                 continue
             data = await self._transport.receive(self._read_bytes)
             if not data:
@@ -433,13 +425,6 @@ class H1Connection(Connection):
         self.abort()
         await trio.lowlevel.checkpoint()
         raise PeerGoneError  # only where the application has shielded itself
-
-    def write_now(self, buffers: list[Buffer]) -> list[Buffer]:
-        """Writes what goes without waiting; what is left is for `write`, which also finds out if the peer is gone."""
-        try:
-            return self._transport.send_now(buffers)
-        except PeerGoneError:
-            return buffers
 
     async def write(self, buffers: list[Buffer]) -> None:
         try:
