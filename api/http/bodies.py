@@ -21,7 +21,7 @@ How a body is read that does not come in one small piece:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -137,6 +137,7 @@ class BodyRefusedError(Exception):
         self.answer = answer
 
 
+@dataclass(slots=True, eq=False)
 class BodyReader:
     """Reads one body.
 
@@ -146,23 +147,14 @@ class BodyReader:
         uncounted_bytes: a body of announced length that is no larger needs none.
     """
 
-    __slots__ = ("_lease", "_make_lease", "_parts", "_read_piece", "_scope", "_terms", "_total", "_uncounted_bytes")
-
-    def __init__(
-        self,
-        read_piece: Callable[[], Awaitable[tuple[Buffer, bool]]],
-        terms: BodyTerms,
-        make_lease: Callable[[], Lease],
-        uncounted_bytes: int = UNCOUNTED_BYTES,
-    ) -> None:
-        self._read_piece = read_piece
-        self._terms = terms
-        self._make_lease = make_lease
-        self._uncounted_bytes = uncounted_bytes
-        self._parts: list[Buffer] = []
-        self._total = 0
-        self._scope = trio.CancelScope()
-        self._lease: Lease | None = None
+    read_piece: Callable[[], Awaitable[tuple[Buffer, bool]]]
+    terms: BodyTerms
+    make_lease: Callable[[], Lease]
+    uncounted_bytes: int = UNCOUNTED_BYTES
+    _parts: list[Buffer] = field(default_factory=list, init=False)
+    _total: int = field(default=0, init=False)
+    _scope: trio.CancelScope = field(default_factory=trio.CancelScope, init=False)
+    _lease: Lease | None = field(default=None, init=False)
 
     async def read(self) -> Buffer:
         """The whole body.
@@ -170,8 +162,8 @@ class BodyReader:
         Raises:
             BodyRefusedError: see there.
         """
-        length = self._terms.length
-        if length is not None and length <= self._uncounted_bytes:
+        length = self.terms.length
+        if length is not None and length <= self.uncounted_bytes:
             return await self._read()
         with self._scope:
             body = await self._read()
@@ -184,15 +176,15 @@ class BodyReader:
         self._scope.deadline = min(self._scope.deadline, trio.current_time() + HURRY_S)
 
     async def _read(self) -> Buffer:
-        length = self._terms.length
-        if length is not None and length > self._uncounted_bytes:
+        length = self.terms.length
+        if length is not None and length > self.uncounted_bytes:
             await self._hold(length)
         while True:
-            piece, more = await self._read_piece()
+            piece, more = await self.read_piece()
             self._total += len(piece)
-            if self._total > self._terms.limit_bytes:
+            if self._total > self.terms.limit_bytes:
                 size = None if more else self._total
-                raise BodyRefusedError(too_large(size, self._terms.limit_bytes, self._terms.flag))
+                raise BodyRefusedError(too_large(size, self.terms.limit_bytes, self.terms.flag))
             if len(piece):
                 self._parts.append(piece)
             if not more:
@@ -204,7 +196,7 @@ class BodyReader:
 
     async def _hold(self, nbytes: int) -> None:
         if self._lease is None:
-            self._lease = self._make_lease()
+            self._lease = self.make_lease()
         more = nbytes - self._lease.nbytes
         if more > 0:
             await self._lease.grow(more)

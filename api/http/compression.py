@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from dataclasses import dataclass, field
 
 from ...engine.errors import InvalidArgumentError, UnsupportedError
 from ...engine.tensor import Buffer
@@ -38,6 +39,7 @@ def needs_expansion(encoding: str | None, nbytes: int) -> bool:
     return True
 
 
+@dataclass(slots=True, eq=False)
 class Expansion:
     """A compressed body on its way back to what it was, step by step.
 
@@ -52,17 +54,14 @@ class Expansion:
         over: all has come out.
     """
 
-    __slots__ = ("_at", "_body", "_decompressor", "_limit_bytes", "_max_ratio", "_plain", "_rest", "over")
-
-    def __init__(self, body: memoryview, limit_bytes: int, max_ratio: float = 0.0) -> None:
-        self._body = body
-        self._limit_bytes = limit_bytes
-        self._max_ratio = max_ratio
-        self._decompressor = zlib.decompressobj(_AUTO_DETECT)
-        self._rest: Buffer = b""
-        self._at = 0
-        self._plain = bytearray()
-        self.over = False
+    body: memoryview
+    limit_bytes: int
+    max_ratio: float = 0.0
+    over: bool = field(default=False, init=False)
+    _decompressor: zlib._Decompress = field(default_factory=lambda: zlib.decompressobj(_AUTO_DETECT), init=False)
+    _rest: Buffer = field(default=b"", init=False)
+    _at: int = field(default=0, init=False)
+    _plain: bytearray = field(default_factory=bytearray, init=False)
 
     @property
     def plain(self) -> memoryview:
@@ -81,10 +80,10 @@ class Expansion:
 
     def _inflate(self, nbytes: int) -> None:
         if not self._rest:
-            self._rest = self._body[self._at : self._at + _INPUT_BYTES]
+            self._rest = self.body[self._at : self._at + _INPUT_BYTES]
             self._at += len(self._rest)
         ended = not self._rest
-        nbytes = min(nbytes, self._limit_bytes + 1 - len(self._plain))
+        nbytes = min(nbytes, self.limit_bytes + 1 - len(self._plain))
         before = self._decompressor.copy()
         try:
             piece = self._decompressor.decompress(self._rest, nbytes)
@@ -95,16 +94,16 @@ class Expansion:
             self._plain += _until_error(before, self._rest, nbytes)
             self.over = True
         out = len(self._plain)
-        if out > self._limit_bytes:
+        if out > self.limit_bytes:
             raise InvalidArgumentError(
-                f"Decompressed data size exceeds the maximum allowed value of {self._limit_bytes} bytes. "
+                f"Decompressed data size exceeds the maximum allowed value of {self.limit_bytes} bytes. "
                 "Use --http-max-input-size to increase the limit."
             )
         consumed = self._at - len(self._rest)
-        if self._max_ratio and out > max(RATIO_FREE_BYTES, self._max_ratio * consumed):
+        if self.max_ratio and out > max(RATIO_FREE_BYTES, self.max_ratio * consumed):
             raise InvalidArgumentError(
                 f"{consumed} bytes of the request's compressed body unpack to more than {out}, expected at most "
-                f"{self._max_ratio:g} bytes for each, which --http-max-compression-ratio sets"
+                f"{self.max_ratio:g} bytes for each, which --http-max-compression-ratio sets"
             )
 
 

@@ -8,6 +8,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 
 import trio
@@ -67,6 +68,7 @@ def endpoint(address: object) -> tuple[str, int] | None:
     return (address[0], address[1]) if isinstance(address, tuple) and len(address) >= 2 else None
 
 
+@dataclass(slots=True, eq=False)
 class Listener:
     """Accepts on one socket and starts a connection for each client.
 
@@ -77,33 +79,24 @@ class Listener:
     new connections at once, without a word (docs/reference/command-line.md#shutdown).
     """
 
-    def __init__(
-        self,
-        connect: Connect,
-        listening: socket.socket,
-        roster: Roster,
-        readiness: Readiness,
-        context: ssl.SSLContext | None,
-    ) -> None:
-        self._connect = connect
-        self._socket = listening
-        self._roster = roster
-        self._readiness = readiness
-        self._context = context
-        self._server = endpoint(listening.getsockname())
-        self._starved = False
-        self._new: dict[socket.socket, None] = {}  # accepted, and not begun
+    connect: Connect
+    listening: socket.socket
+    roster: Roster
+    readiness: Readiness
+    context: ssl.SSLContext | None
+    _starved: bool = field(default=False, init=False)
+    _new: dict[socket.socket, None] = field(default_factory=dict, init=False)  # accepted, and not begun
 
     @property
     def _has_room(self) -> bool:
         """Another connection may be accepted, if only to be closed."""
         new = len(self._new)
-        places = self._roster.limits.max_connections
-        return new < _MOST_NEW and (len(self._roster) + new < places or not self._roster.accepting)
+        places = self.roster.limits.max_connections
+        return new < _MOST_NEW and (len(self.roster) + new < places or not self.roster.accepting)
 
     async def run(self, start_soon: Callable[..., None]) -> None:
         """Accepts until cancelled; hands every connection's `run` to `start_soon`."""
-        roster = self._roster
+        roster = self.roster
         try:
             while True:
                 while not self._has_room:
@@ -111,7 +104,7 @@ class Listener:
                         await trio.lowlevel.checkpoint()
                     else:
                         await roster.change()
-                await trio.lowlevel.wait_readable(self._socket)
+                await trio.lowlevel.wait_readable(self.listening)
                 if not self._accept_burst(start_soon):
                     await trio.sleep(_STARVED_S)
         finally:
@@ -125,7 +118,7 @@ class Listener:
             if not self._has_room:
                 break
             try:
-                client, address = self._socket.accept()
+                client, address = self.listening.accept()
             except OSError as error:
                 # Whatever else fails here (the client has left already, the network has) concerns that client only.
                 return error.errno not in _STARVED_ERRNOS or self._pause(error)
@@ -136,11 +129,11 @@ class Listener:
             if count < _AT_ONCE and len(self._new) == 1:
                 begin()
             else:
-                self._readiness.call_in_turn(shared, begin)
+                self.readiness.call_in_turn(shared, begin)
         return True
 
     def _begin(self, client: socket.socket, address: object, shared: str, start_soon: Callable[..., None]) -> None:
-        roster = self._roster
+        roster = self.roster
         if client not in self._new:
             return  # closed meanwhile
         del self._new[client]
@@ -156,14 +149,14 @@ class Listener:
             start_soon(connection.run)
 
     def _pause(self, error: OSError) -> bool:
-        self._roster.accept_failures += 1
+        self.roster.accept_failures += 1
         if not self._starved:
             self._starved = True
             log.error(
                 "cannot accept connections on %s: %s; trying again until it works (%d connections are open)",
-                self._server,
+                endpoint(self.listening.getsockname()),
                 error.strerror,
-                len(self._roster),
+                len(self.roster),
             )
         return False
 
@@ -172,10 +165,10 @@ class Listener:
         with contextlib.suppress(OSError):  # a client that has left already; its connection will find out
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         transport: Transport
-        if self._context is None:
-            transport = PlainTransport(client, self._readiness, shared)
+        if self.context is None:
+            transport = PlainTransport(client, self.readiness, shared)
         else:
             stream = trio.SocketStream(trio.socket.from_stdlib_socket(client))
-            tls = trio.SSLStream(stream, self._context, server_side=True, https_compatible=True)
-            transport = TlsTransport(tls, self._readiness, shared)
-        return self._connect(transport, endpoint(address), self._roster)
+            tls = trio.SSLStream(stream, self.context, server_side=True, https_compatible=True)
+            transport = TlsTransport(tls, self.readiness, shared)
+        return self.connect(transport, endpoint(address), self.roster)
