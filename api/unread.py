@@ -5,6 +5,7 @@ stream of requests, or of one request with many answers.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from ..engine.admission.client_bytes import ClientBytes
 from ..engine.job import Outcome
@@ -25,6 +26,7 @@ def answer_bytes(outcome: Outcome) -> int:
     return nbytes
 
 
+@dataclass(slots=True, eq=False)
 class UnreadAnswers:
     """An entry in the account of unread answers. Less than `_STEP_BYTES`, or a change by less, is not worth telling.
 
@@ -36,37 +38,34 @@ class UnreadAnswers:
         nbytes: that wait now.
     """
 
-    __slots__ = ("_account", "_address", "_stop", "_told_bytes", "nbytes")
-
-    def __init__(self, account: ClientBytes, address: str, stop: Callable[[], None]) -> None:
-        self._account = account
-        self._address = address
-        self._stop: Callable[[], None] | None = stop
-        self._told_bytes = 0
-        self.nbytes = 0
+    account: ClientBytes
+    address: str
+    stop: Callable[[], None] | None
+    nbytes: int = field(default=0, init=False)
+    _told_bytes: int = field(default=0, init=False)
 
     def change(self, more: int) -> None:
         """So much more waits, or, if it is negative, less."""
         nbytes = self.nbytes = self.nbytes + more
-        if abs(nbytes - self._told_bytes) < _STEP_BYTES or self._stop is None:
+        if abs(nbytes - self._told_bytes) < _STEP_BYTES or self.stop is None:
             return
         self._told_bytes = nbytes
         if nbytes < _STEP_BYTES:
             self._told_bytes = 0
-            self._account.drop(self)
+            self.account.drop(self)
         else:
-            self._account.hold(self, self._address, nbytes)
+            self.account.hold(self, self.address, nbytes)
 
     def make_way(self, account: ClientBytes) -> bool:
         """See `client_bytes.Holder`."""
-        stop, self._stop = self._stop, None
+        stop, self.stop = self.stop, None
         if stop is not None:
             stop()
         return True
 
     def close(self) -> None:
         """Nothing waits any more. May be called again."""
-        self._stop = None  # which leads back to who waits: a cycle
+        self.stop = None  # which leads back to who waits: a cycle
         if self._told_bytes:
             self._told_bytes = 0
-            self._account.drop(self)
+            self.account.drop(self)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...engine.errors import TriremeError
 from ...engine.logs.request_lines import about
-from .bodies import UNCOUNTED_BYTES, UNCOUNTED_BYTES_OF_STREAM, BodyLimits, BodyReader, BodyRefusedError, BodyTerms
+from .bodies import UNCOUNTED_BYTES, UNCOUNTED_BYTES_OF_STREAM, BodyReader, BodyRefusedError, BodyTerms, body_terms
 from .errors import error_answer, error_body, method_not_allowed, unexpected_failure
 from .exchange import TEXT, Answer, Context, Exchange, HttpOptions, HttpRequest, HttpTrace, StreamedAnswer
 from .guards import RequestGuard
@@ -40,9 +40,6 @@ class HttpApplication:
         self._router = Router()
         self._tracer = server.tracer
         self._guard = RequestGuard(options.restrictions, options.allowed_origins, options.allowed_hosts)
-        self._body_limits = BodyLimits(
-            options.max_input_bytes, options.max_management_bytes, server.options.max_inflight_bytes
-        )
         self.immediate = ImmediateInfer(self._context, self._router.match, self._guard)
 
     async def __call__(self, exchange: Exchange) -> None:
@@ -74,7 +71,8 @@ class HttpApplication:
             return refusal
         if method not in route.handlers:
             return method_not_allowed(route.error_media)
-        terms = self._body_limits.terms(route.body, exchange.headers)
+        options = self._context.options
+        terms = body_terms(route.body, exchange.headers, options, self.server.options.max_inflight_bytes)
         if refusal := terms.refusal():
             return refusal
         if terms.arrives and route.admit is not None and (refusal := route.admit(self._context, match)):

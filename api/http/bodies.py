@@ -30,7 +30,7 @@ import trio
 from ...engine.admission.shares import HURRY_S
 from ...engine.tensor import Buffer
 from .errors import error_body
-from .exchange import JSON, Answer, BodyKind, Headers
+from .exchange import JSON, Answer, BodyKind, Headers, HttpOptions
 from .json import reader as json_reader
 from .json.reader import ON_LOOP_BYTES, read_text
 
@@ -81,38 +81,28 @@ def too_large(nbytes: int | None, limit_bytes: int, flag: str) -> Answer:
     return Answer(413, JSON, error_body(f"{text}Use --{flag} to increase the limit."))
 
 
-@dataclass(frozen=True, slots=True)
-class BodyLimits:
-    """The terms for every request: ``--http-max-input-size``, ``--http-max-management-size`` and
-    ``--max-inflight-bytes``.
-    """
-
-    input_bytes: int
-    management_bytes: int
-    inflight_bytes: int
-
-    def terms(self, kind: BodyKind, headers: Headers) -> BodyTerms:
-        """The terms for one request, by its headers with lower-case names."""
-        length = json_length = None
-        compressed = waited_for = False
-        for name, value in headers:
-            if name == b"content-length":
-                length = _number(value)
-            elif name == b"inference-header-content-length":
-                json_length = _number(value)
-            elif name == b"content-encoding":
-                compressed = value not in (b"", b"identity")
-            elif name == b"expect":
-                waited_for = value.lower() == b"100-continue"
-        most = max(self.inflight_bytes, UNCOUNTED_BYTES)  # a small body is in memory before it is asked for
-        limit_bytes, flag = self.input_bytes, "http-max-input-size"
-        if kind is BodyKind.MANAGEMENT:
-            limit_bytes, flag = self.management_bytes, "http-max-management-size"
-        elif kind is BodyKind.TENSORS and json_length and json_length <= limit_bytes and not compressed:
-            limit_bytes, flag = most, "max-inflight-bytes"
-        if limit_bytes > most:
-            limit_bytes, flag = most, "max-inflight-bytes"
-        return BodyTerms(length, limit_bytes, flag, waited_for)
+def body_terms(kind: BodyKind, headers: Headers, options: HttpOptions, inflight_bytes: int) -> BodyTerms:
+    """The terms for one request, by its headers with lower-case names; `inflight_bytes` is ``--max-inflight-bytes``."""
+    length = json_length = None
+    compressed = waited_for = False
+    for name, value in headers:
+        if name == b"content-length":
+            length = _number(value)
+        elif name == b"inference-header-content-length":
+            json_length = _number(value)
+        elif name == b"content-encoding":
+            compressed = value not in (b"", b"identity")
+        elif name == b"expect":
+            waited_for = value.lower() == b"100-continue"
+    most = max(inflight_bytes, UNCOUNTED_BYTES)  # a small body is in memory before it is asked for
+    limit_bytes, flag = options.max_input_bytes, "http-max-input-size"
+    if kind is BodyKind.MANAGEMENT:
+        limit_bytes, flag = options.max_management_bytes, "http-max-management-size"
+    elif kind is BodyKind.TENSORS and json_length and json_length <= limit_bytes and not compressed:
+        limit_bytes, flag = most, "max-inflight-bytes"
+    if limit_bytes > most:
+        limit_bytes, flag = most, "max-inflight-bytes"
+    return BodyTerms(length, limit_bytes, flag, waited_for)
 
 
 def _number(text: bytes) -> int | None:

@@ -151,7 +151,7 @@ class Answer:
     tail: Buffer | None = None
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Exchange(ABC):
     """One request and its answer, between a connection and the application, which is called with it.
 
@@ -203,6 +203,7 @@ class Exchange(ABC):
 Application = Callable[[Exchange], Awaitable[None]]
 
 
+@dataclass(slots=True, eq=False)
 class HttpRequest:
     """One request as handlers see it, its body complete.
 
@@ -213,24 +214,24 @@ class HttpRequest:
             clients see which stage refused them (docs/reference/http-inference.md#processing-order).
     """
 
-    __slots__ = ("_server", "body", "error_media", "exchange", "lease", "match")
+    server: InferenceServer
+    match: Match
+    exchange: Exchange
+    body: Buffer = field(default=b"", init=False)
+    lease: Lease | None = field(default=None, init=False)
+    error_media: bytes = field(init=False)
 
-    def __init__(self, server: InferenceServer, match: Match, exchange: Exchange) -> None:
-        self._server = server
-        self.match = match
-        self.exchange = exchange
-        self.body: Buffer = b""
-        self.lease: Lease | None = None
-        self.error_media = match.route.error_media
+    def __post_init__(self) -> None:
+        self.error_media = self.match.route.error_media
 
     def open_lease(self, client: str = "") -> Lease:
         """Begin to hold something: of the model's share, if the request is for inference; of that of the client's
         address, if a body is to arrive from one."""
         match = self.match
         if match.route.category == "inference" and match.version is not None:
-            self.lease = self._server.lease(match.name, match.version, client)
+            self.lease = self.server.lease(match.name, match.version, client)
         else:
-            self.lease = self._server.lease(client=client)
+            self.lease = self.server.lease(client=client)
         return self.lease
 
     async def hold(self, nbytes: int) -> None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from trireme.api.http.bodies import BodyLimits
-from trireme.api.http.exchange import BodyKind
+from trireme.api.http.bodies import BodyTerms, body_terms
+from trireme.api.http.exchange import BodyKind, HttpOptions
 
 MIB = 1 << 20
-LIMITS = BodyLimits(64 * MIB, MIB, 256 * MIB)
 
 
-def refused(kind: BodyKind, limits: BodyLimits = LIMITS, /, **headers: object) -> tuple[int, str] | None:
+def terms(kind: BodyKind, headers: list[tuple[bytes, bytes]], inflight_bytes: int = 256 * MIB) -> BodyTerms:
+    return body_terms(kind, headers, HttpOptions(64 * MIB, MIB), inflight_bytes)
+
+
+def refused(kind: BodyKind, inflight_bytes: int = 256 * MIB, /, **headers: object) -> tuple[int, str] | None:
     """Status and text; None for a body that may come."""
     given = [(name.replace("_", "-").encode(), str(value).encode()) for name, value in headers.items()]
-    answer = limits.terms(kind, given).refusal()
+    answer = terms(kind, given, inflight_bytes).refusal()
     return None if answer is None else (answer.status, orjson.loads(answer.body)["error"])
 
 
@@ -65,15 +68,15 @@ def test_absurd_lengths_are_refused_whatever_the_call(kind: BodyKind, length: ob
 
 
 def test_nothing_larger_than_the_budget_may_come() -> None:
-    limits = BodyLimits(64 * MIB, MIB, MIB)
+    limits = MIB
     answer = refused(BodyKind.JSON, limits, content_length=2 * MIB)
     assert answer is not None
     assert answer[1].endswith("Use --max-inflight-bytes to increase the limit.")
-    assert refused(BodyKind.JSON, BodyLimits(64 * MIB, MIB, 1), content_length=65_536) is None, "it comes with one read"
+    assert refused(BodyKind.JSON, 1, content_length=65_536) is None, "it comes with one read"
 
 
 def test_what_is_large_or_of_unknown_length_or_waited_for_is_looked_at_first() -> None:
-    assert not LIMITS.terms(BodyKind.JSON, [(b"content-length", b"65536")]).arrives
-    assert LIMITS.terms(BodyKind.JSON, [(b"content-length", b"65537")]).arrives
-    assert LIMITS.terms(BodyKind.JSON, []).arrives
-    assert LIMITS.terms(BodyKind.JSON, [(b"content-length", b"1"), (b"expect", b"100-Continue")]).arrives
+    assert not terms(BodyKind.JSON, [(b"content-length", b"65536")]).arrives
+    assert terms(BodyKind.JSON, [(b"content-length", b"65537")]).arrives
+    assert terms(BodyKind.JSON, []).arrives
+    assert terms(BodyKind.JSON, [(b"content-length", b"1"), (b"expect", b"100-Continue")]).arrives
