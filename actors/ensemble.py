@@ -55,7 +55,7 @@ from .actor import Mailbox, Turn
 from .door import Door
 from .instance import ReadinessCheck
 from .messages import Admit, Cancel, DoorMessage, Hold, LetGo, Stop
-from .reply import WINDOW
+from .reply import ANSWER_WINDOW
 
 logger = logging.getLogger("trireme.ensemble")
 
@@ -188,7 +188,7 @@ class Ensemble(Door[DoorMessage | StepAnswered | RoomMade]):
         find: the model that answers the request of a step; raises `TriremeError` if there is none.
     """
 
-    answer_window: ClassVar[int] = WINDOW
+    answer_window: ClassVar[int] = ANSWER_WINDOW
     stuck_s: ClassVar[float] = STUCK_S
 
     def __init__(

@@ -52,7 +52,7 @@ from .instance import ReadinessCheck
 from .instances import InstanceCounts, Instances
 from .loading import ServerContext, load
 from .messages import Drain, EndResize, Hold, ModelMessage, Serve, Stop
-from .reply import WINDOW
+from .reply import ANSWER_WINDOW
 from .scheduler import Scheduler
 from .slot import SlotActors
 
@@ -77,7 +77,7 @@ class Model(Actor[ModelMessage]):
         scheduler, validator: of a model that was loaded once; others have none.
     """
 
-    answer_window: ClassVar[int] = WINDOW
+    answer_window: ClassVar[int] = ANSWER_WINDOW
     scheduler_class: ClassVar[type[Scheduler]] = Scheduler
     ensemble_class: ClassVar[type[Ensemble]] = Ensemble
     cached_door_class: ClassVar[type[CachedDoor]] = CachedDoor

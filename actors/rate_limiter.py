@@ -22,7 +22,7 @@ from typing import ClassVar, Literal
 
 from ..engine.errors import TriremeError
 from ..engine.scheduling.core import InstanceId
-from ..engine.scheduling.permits import Event
+from ..engine.scheduling.permits import LimiterEvent
 from ..engine.scheduling.rate_limiter import ExplicitResource, RateLimiterCore
 from .actor import Actor, Mailbox, Turn
 from .messages import Attach, Granted, Registered, SchedulerMessage
@@ -47,7 +47,7 @@ class Told:
         executed: what "release" takes.
     """
 
-    event: Event | Literal["unregister"]
+    event: LimiterEvent | Literal["unregister"]
     key: Key
     executed: tuple[bool, ...] = ()
 
@@ -105,7 +105,7 @@ class Asking:
     def register(self, attach: Attach) -> None:
         self._send(Register(self._scheduler, attach))
 
-    def tell(self, event: Event, instance: InstanceId, *executed: bool) -> None:
+    def tell(self, event: LimiterEvent, instance: InstanceId, *executed: bool) -> None:
         """For its `Permits`."""
         self._send(Told(event, (self._scheduler, instance), executed))
 

@@ -11,9 +11,9 @@ Rules:
  4. The request's share of the server-wide budget is given back at the final answer, not when the client goes away:
     until then the job still occupies memory.
  5. A job is accepted, or refused: then its only answer is why (`accepted` tells the two apart).
- 6. A model that answers many times is held back while `WINDOW` answers wait to be taken. A reader of a single answer
-    takes none, so only the first two are kept for it: enough to see that it was not the only one. All are kept as long
-    as it is not known who reads.
+ 6. A model that answers many times is held back while `ANSWER_WINDOW` answers wait to be taken. A reader of a single
+    answer takes none, so only the first two are kept for it: enough to see that it was not the only one. All are kept
+    as long as it is not known who reads.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .messages import Cancel
 
 logger = logging.getLogger("trireme.server")
 
-WINDOW = 64
+ANSWER_WINDOW = 64
 """Answers of one request that wait for their reader before the model is held back."""
 
 

@@ -18,7 +18,7 @@ from ..actors.ensemble import STUCK_S, Ensemble, FindContinuing, FindModel
 from ..actors.loading import ServerContext
 from ..actors.messages import Attach, CacheHit, Executed
 from ..actors.model import Model
-from ..actors.reply import WINDOW
+from ..actors.reply import ANSWER_WINDOW
 from ..actors.scheduler import Scheduler
 from ..engine.config.model import ModelConfig
 from ..engine.ensemble import EnsembleCore, EnsemblePlan, StepCall, Submit
@@ -384,7 +384,7 @@ class Taps:
     model_class: type[Model]
 
 
-def tapped(recorder: Recorder, window: int = WINDOW, stuck_s: float = STUCK_S) -> Taps:
+def tapped(recorder: Recorder, window: int = ANSWER_WINDOW, stuck_s: float = STUCK_S) -> Taps:
     """Models with schedulers, ensembles and doors that are listened to.
 
     Args:

@@ -25,7 +25,7 @@ import trio
 
 from ..actors import InferenceServer, Reply
 from ..actors.ensemble import STUCK_S
-from ..actors.reply import WINDOW
+from ..actors.reply import ANSWER_WINDOW
 from ..engine.errors import TriremeError
 from ..engine.gpu.pinned_pool import PinnedPool
 from ..engine.options import ServerOptions
@@ -218,7 +218,7 @@ def play_in_world(
     limit_s: float,
     clock: JumpingClock,
     recorder: Recorder,
-    window: int = WINDOW,
+    window: int = ANSWER_WINDOW,
     stuck_s: float = STUCK_S,
 ) -> None:
     """`run_world`, for those who want to listen to the recorder while it writes.

@@ -19,13 +19,13 @@ from typing import Literal, Protocol
 
 from .core import InstanceId, SchedulerCore
 
-Event = Literal["request", "withdraw", "renew", "release"]
+LimiterEvent = Literal["request", "withdraw", "renew", "release"]
 """What the limiter is told of an instance: it has work; it has none any more, and if it has been granted, that stands;
 it has executed and has more work; it gives back what it was granted."""
 
 
 class Tell(Protocol):
-    def __call__(self, event: Event, instance: InstanceId, /, *executed: bool) -> None:
+    def __call__(self, event: LimiterEvent, instance: InstanceId, /, *executed: bool) -> None:
         """`executed`: whether what is given back ("release") was used."""
         ...
 

@@ -11,13 +11,13 @@ from scripted_models import Script, write_scripted_models
 
 from trireme.actors import InferenceServer
 from trireme.actors.ensemble import Ensemble
-from trireme.actors.reply import WINDOW
+from trireme.actors.reply import ANSWER_WINDOW
 from trireme.engine.datatypes import FP32
 from trireme.engine.options import ServerOptions
 from trireme.engine.request import InferenceRequest
 from trireme.engine.tensor import Tensor
 
-MANY = WINDOW + 1
+MANY = ANSWER_WINDOW + 1
 """More answers than may wait."""
 
 

@@ -11,7 +11,7 @@ import trio
 import trio.lowlevel
 from google.protobuf import text_format
 
-from trireme.actors.reply import WINDOW
+from trireme.actors.reply import ANSWER_WINDOW
 from trireme.engine.config import model_config
 from trireme.engine.config.model import DynamicBatching
 from trireme.engine.config.schema import ModelConfigMessage
@@ -212,6 +212,6 @@ async def test_a_client_that_does_not_read_does_not_make_a_decoupled_model_hang(
         reply.notify_each(lambda _reply: None)  # a reader, who takes nothing
         await trio.sleep(100)
         assert server.model_statistics()[0].restarts == 0
-        assert len(reply.take()) == WINDOW
+        assert len(reply.take()) == ANSWER_WINDOW
         await trio.sleep(2)
         assert reply.final

@@ -11,7 +11,7 @@ import trio
 
 from trireme.actors.actor import Turn
 from trireme.actors.budget import InflightBudget
-from trireme.actors.reply import WINDOW, Reply
+from trireme.actors.reply import ANSWER_WINDOW, Reply
 from trireme.engine.errors import FailureReason, InternalError, InvalidArgumentError, UnavailableError
 from trireme.engine.job import Job, Outcome
 from trireme.engine.request import InferenceRequest, InferenceResponse
@@ -29,7 +29,7 @@ class Case:
         share = self.budget.share("m")
         assert self.budget.take_nowait(share, 7)
         self.turn = Turn()
-        self.reply = Reply(self.turn, share, 7, WINDOW if many else 0)
+        self.reply = Reply(self.turn, share, 7, ANSWER_WINDOW if many else 0)
         self.cancelled: list[Job] = []
         self.job = Job(InferenceRequest("m"), {}, 1, "m", 1, self.reply)
         self.reply.attach(self.job, lambda message: self.cancelled.append(message.job))
@@ -172,7 +172,7 @@ async def test_a_model_is_held_back_while_its_answers_wait(many: Case) -> None:
         nonlocal entered
         window = many.job.window
         assert window is not None
-        for _ in range(3 * WINDOW):
+        for _ in range(3 * ANSWER_WINDOW):
             window.enter()
             with changed:
                 entered += 1
@@ -185,16 +185,16 @@ async def test_a_model_is_held_back_while_its_answers_wait(many: Case) -> None:
     thread = threading.Thread(target=answer, daemon=True)
     thread.start()
     many.notify_each(lambda _reply: None)
-    assert await trio.to_thread.run_sync(until, WINDOW)
-    for number in range(WINDOW):
+    assert await trio.to_thread.run_sync(until, ANSWER_WINDOW)
+    for number in range(ANSWER_WINDOW):
         many.deliver(response(number), False)
-    assert entered == WINDOW
-    assert len(many.reply.take()) == WINDOW
-    assert await trio.to_thread.run_sync(until, 2 * WINDOW)
-    assert entered == 2 * WINDOW
+    assert entered == ANSWER_WINDOW
+    assert len(many.reply.take()) == ANSWER_WINDOW
+    assert await trio.to_thread.run_sync(until, 2 * ANSWER_WINDOW)
+    assert entered == 2 * ANSWER_WINDOW
     many.reply.cancel()
     await trio.to_thread.run_sync(thread.join, 10)
-    assert entered == 3 * WINDOW
+    assert entered == 3 * ANSWER_WINDOW
 
 
 class _OddError(UnavailableError):

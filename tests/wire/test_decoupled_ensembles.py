@@ -10,7 +10,7 @@ import pytest
 from grpc_stub import OpenStream, final_flag, stub_for, values_of
 from scripted_server import ScriptedServer, scripted_server
 
-from trireme.actors.reply import WINDOW
+from trireme.actors.reply import ANSWER_WINDOW
 
 ENSEMBLE = """
 platform: "ensemble"
@@ -74,7 +74,7 @@ def test_a_member_that_answers_faster_than_the_client_reads_is_held_back(
 ) -> None:
     """However many ensembles are between them; and everything arrives in the end."""
     stream = OpenStream(stub)
-    many = 40 * WINDOW
+    many = 40 * ANSWER_WINDOW
     stream.say(model, f"flood:{many} end", "flood", values=[0] * 20_000)  # 80 kB an answer: windows fill soon
     assert stream.hear().infer_response.id == "flood"
 

@@ -15,7 +15,7 @@ from grpc_stub import OpenStream, final_flag, infer_request, stub_for, values_of
 from http2_held import watch
 from scripted_server import ScriptedServer, scripted_server
 
-from trireme.actors.reply import WINDOW
+from trireme.actors.reply import ANSWER_WINDOW
 from trireme.api.grpc import stream_infer
 from trireme.engine.admission.client_bytes import ClientAccounts, ClientBytes
 
@@ -357,7 +357,7 @@ def test_answers_that_nobody_reads_are_bounded_for_all_streams_together(
 ) -> None:
     """One of two is given up when both hold more than there may be; the other is only held back."""
     answer_bytes = 65_536
-    unread = ClientBytes(WINDOW * answer_bytes * 3 // 2)
+    unread = ClientBytes(ANSWER_WINDOW * answer_bytes * 3 // 2)
     monkeypatch.setattr(server.server, "client_accounts", ClientAccounts(ClientBytes(1 << 30), unread))
     names = ["deaf 0", "deaf 1"]
     streams = {}
@@ -366,7 +366,7 @@ def test_answers_that_nobody_reads_are_bounded_for_all_streams_together(
             deaf = stack.enter_context(stub_for(server.url, max_receive_message_length=-1))
             streams[name] = OpenStream(deaf)
             streams[name].say("many", "flood:100000", name, values=[0] * (answer_bytes // 4))
-            server.until(lambda: unread.held_bytes >= WINDOW * answer_bytes)
+            server.until(lambda: unread.held_bytes >= ANSWER_WINDOW * answer_bytes)
         server.until(lambda: unread.given_up == 1)
         server.until(lambda: set(names) & set(server.script.cancelled))
         (given_up,) = set(names) & set(server.script.cancelled)

@@ -19,7 +19,7 @@ from http_sockets import PATIENCE_S, Responses, connect, read_to_end, serving, u
 from scripted_models import Script, write_scripted_models
 
 from trireme.actors import InferenceServer
-from trireme.actors.reply import WINDOW
+from trireme.actors.reply import ANSWER_WINDOW
 from trireme.api.http.app import HttpApplication
 from trireme.api.http.exchange import HttpOptions
 from trireme.api.http.handlers import generate as handlers_generate
@@ -154,7 +154,7 @@ async def test_a_client_that_does_not_read_holds_the_model_back(running: Running
         said = running.script.said["slow"]
         assert said < MANY
         assert (await Responses(stream).next()).body.count(b"data: ") == MANY
-    assert said > WINDOW
+    assert said > ANSWER_WINDOW
     assert running.script.said["slow"] == MANY
 
 
@@ -168,7 +168,7 @@ async def test_events_that_nobody_reads_are_given_up_when_others_need_the_memory
         await stream.send_all(request(f"flood:{MANY} until-cancelled end", IN=LARGE, id="slow"))
         await until(lambda: "slow" in running.script.windows)
         await steady(running.script.windows["slow"])
-        assert unread.held_bytes > WINDOW * 8_000
+        assert unread.held_bytes > ANSWER_WINDOW * 8_000
         other = Holder()
         unread.hold(other, "other", 1 << 30)
         assert unread.held_bytes == 1 << 30
@@ -261,7 +261,7 @@ class TestHttp2:
             number = await client.begin("POST", "/v2/models/many/generate_stream", body)
             await until(lambda: "slow" in running.script.windows)
             await steady(running.script.windows["slow"])
-            assert WINDOW < running.script.said["slow"] < 200
+            assert ANSWER_WINDOW < running.script.said["slow"] < 200
             answer = await client.finish(number)
         assert answer.body.count(b"data: ") == 200
 
