@@ -25,6 +25,7 @@ from ..cancellation import Cancellation
 from ..config.files import path_within
 from ..config.model import ModelConfig, ModelInput, ModelOutput
 from ..errors import InternalError, InvalidArgumentError, TriremeError
+from ..gpu.discovery import LoadGuard
 from ..job import ExecutionBatch
 from ..metrics.statistics import MemoryUsage
 from .services import Services
@@ -269,9 +270,11 @@ class LoadedModel(ABC):
 
     Attributes:
         memory_usage: the memory that it takes, for the statistics; may be replaced at any time, from any thread.
+        guard: says whether a GPU has room for an instance.
     """
 
     memory_usage: tuple[MemoryUsage, ...] = ()
+    guard: LoadGuard | None = None
 
     @property
     def input_gpu(self) -> int | None:
@@ -283,6 +286,12 @@ class LoadedModel(ABC):
         """What kind of instance `create_instance` makes for this: a `ProcessInstance`, a `StreamInstance`, or, as here,
         one that executes batches on its thread."""
         return ModelInstance
+
+    def new_instance(self, spec: InstanceSpec) -> ModelInstance:
+        """`create_instance`, for the server: refused where the GPU has no room for it."""
+        if self.guard is not None:
+            self.guard.check((spec,))
+        return self.create_instance(spec)
 
     @abstractmethod
     def create_instance(self, spec: InstanceSpec) -> ModelInstance:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -54,40 +53,40 @@ class OpenVinoModel(FrameworkModel[Any]):
                 f"unable to load model '{config.name}', Triton OpenVINO backend supports only Kind CPU and AUTO"
             )
         super().__init__(config, files, share=math.inf)
+        known = config.parameters
+        self._properties = _properties(known)
+        self._device = known.get("TARGET_DEVICE", "CPU").upper()
+        self._pads = _yes(known, "ENABLE_BATCH_PADDING")
         self._core = core
-        self._settings = Settings.of(config)
         self._fixed_batch = 0
         self._thread_bound = True
         self.first_program()
 
     def make(self, spec: InstanceSpec) -> Any:
         """The ``CompiledModel``, with the shapes that the configuration asks for."""
-        config, settings = self.config, self._settings
+        config = self.config
         batch = config.max_batch_size
         try:
-            if settings.extension:
-                self._core.add_extension(settings.extension)
+            extension = config.parameters.get("CPU_EXTENSION_PATH")
+            if extension:
+                self._core.add_extension(extension)
             model = _read(self._core, config, self.files)
-            if settings.reshape:
+            if _yes(config.parameters, "RESHAPE_IO_LAYERS"):
                 rows = [-1] if batch > 0 else []
                 model.reshape({tensor.name: [*rows, *tensor.inner_dims] for tensor in config.input})
-        except ERRORS as error:
-            raise openvino_error(error) from error
-        signature = _signature_of(model, batch)
-        check_model(config, signature, self.tensors.sequences)
-        self.tensors.scalars = signature.scalars
-        fixed = batch > 0 and any(port.get_partial_shape()[0].is_static for port in model.inputs)
-        self._fixed_batch = batch if fixed else 0
-        self._thread_bound = any(node.get_type_name() in _TIME_DEPENDS_ON_VALUES for node in model.get_ops())
-        try:
-            return self._core.compile_model(model, settings.device, dict(settings.properties))
+            signature = _signature_of(model, batch)
+            check_model(config, signature, self.tensors.sequences)
+            self.tensors.scalars = signature.scalars
+            fixed = batch > 0 and any(port.get_partial_shape()[0].is_static for port in model.inputs)
+            self._fixed_batch = batch if fixed else 0
+            self._thread_bound = any(node.get_type_name() in _TIME_DEPENDS_ON_VALUES for node in model.get_ops())
+            return self._core.compile_model(model, self._device, self._properties)
         except ERRORS as error:
             raise openvino_error(error) from error
 
     def create_instance(self, spec: InstanceSpec) -> OpenVinoInstance:
-        settings, tensors = self._settings, self.tensors
-        instance = OpenVinoInstance(self.program(spec), spec.name, tensors, self._fixed_batch, settings.pad_batches)
-        instance.thread_bound = self._thread_bound or settings.device != "CPU"
+        instance = OpenVinoInstance(self.program(spec), spec.name, self.tensors, self._fixed_batch, self._pads)
+        instance.thread_bound = self._thread_bound or self._device != "CPU"
         return instance
 
 
@@ -210,56 +209,34 @@ _HINTS = ("latency", "throughput", "cumulative_throughput")
 _COUNTS = ("INFERENCE_NUM_THREADS", "COMPILATION_NUM_THREADS")
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Parameters of one model.
+def _properties(known: Mapping[str, str]) -> dict[str, str]:
+    """What OpenVINO compiles a model with.
 
-    Attributes:
-        pad_batches: fill batches up to the size that the model was made for.
+    Raises:
+        InvalidArgumentError: a value is none of those that its parameter may have.
     """
-
-    device: str = "CPU"
-    properties: Mapping[str, str] = field(default_factory=dict)
-    pad_batches: bool = False
-    reshape: bool = False
-    extension: str = ""
-
-    @classmethod
-    def of(cls, config: ModelConfig) -> Settings:
-        """Read them.
-
-        Raises:
-            InvalidArgumentError: a value is none of those that its parameter may have.
-        """
-        known = config.parameters
-        properties: dict[str, str] = {}
-        hint = known.get("PERFORMANCE_HINT", "").lower()
-        if hint and hint not in _HINTS:
-            raise InvalidArgumentError(
-                "expected the parameter 'PERFORMANCE_HINT' to be LATENCY/THROUGHPUT/CUMULATIVE_THROUGHPUT, got " + hint
-            )
-        if hint:
-            properties["PERFORMANCE_HINT"] = hint.upper()
-        for key in _COUNTS:
-            if key in known:
-                properties[key] = _count(key, known[key].lower())
-        if "NUM_STREAMS" in known:
-            properties["NUM_STREAMS"] = _streams(known["NUM_STREAMS"].lower())
-        if "HINT_BF16" in known:
-            if known["HINT_BF16"].lower() != "yes":
-                raise InvalidArgumentError(
-                    f"expected the parameter 'HINT_BF16' to be YES, got {known['HINT_BF16'].lower()}"
-                )
-            properties["INFERENCE_PRECISION_HINT"] = "bf16"
-        if _yes(known, "SKIP_OV_DYNAMIC_BATCHSIZE"):
-            properties["ALLOW_AUTO_BATCHING"] = "NO"
-        return cls(
-            device=known.get("TARGET_DEVICE", "CPU").upper(),
-            properties=properties,
-            pad_batches=_yes(known, "ENABLE_BATCH_PADDING"),
-            reshape=_yes(known, "RESHAPE_IO_LAYERS"),
-            extension=known.get("CPU_EXTENSION_PATH", ""),
+    properties: dict[str, str] = {}
+    hint = known.get("PERFORMANCE_HINT", "").lower()
+    if hint and hint not in _HINTS:
+        raise InvalidArgumentError(
+            "expected the parameter 'PERFORMANCE_HINT' to be LATENCY/THROUGHPUT/CUMULATIVE_THROUGHPUT, got " + hint
         )
+    if hint:
+        properties["PERFORMANCE_HINT"] = hint.upper()
+    for key in _COUNTS:
+        if key in known:
+            properties[key] = _count(key, known[key].lower())
+    if "NUM_STREAMS" in known:
+        properties["NUM_STREAMS"] = _streams(known["NUM_STREAMS"].lower())
+    if "HINT_BF16" in known:
+        if known["HINT_BF16"].lower() != "yes":
+            raise InvalidArgumentError(
+                f"expected the parameter 'HINT_BF16' to be YES, got {known['HINT_BF16'].lower()}"
+            )
+        properties["INFERENCE_PRECISION_HINT"] = "bf16"
+    if _yes(known, "SKIP_OV_DYNAMIC_BATCHSIZE"):
+        properties["ALLOW_AUTO_BATCHING"] = "NO"
+    return properties
 
 
 def _yes(known: Mapping[str, str], key: str) -> bool:

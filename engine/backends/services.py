@@ -32,8 +32,12 @@ class Question(Protocol):
         ...
 
 
+NOT_READY = "Server not ready"
+
+
 class ModelAccess(Protocol):
-    """The server's models, as a model sees them. Used on the event loop; nothing blocks."""
+    """The server's models, as a model sees them. Used on the event loop; nothing blocks. Without a server all is
+    refused."""
 
     def ask(self, request: InferenceRequest, many: bool, on_answer: Callable[[Question], None]) -> Question:
         """Make a request.
@@ -45,18 +49,18 @@ class ModelAccess(Protocol):
         Raises:
             TriremeError: it is refused.
         """
-        ...
+        raise UnavailableError(NOT_READY)
 
     def load_model(
         self, name: str, parameters: Mapping[str, str | memoryview], on_done: Callable[[TriremeError | None], object]
     ) -> None:
         """Load a model, and call back with why that failed, or None. See `InferenceServer.load_model`; files are copied
         before."""
-        ...
+        raise UnavailableError(NOT_READY)
 
     def unload_model(self, name: str, dependents: bool, on_done: Callable[[TriremeError | None], object]) -> None:
         """The same for unloading."""
-        ...
+        raise UnavailableError(NOT_READY)
 
     def model_ready(self, name: str, version: str, on_answer: Callable[[bool], object]) -> None:
         """Call back with whether a model answers, and says so itself if it has a check of its own: perhaps before this
@@ -68,28 +72,11 @@ class ModelAccess(Protocol):
         Raises:
             TriremeError: the version is no number, or the server is still starting.
         """
-        ...
+        raise UnavailableError(NOT_READY)
 
 
-class NoModels:
+class NoModels(ModelAccess):
     """No models to be seen: of a backend that no server runs."""
-
-    def ask(self, request: InferenceRequest, many: bool, on_answer: Callable[[Question], None]) -> Question:
-        raise UnavailableError(NOT_READY)
-
-    def load_model(
-        self, name: str, parameters: Mapping[str, str | memoryview], on_done: Callable[[TriremeError | None], object]
-    ) -> None:
-        raise UnavailableError(NOT_READY)
-
-    def unload_model(self, name: str, dependents: bool, on_done: Callable[[TriremeError | None], object]) -> None:
-        raise UnavailableError(NOT_READY)
-
-    def model_ready(self, name: str, version: str, on_answer: Callable[[bool], object]) -> None:
-        raise UnavailableError(NOT_READY)
-
-
-NOT_READY = "Server not ready"
 
 
 @dataclass(slots=True)

@@ -23,7 +23,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UnavailableError
+from .pinned_pool import GpuLimits
+
+if TYPE_CHECKING:
+    from ..backends.interface import InstanceSpec
 
 logger = logging.getLogger("trireme.gpu")
 
@@ -307,3 +313,56 @@ def _initialised(in_vain: str, log: logging.Logger) -> Any:
         log.warning("%s: %s", in_vain, error)
         return None
     return nvml
+
+
+# -- Refuses instances on GPUs whose memory is taken (``--model-load-gpu-limit``,
+# -- docs/reference/model-configuration.md#instance-groups)
+
+
+MemoryInUse = Callable[[Gpu], tuple[int, int] | None]
+"""How many bytes of a GPU's memory are in use, by any process, and how many it has; None if that is unknown."""
+
+
+def memory_in_use(gpu: Gpu) -> tuple[int, int] | None:
+    """A `MemoryInUse` that asks NVML."""
+    with opened_nvml("a limit of a GPU's memory cannot be looked after") as nvml:
+        if nvml is None:
+            return None
+        try:
+            memory = nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByUUID(gpu.uuid))
+        except nvml.NVMLError:
+            return None
+        return memory.used, memory.total
+
+
+class LoadGuard:
+    """Looks at the limits: before the backend loads a model and before each of its instances is made, since either may
+    take memory.
+
+    Args:
+        gpus: those that instances may be on.
+    """
+
+    def __init__(self, limits: GpuLimits, gpus: Gpus, in_use: MemoryInUse = memory_in_use) -> None:
+        self._fractions = limits.load_fractions
+        self._gpus = {gpu.index: gpu for gpu in gpus.found if gpu.index in limits.load_fractions}
+        self._in_use = in_use
+
+    def check(self, specs: Iterable[InstanceSpec]) -> None:
+        """See whether these instances may be made.
+
+        Raises:
+            UnavailableError: one may not: too much of its GPU's memory is in use already.
+        """
+        seen: set[int] = set()
+        for spec in specs:
+            gpu = None if spec.gpu is None or spec.gpu in seen else self._gpus.get(spec.gpu)
+            if gpu is None:
+                continue
+            seen.add(gpu.index)
+            memory = self._in_use(gpu)
+            if memory is not None and memory[0] > memory[1] * self._fractions[gpu.index]:
+                raise UnavailableError(
+                    f"can not create model '{spec.name}': memory limit set for GPU {gpu.index} has exceeded, model "
+                    "loading is rejected."
+                )

@@ -19,8 +19,7 @@ from ..config.model import ModelConfig
 from ..config.sequence import sequence_batching
 from ..ensemble import EnsemblePlan
 from ..errors import InvalidArgumentError
-from ..gpu.discovery import NO_GPUS, Gpus
-from ..gpu.load_guard import LoadGuard
+from ..gpu.discovery import NO_GPUS, Gpus, LoadGuard
 from ..instances.executing import execution_limit_s
 from ..instances.orders import instance_orders
 from ..instances.restart import isolates_suspects
@@ -127,7 +126,8 @@ def load_instances(
     iterative = sequences is not None and sequences.iterative
     guard = LoadGuard(context.options.gpu_limits, gpus)
     guard.check(order.spec for order in instance_orders(config, ()))
-    model = guard.around(backend.load(config, files))
+    model = backend.load(config, files)
+    model.guard = guard
     return LoadedInstances(config, labels, model, core, iterative, warmup, limit_s, isolates)
 
 

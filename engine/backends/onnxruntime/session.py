@@ -95,7 +95,9 @@ def instance_session(
 
 
 def run_options(runtime: Any, config: ModelConfig) -> Any:
-    options = fresh_run_options(runtime)
+    """Options of a run, which logs nothing: it raises what it would log, and the request's answer tells it."""
+    options = runtime.RunOptions()
+    options.log_severity_level = _FATAL_SEVERITY
     shrinkage = config.parameters.get(_ARENA_SHRINKAGE)
     if shrinkage is not None:
         options.add_run_config_entry(_ARENA_SHRINKAGE, shrinkage)
@@ -113,12 +115,10 @@ def _set_threads(runtime: Any, config: ModelConfig, options: Any, global_threads
     if global_threads:
         options.use_per_session_threads = False
         return
-    intra = parse_int(parameters.get("intra_op_thread_count", "0"))
-    if intra > 0:
-        options.intra_op_num_threads = intra
-    inter = parse_int(parameters.get("inter_op_thread_count", "0"))
-    if inter > 0:
-        options.inter_op_num_threads = inter
+    for kind in ("intra", "inter"):
+        count = parse_int(parameters.get(f"{kind}_op_thread_count", "0"))
+        if count > 0:
+            setattr(options, f"{kind}_op_num_threads", count)
 
 
 def _register_op_libraries(runtime: Any, config: ModelConfig, options: Any) -> None:
@@ -409,13 +409,6 @@ def session_options(runtime: Any) -> Any:
     """Fresh session options that log errors only."""
     options = runtime.SessionOptions()
     options.log_severity_level = _ERROR_SEVERITY
-    return options
-
-
-def fresh_run_options(runtime: Any) -> Any:
-    """Options of a run that logs nothing: it raises what it would log, and the request's answer tells it."""
-    options = runtime.RunOptions()
-    options.log_severity_level = _FATAL_SEVERITY
     return options
 
 

@@ -21,12 +21,12 @@ from ...instances.orders import first_instance, input_gpu
 from ..framework import FrameworkBackend, FrameworkModel, find_file
 from ..interface import InstanceSpec, ModelFiles, ModelInstance
 from .formats import (
+    PythonProgram,
     TorchScriptProgram,
     find_python_model,
     load_exported,
     load_python_module,
     load_torchscript,
-    python_program,
 )
 from .instance import PyTorchInstance, PyTorchStreamInstance
 from .program import OutputCheck, Program, Runner, Settings, TensorNames, check_datatype, error_types
@@ -188,7 +188,7 @@ class PyTorchModel(FrameworkModel[Program]):
                 return load_exported(torch, path, name, names, device or torch.device("cpu"), alone=alone)
         if self._is_python:
             module = self._compiled(load_python_module(torch, path, name, device), path)
-            return python_program(torch, module, names, device)
+            return PythonProgram(torch, module, names, device)
         module = load_torchscript(torch, path, name, device)
         return TorchScriptProgram(torch, self._compiled(module, path), name, names, device)
 

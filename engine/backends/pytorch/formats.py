@@ -17,19 +17,30 @@ from ...errors import InternalError, InvalidArgumentError, UnavailableError
 from .program import Program, TensorNames, Values, error_types, load_error
 
 
-class TorchScriptProgram(Program):
-    """A scripted or traced module, its inputs and outputs found by convention (see below).
+class ModuleProgram(Program):
+    """A module.
 
     Args:
-        device: where inputs go; None for where the module's first parameter is.
+        device: where inputs go; None for where the module's first parameter is, the CPU if it has none.
+    """
+
+    def __init__(self, torch: Any, module: Any, device: Any) -> None:
+        if device is None:
+            parameter = next(iter(module.parameters()), None)
+            device = torch.device("cpu") if parameter is None else parameter.device
+        self.device = device
+        self._module = module
+
+
+class TorchScriptProgram(ModuleProgram):
+    """A scripted or traced module, its inputs and outputs found by convention (see below).
 
     Raises:
         InvalidArgumentError: its arguments do not fit the configuration.
     """
 
     def __init__(self, torch: Any, module: Any, model_name: str, names: TensorNames, device: Any = None) -> None:
-        self.device = device if device is not None else module_device(torch, module)
-        self._module = module
+        super().__init__(torch, module, device)
         arguments = module.forward.schema.arguments[1:]
         kinds = [argument.type.kind() for argument in arguments]
         if kinds.count("DictType") > 1:
@@ -70,12 +81,6 @@ def load_torchscript(torch: Any, path: Path, model_name: str, device: Any) -> An
         return torch.jit.load(str(path), map_location=device).eval()
     except error_types(torch) as error:
         raise load_error(model_name, error) from error
-
-
-def module_device(torch: Any, module: Any) -> Any:
-    """Where a module's first parameter is; the CPU if it has none."""
-    parameter = next(iter(module.parameters()), None)
-    return torch.device("cpu") if parameter is None else parameter.device
 
 
 def pick(result: Any, positions: Sequence[int]) -> list[Any]:
@@ -300,12 +305,11 @@ def _argument_name(path: Sequence[object]) -> str:
 # (docs/reference/backends.md#modules-in-python).
 
 
-class PythonProgram(Program):
+class PythonProgram(ModuleProgram):
     """A module whose inputs and outputs are in the order of the configuration."""
 
-    def __init__(self, module: Any, names: TensorNames, device: Any) -> None:
-        self.device = device
-        self._module = module
+    def __init__(self, torch: Any, module: Any, names: TensorNames, device: Any = None) -> None:
+        super().__init__(torch, module, device)
         self._names = names
 
     def run(self, inputs: Values) -> Sequence[Any]:
@@ -361,8 +365,3 @@ def load_python_module(torch: Any, path: Path, model_name: str, device: Any) -> 
         return module if device is None else module.to(device)
     except (*error_types(torch), OSError) as error:
         raise load_error(model_name, error) from error
-
-
-def python_program(torch: Any, module: Any, names: TensorNames, device: Any) -> PythonProgram:
-    """The module as a program on `device`; None for where its first parameter is."""
-    return PythonProgram(module, names, module_device(torch, module) if device is None else device)

@@ -8,8 +8,7 @@ import sys
 import pytest
 from fake_nvml import FakeGpu, FakeNvml, FakePart, NVMLError, NVMLError_DriverNotLoaded, NVMLError_LibraryNotFound
 
-from trireme.engine.gpu.discovery import Gpu, Gpus, Names, cuda_order, find_gpus, usable_gpus
-from trireme.engine.gpu.load_guard import memory_in_use
+from trireme.engine.gpu.discovery import Gpu, Gpus, Names, cuda_order, find_gpus, memory_in_use, usable_gpus
 
 GIB = 1 << 30
 

@@ -9,10 +9,8 @@ from fake_nvml import FakeGpu, FakeNvml, NVMLError
 
 from trireme.engine.backends.interface import InstanceSpec, LoadedModel, ModelInstance, StreamInstance
 from trireme.engine.errors import UnavailableError
-from trireme.engine.gpu.discovery import Gpu, Gpus
-from trireme.engine.gpu.load_guard import LoadGuard, memory_in_use
+from trireme.engine.gpu.discovery import Gpu, Gpus, LoadGuard, memory_in_use
 from trireme.engine.gpu.pinned_pool import GpuLimits
-from trireme.engine.metrics.statistics import MemoryUsage
 
 GPUS = Gpus((Gpu(0, "GPU-a"), Gpu(1, "GPU-b")))
 
@@ -68,30 +66,13 @@ def test_a_gpu_that_does_not_tell_refuses_no_instance() -> None:
 def test_each_instance_is_looked_at_when_it_is_made() -> None:
     used = {"GPU-a": 0}
     model = Copies()
-    guarded = guard(used, gpu0=0.5).around(model)
-    guarded.create_instance(spec(0))
+    model.guard = guard(used, gpu0=0.5)
+    model.new_instance(spec(0))
     used["GPU-a"] = 51
     with pytest.raises(UnavailableError):
-        guarded.create_instance(spec(0))
-    guarded.create_instance(spec(1))
+        model.new_instance(spec(0))
+    model.new_instance(spec(1))
     assert model.made == [spec(0), spec(1)]
-
-
-def test_a_guarded_model_is_the_model_otherwise() -> None:
-    model = Copies()
-    guarded = guard({}, gpu0=0.5).around(model)
-    model.memory_usage = (MemoryUsage("GPU", 0, 5),)
-    assert guarded.memory_usage == model.memory_usage
-    assert guarded.instance_class(spec(0)) is StreamInstance
-    guarded.close()
-    assert model.closed
-    public = {name for name in vars(LoadedModel) if not name.startswith("_")}
-    assert public <= set(vars(type(guarded))), "whatever models offer is passed on"
-
-
-def test_without_a_limit_nothing_stands_between() -> None:
-    model = Copies()
-    assert guard({}).around(model) is model
 
 
 def test_memory_in_use_is_asked_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
