@@ -26,6 +26,8 @@ from .interface import Backend, Completion, InstanceSpec, LoadedModel, ModelFile
 from .parameters import parse_int
 from .signature import Signature, complete, fed_types, needs_completion
 
+_PRIORITY_MAX = 1
+
 P = TypeVar("P")
 
 
@@ -270,6 +272,11 @@ class ThreadInstance(ModelInstance):
 
     def close(self) -> None:
         del self._run
+
+
+def stream_priority(config: ModelConfig) -> int:
+    """Of the streams of a model's instances: see `Device.stream`."""
+    return -1 if config.message.optimization.priority == _PRIORITY_MAX else 0
 
 
 @dataclass(slots=True)

@@ -138,6 +138,12 @@ class LoadedGraph:
 
 
 def _load(tf: Any, config: ModelConfig, files: ModelFiles, spec: InstanceSpec) -> LoadedGraph:
+    """Load a SavedModel directory; or a ``model.graphdef``, whose signature are the nodes that the configuration names.
+
+    Raises:
+        InternalError: TensorFlow cannot load it.
+        InvalidArgumentError: it has no such signature, node or GPU.
+    """
     settings = Settings.of(config, files)
     frozen = config.platform == _GRAPHDEF
     path = find_file(config, files, spec, "model.graphdef" if frozen else "model.savedmodel", directory=True)
@@ -147,26 +153,25 @@ def _load(tf: Any, config: ModelConfig, files: ModelFiles, spec: InstanceSpec) -
             f"unable to load model '{config.name}', instance '{spec.name}' is to run on GPU {spec.gpu}, and TensorFlow "
             f"{tf.__version__} finds {there or 'none'}"
         )
-    return (_load_frozen_graph if frozen else _load_saved_model)(tf, path, config, settings, spec)
-
-
-def _load_saved_model(tf: Any, path: Path, config: ModelConfig, settings: Settings, spec: InstanceSpec) -> LoadedGraph:
-    """Load a SavedModel directory.
-
-    Raises:
-        InternalError: TensorFlow cannot load it.
-        InvalidArgumentError: it has no such signature.
-    """
-    v1 = tf.compat.v1
+    v1, graph, device = tf.compat.v1, tf.Graph(), device_name(spec)
+    meta: Any = None
     try:
-        graph = tf.Graph()
         session = v1.Session(graph=graph, config=settings.session_config(tf, spec))
-        device = device_name(spec)
         with graph.as_default(), graph.device(device):
-            meta = v1.saved_model.load(session, [settings.tag], str(path), clear_devices=device is not None)
-        _run_init_ops(session, settings)
-    except error_types(tf) as error:
-        raise load_error(config.name, error) from error
+            if frozen:
+                tf.import_graph_def(_frozen_graph(tf, path, keep_devices=device is None), name="")
+            else:
+                meta = v1.saved_model.load(session, [settings.tag], str(path), clear_devices=device is not None)
+        for name in settings.init_ops:
+            session.run(name)
+    except (*error_types(tf), DecodeError) as error:
+        raise InternalError(f"unable to load model '{config.name}': {_reason(error)}") from error
+    if frozen:
+        fed = fed_types(config, sequence_batching(config) or SequenceBatching())
+        inputs = {name: _node(graph, name, "input") for name in fed}
+        outputs = {tensor.name: _node(graph, tensor.name, "output") for tensor in config.output}
+        taken, given = {name: f"{name}:0" for name in inputs}, {name: f"{name}:0" for name in outputs}
+        return LoadedGraph(session, Signature(inputs, outputs), taken, given)
     chosen = meta.signature_def.get(settings.signature)
     if chosen is None:
         there = ", ".join(sorted(name for name in meta.signature_def if not name.startswith("__")))
@@ -174,48 +179,20 @@ def _load_saved_model(tf: Any, path: Path, config: ModelConfig, settings: Settin
             f"unable to load model '{config.name}', the SavedModel has no signature '{settings.signature}', "
             f"only: {there}"
         )
-    return LoadedGraph(
-        session,
-        Signature(
-            {name: _described(tf, name, info) for name, info in sorted(chosen.inputs.items())},
-            {name: _described(tf, name, info) for name, info in sorted(chosen.outputs.items())},
-        ),
-        {name: info.name for name, info in chosen.inputs.items()},
-        {name: info.name for name, info in chosen.outputs.items()},
-    )
+    inputs = {name: _described(tf, name, info) for name, info in sorted(chosen.inputs.items())}
+    outputs = {name: _described(tf, name, info) for name, info in sorted(chosen.outputs.items())}
+    taken = {name: info.name for name, info in chosen.inputs.items()}
+    given = {name: info.name for name, info in chosen.outputs.items()}
+    return LoadedGraph(session, Signature(inputs, outputs), taken, given)
 
 
-def _load_frozen_graph(tf: Any, path: Path, config: ModelConfig, settings: Settings, spec: InstanceSpec) -> LoadedGraph:
-    """Load a ``model.graphdef``; its signature are the nodes that the configuration names.
-
-    Raises:
-        InternalError: TensorFlow cannot load it.
-        InvalidArgumentError: a node is not there.
-    """
-    v1 = tf.compat.v1
-    try:
-        definition = v1.GraphDef()
-        definition.ParseFromString(path.read_bytes())
-        graph = tf.Graph()
-        device = device_name(spec)
-        if device is not None:
-            for node in definition.node:
-                node.device = ""
-        with graph.as_default(), graph.device(device):
-            tf.import_graph_def(definition, name="")
-        session = v1.Session(graph=graph, config=settings.session_config(tf, spec))
-        _run_init_ops(session, settings)
-    except (*error_types(tf), DecodeError) as error:
-        raise load_error(config.name, error) from error
-    fed = fed_types(config, sequence_batching(config) or SequenceBatching())
-    inputs = {name: _node(graph, name, "input") for name in fed}
-    outputs = {tensor.name: _node(graph, tensor.name, "output") for tensor in config.output}
-    return LoadedGraph(
-        session,
-        Signature(inputs, outputs),
-        {name: f"{name}:0" for name in inputs},
-        {name: f"{name}:0" for name in outputs},
-    )
+def _frozen_graph(tf: Any, path: Path, *, keep_devices: bool) -> Any:
+    definition = tf.compat.v1.GraphDef()
+    definition.ParseFromString(path.read_bytes())
+    if not keep_devices:
+        for node in definition.node:
+            node.device = ""
+    return definition
 
 
 def device_name(spec: InstanceSpec) -> str | None:
@@ -225,11 +202,6 @@ def device_name(spec: InstanceSpec) -> str | None:
     A session cannot be shown one GPU alone: those of one process must all see the same GPUs.
     """
     return None if spec.gpu is None else f"/device:GPU:{spec.gpu}"
-
-
-def _run_init_ops(session: Any, settings: Settings) -> None:
-    for name in settings.init_ops:
-        session.run(name)
 
 
 def _described(tf: Any, name: str, info: Any) -> GraphTensor:
@@ -291,10 +263,6 @@ def import_tensorflow() -> Any:
 def error_types(tf: Any) -> tuple[type[Exception], ...]:
     """What its calls raise."""
     return (tf.errors.OpError, RuntimeError, ValueError, TypeError, LookupError, OSError)
-
-
-def load_error(model_name: str, error: Exception) -> InternalError:
-    return InternalError(f"unable to load model '{model_name}': {_reason(error)}")
 
 
 def _reason(error: Exception) -> str:

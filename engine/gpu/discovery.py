@@ -275,15 +275,24 @@ def opened_nvml(in_vain: str, log: logging.Logger = logger) -> Iterator[Any]:
         in_vain: what cannot be done if it does not open, for a warning: ``GPUs cannot be used``. There is none where
             there is neither a library nor a driver, as on every machine without GPUs.
     """
-    nvml = _initialised(in_vain, log)
-    if nvml is None:
-        yield None
-        return
+    nvml: Any = None
+    if _library_is_there():
+        try:
+            nvml = import_module(_BINDING)
+            nvml.nvmlInit()
+        except ImportError as error:
+            log.warning("%s: %s", in_vain, error)
+        except (nvml.NVMLError_LibraryNotFound, nvml.NVMLError_DriverNotLoaded):
+            nvml = None
+        except nvml.NVMLError as error:
+            log.warning("%s: %s", in_vain, error)
+            nvml = None
     try:
         yield nvml
     finally:
-        with suppress(nvml.NVMLError):  # what was asked is answered, and a GPU that is lost may spoil this as well
-            nvml.nvmlShutdown()
+        if nvml is not None:
+            with suppress(nvml.NVMLError):  # what was asked is answered, and a GPU that is lost may spoil this as well
+                nvml.nvmlShutdown()
 
 
 def _library_is_there() -> bool:
@@ -295,24 +304,6 @@ def _library_is_there() -> bool:
     except OSError:
         return False
     return True
-
-
-def _initialised(in_vain: str, log: logging.Logger) -> Any:
-    if not _library_is_there():
-        return None
-    try:
-        nvml: Any = import_module(_BINDING)
-    except ImportError as error:
-        log.warning("%s: %s", in_vain, error)
-        return None
-    try:
-        nvml.nvmlInit()
-    except (nvml.NVMLError_LibraryNotFound, nvml.NVMLError_DriverNotLoaded):
-        return None
-    except nvml.NVMLError as error:
-        log.warning("%s: %s", in_vain, error)
-        return None
-    return nvml
 
 
 # -- Refuses instances on GPUs whose memory is taken (``--model-load-gpu-limit``,

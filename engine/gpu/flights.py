@@ -40,25 +40,17 @@ class FlightState(enum.Enum):
     OVER = "over"
 
 
-class FlightEvent(enum.Enum):
-    __hash__ = object.__hash__  # as above
-
-    LAUNCHED = "launched"
-    LANDED = "landed"
-    FAILED = "failed"
-    OVER = "over"
-
-
 TRANSITIONS = {
-    (FlightState.LAUNCHING, FlightEvent.LAUNCHED): FlightState.FLYING,
-    (FlightState.LAUNCHING, FlightEvent.LANDED): FlightState.EARLY,
-    (FlightState.LAUNCHING, FlightEvent.FAILED): FlightState.OVER,
-    (FlightState.EARLY, FlightEvent.LAUNCHED): FlightState.LANDED,
-    (FlightState.EARLY, FlightEvent.FAILED): FlightState.OVER,
-    (FlightState.FLYING, FlightEvent.LANDED): FlightState.LANDED,
-    (FlightState.LANDED, FlightEvent.OVER): FlightState.OVER,
-    (FlightState.OVER, FlightEvent.LANDED): FlightState.OVER,
+    "launched": {FlightState.LAUNCHING: FlightState.FLYING, FlightState.EARLY: FlightState.LANDED},
+    "landed": {
+        FlightState.LAUNCHING: FlightState.EARLY,
+        FlightState.FLYING: FlightState.LANDED,
+        FlightState.OVER: FlightState.OVER,
+    },
+    "failed": {FlightState.LAUNCHING: FlightState.OVER, FlightState.EARLY: FlightState.OVER},
+    "over": {FlightState.LANDED: FlightState.OVER},
 }
+"""By the methods of `Flights`; a state that is not there is a mistake of the caller."""
 
 
 @dataclass(slots=True, eq=False)
@@ -110,21 +102,21 @@ class Flights:
     def launched(self, ticket: Ticket, now_s: float) -> bool:
         """The launch has returned; whether the batch can be collected."""
         ticket.asked_at_s = now_s + LOOK_S
-        return self._step(ticket, FlightEvent.LAUNCHED) is FlightState.LANDED
+        return self._step(ticket, "launched") is FlightState.LANDED
 
     def landed(self, ticket: Ticket) -> bool:
         """The device has landed the batch; whether it can be collected."""
-        return self._step(ticket, FlightEvent.LANDED) is FlightState.LANDED
+        return self._step(ticket, "landed") is FlightState.LANDED
 
     def failed(self, ticket: Ticket) -> None:
         """The launch has raised."""
-        self._step(ticket, FlightEvent.FAILED)
+        self._step(ticket, "failed")
         self._failed += 1
         del self._tickets[ticket]
 
     def over(self, ticket: Ticket, failed: bool = False) -> None:
         """The batch has been collected, or that failed."""
-        self._step(ticket, FlightEvent.OVER)
+        self._step(ticket, "over")
         self._failed += failed
         self._collected += not failed
         ticket.let_go()
@@ -148,8 +140,8 @@ class Flights:
         oldest.asked_at_s = now_s + LOOK_S
         return oldest
 
-    def _step(self, ticket: Ticket, event: FlightEvent) -> FlightState:
-        ticket.state = TRANSITIONS[ticket.state, event]
+    def _step(self, ticket: Ticket, event: str) -> FlightState:
+        ticket.state = TRANSITIONS[event][ticket.state]
         return ticket.state
 
     def statistics(self) -> FlightStatistics:

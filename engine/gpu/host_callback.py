@@ -32,6 +32,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from ..errors import FailureReason, InternalError, UnavailableError
@@ -57,14 +58,12 @@ class CallRefusedError(InternalError):
         self.status = status
 
 
+@dataclass(slots=True, eq=False)
 class _Call:
     """A function, and the bell that says that its time has come."""
 
-    __slots__ = ("bell", "function")
-
-    def __init__(self, bell: Any, function: Callable[[], None]) -> None:
-        self.bell = bell
-        self.function = function
+    bell: Any
+    function: Callable[[], None]
 
 
 class HostCallbacks:

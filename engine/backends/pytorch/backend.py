@@ -16,9 +16,9 @@ from ...config.model import ModelConfig
 from ...datatypes import BYTES
 from ...errors import InvalidArgumentError, UnavailableError
 from ...gpu.graphs import graph_shapes, input_shapes
-from ...gpu.torch_device import TorchDevice, TorchDevices, import_torch
+from ...gpu.torch_device import TorchDevice, import_torch
 from ...instances.orders import first_instance, input_gpu
-from ..framework import FrameworkBackend, FrameworkModel, find_file
+from ..framework import FrameworkBackend, FrameworkModel, find_file, stream_priority
 from ..interface import InstanceSpec, ModelFiles, ModelInstance
 from .formats import (
     PythonProgram,
@@ -29,12 +29,11 @@ from .formats import (
     load_torchscript,
 )
 from .instance import PyTorchInstance, PyTorchStreamInstance
-from .program import OutputCheck, Program, Runner, Settings, TensorNames, check_datatype, error_types
+from .program import OutputCheck, Program, Runner, Settings, check_datatype, error_types
 
 _log = logging.getLogger(__name__)
 
 _EXPORTED = "torch_aoti"
-_PRIORITY_MAX = 1
 
 
 class PyTorchBackend(FrameworkBackend):
@@ -43,8 +42,9 @@ class PyTorchBackend(FrameworkBackend):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
-        self._inter_op = InterOpThreads()
-        self._reading_program = threading.Lock()  # torch.export.load is for one thread at a time
+        self.reading_program = threading.Lock()  # torch.export.load is for one thread at a time
+        self._inter_op_lock = threading.Lock()
+        self._inter_op_threads = 0
 
     def import_library(self) -> Any:
         return import_torch()
@@ -53,63 +53,46 @@ class PyTorchBackend(FrameworkBackend):
         return self.library.cuda.is_available()
 
     def load(self, config: ModelConfig, files: ModelFiles) -> PyTorchModel:
-        gpus = self.services.torch_gpus
-        return PyTorchModel(self.library, config, files, self._inter_op, self._reading_program, gpus)
+        return PyTorchModel(self, config, files)
 
-
-class InterOpThreads:
-    """How many threads torch runs independent operators on: one number a process, and the first to set it wins."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._set = 0
-
-    def ask(self, torch: Any, model_name: str, count: int) -> None:
-        """Set it, unless it is set."""
-        with self._lock:
-            if self._set == count:
+    def ask_inter_op_threads(self, model_name: str, count: int) -> None:
+        """Set how many threads torch runs independent operators on, unless that is set: there is one number a process,
+        and the first to set it wins."""
+        with self._inter_op_lock:
+            if self._inter_op_threads == count:
                 return
             try:
-                torch.set_num_interop_threads(count)
-                self._set = count
+                self.library.set_num_interop_threads(count)
+                self._inter_op_threads = count
             except RuntimeError:
                 _log.warning(
                     "model '%s' asks for %d inter-op threads, but torch runs with %d already, and keeps that number "
                     "until the server is started again",
                     model_name,
                     count,
-                    torch.get_num_interop_threads(),
+                    self.library.get_num_interop_threads(),
                 )
 
 
 class PyTorchModel(FrameworkModel[Program]):
     """A model whose configuration fits its file, as far as that can be told without running it."""
 
-    def __init__(
-        self,
-        torch: Any,
-        config: ModelConfig,
-        files: ModelFiles,
-        inter_op: InterOpThreads,
-        reading_program: threading.Lock,
-        devices: TorchDevices,
-    ) -> None:
+    def __init__(self, backend: PyTorchBackend, config: ModelConfig, files: ModelFiles) -> None:
         self._settings = settings = Settings.of(config)
         super().__init__(config, files, text=True, share=math.inf if settings.share_weights else 1)
-        self._torch = torch
-        self._devices = devices
+        self._torch = torch = backend.library
+        self._devices = backend.services.torch_gpus
         self._is_python = bool(config.runtime) and config.runtime.endswith(".py")
         self._find(first_instance(config))
-        names, states = self.tensors, self.tensors.sequences.states
-        self._names = TensorNames(tuple(names.inputs), tuple(names.outputs), bool(states))
         self._check_datatypes()
-        self._checks = [OutputCheck(torch, *output, names.batching) for output in names.outputs.items()]
+        batching = self.tensors.batching
+        self._checks = [OutputCheck(torch, *output, batching) for output in self.tensors.outputs.items()]
         self._graphs = graph_shapes(config, input_shapes(config))
         self._threads = settings.intra_op_threads or _fair_share(config)
-        self._reading_program = reading_program
+        self._reading_program = backend.reading_program
         self._loading = threading.Lock()
         if settings.inter_op_threads:
-            inter_op.ask(torch, config.name, settings.inter_op_threads)
+            backend.ask_inter_op_threads(config.name, settings.inter_op_threads)
         _set_jit(torch, settings)
         for line in settings.lines(config):
             _log.info("%s", line)
@@ -133,7 +116,7 @@ class PyTorchModel(FrameworkModel[Program]):
         if gpu is None or self.instance_class(spec) is PyTorchInstance:
             return PyTorchInstance(self._torch, spec.name, self.tensors, runner, self._checks, self._threads)
         self._torch.set_num_threads(self._threads)
-        priority = -1 if self.config.message.optimization.priority == _PRIORITY_MAX else 0
+        priority = stream_priority(self.config)
         instance = PyTorchStreamInstance(spec.name, self.tensors, gpu, runner, self._checks, priority)
         if self._graphs:
             instance.capture(self._graphs)
@@ -181,7 +164,7 @@ class PyTorchModel(FrameworkModel[Program]):
             ) from error
 
     def _load(self, device: Any, path: Path) -> Program:
-        torch, name, names = self._torch, self.config.name, self._names
+        torch, name, names = self._torch, self.config.name, self.tensors
         if self.config.platform == _EXPORTED:
             with self._reading_program:
                 alone = not self._settings.share_weights

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InternalError, InvalidArgumentError, UnavailableError
-from .program import Program, TensorNames, Values, error_types, load_error
+from ..framework import ModelTensors
+from .program import Program, Values, error_types, load_error
 
 
 class ModuleProgram(Program):
@@ -39,7 +40,7 @@ class TorchScriptProgram(ModuleProgram):
         InvalidArgumentError: its arguments do not fit the configuration.
     """
 
-    def __init__(self, torch: Any, module: Any, model_name: str, names: TensorNames, device: Any = None) -> None:
+    def __init__(self, torch: Any, module: Any, model_name: str, names: ModelTensors, device: Any = None) -> None:
         super().__init__(torch, module, device)
         arguments = module.forward.schema.arguments[1:]
         kinds = [argument.type.kind() for argument in arguments]
@@ -51,12 +52,13 @@ class TorchScriptProgram(ModuleProgram):
         self._takes_dict = kinds == ["DictType"]
         self._by_argument = not self._takes_dict and set(names.inputs) == {argument.name for argument in arguments}
         self._order: list[str] = []
+        inputs, stateful = list(names.inputs), bool(names.sequences.states)
         if not self._takes_dict:
-            check_count(model_name, "input", len(names.inputs), len(arguments))
+            check_count(model_name, "input", len(inputs), len(arguments))
         if not (self._takes_dict or self._by_argument):
-            order = positions(model_name, "input", names.inputs, required=names.stateful)
-            self._order = [names.inputs[order.index(at)] for at in range(len(order))]
-        self._outputs = positions(model_name, "output", names.outputs, required=names.stateful)
+            order = positions(model_name, "input", inputs, required=stateful)
+            self._order = [inputs[order.index(at)] for at in range(len(order))]
+        self._outputs = positions(model_name, "output", list(names.outputs), required=stateful)
 
     def run(self, inputs: Values) -> Sequence[Any]:
         if self._takes_dict:
@@ -216,7 +218,7 @@ class ExportedProgram(Program):
     """
 
     def __init__(
-        self, torch: Any, call: Any, in_spec: Any, out_spec: Any, model_name: str, names: TensorNames, device: Any
+        self, torch: Any, call: Any, in_spec: Any, out_spec: Any, model_name: str, names: ModelTensors, device: Any
     ) -> None:
         self.device = device
         self._tree = torch.utils._pytree
@@ -224,10 +226,11 @@ class ExportedProgram(Program):
         self._in_spec = in_spec
         arguments = [_argument_name(path) for path in _paths(self._tree, in_spec)]
         results = structural_names("RESULT", _paths(self._tree, out_spec))
-        check_count(model_name, "input", len(names.inputs), len(arguments))
-        inputs = leaf_positions(model_name, "input", names.inputs, arguments)
-        self._inputs = [names.inputs[inputs.index(at)] for at in range(len(inputs))]
-        self._outputs = leaf_positions(model_name, "output", names.outputs, results)
+        taken = list(names.inputs)
+        check_count(model_name, "input", len(taken), len(arguments))
+        inputs = leaf_positions(model_name, "input", taken, arguments)
+        self._inputs = [taken[inputs.index(at)] for at in range(len(inputs))]
+        self._outputs = leaf_positions(model_name, "output", list(names.outputs), results)
         if max(self._outputs, default=-1) >= len(results):
             check_count(model_name, "output", max(self._outputs) + 1, len(results))
 
@@ -238,7 +241,7 @@ class ExportedProgram(Program):
 
 
 def load_exported(
-    torch: Any, path: Path, model_name: str, names: TensorNames, device: Any, *, alone: bool = True
+    torch: Any, path: Path, model_name: str, names: ModelTensors, device: Any, *, alone: bool = True
 ) -> ExportedProgram:
     """Read a program, and have it ready to run on `device`.
 
@@ -308,7 +311,7 @@ def _argument_name(path: Sequence[object]) -> str:
 class PythonProgram(ModuleProgram):
     """A module whose inputs and outputs are in the order of the configuration."""
 
-    def __init__(self, torch: Any, module: Any, names: TensorNames, device: Any = None) -> None:
+    def __init__(self, torch: Any, module: Any, names: ModelTensors, device: Any = None) -> None:
         super().__init__(torch, module, device)
         self._names = names
 

@@ -23,20 +23,6 @@ Values = Mapping[str, Any]
 """By the name that the configuration gives it: a torch tensor, or a list of `str`."""
 
 
-@dataclass(frozen=True, slots=True)
-class TensorNames:
-    """What the configuration calls a model's tensors, each in the order in which the backend treats them.
-
-    Attributes:
-        inputs: of the configuration, then control inputs, batch inputs and states.
-        outputs: of the configuration, then states that are not among those.
-    """
-
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    stateful: bool = False
-
-
 class Program(ABC):
     """A module on its device. Used by one thread at a time, unless instances share it."""
 
@@ -47,7 +33,7 @@ class Program(ABC):
         """Execute the model.
 
         Returns:
-            The outputs, in the order of `TensorNames.outputs`.
+            The outputs, in the order of `ModelTensors.outputs`.
         """
 
 
@@ -292,33 +278,32 @@ class OutputCheck:
             InvalidArgumentError: it is of another type, or a scalar.
             InternalError: it is no tensor at all.
         """
-        if self._torch.is_tensor(value):
-            value = self._checked(value).detach()
-            array = value.cpu().contiguous()
-            return (array.clone() if array.data_ptr() == value.data_ptr() else array).numpy()
-        if isinstance(value, list) and all(isinstance(each, str) for each in value):
-            if self._dtype is not None:
-                raise self._mismatch(BYTES.config_name)
+        if self._dtype is None and _is_text(value):
             array = np.empty(len(value), object)
             array[:] = [each.encode() for each in value]
             return array.reshape(-1, 1) if self._batching else array
-        raise _no_tensor()
+        value = self._checked(value)
+        array = value.cpu().contiguous()
+        return (array.clone() if array.data_ptr() == value.data_ptr() else array).numpy()
 
     def on_device(self, value: Any, device: Any) -> Any:
         """The output as a contiguous tensor on a GPU, of its own as that of `array`. Raises as that does."""
-        if self._torch.is_tensor(value):
-            value = self._checked(value).detach().contiguous()
-            return value.clone() if value.device == device else value.to(device)
-        if isinstance(value, list) and all(isinstance(each, str) for each in value):
-            raise self._mismatch(BYTES.config_name)
-        raise _no_tensor()
+        value = self._checked(value).contiguous()
+        return value.clone() if value.device == device else value.to(device)
 
     def _checked(self, value: Any) -> Any:
+        if _is_text(value):
+            raise self._mismatch(BYTES.config_name)
+        if not self._torch.is_tensor(value):
+            raise InternalError(
+                "PyTorch execute failure: output must be of type Tensor, List[str] or Tuple containing one of these "
+                "two types. It should not be a List / Dictionary of Tensors or a Scalar"
+            )
         if value.dim() == 0:
             raise InvalidArgumentError(f"output '{self._name}' is a scalar which is not supported.")
         if value.dtype is not self._dtype:
             raise self._mismatch(_config_name(value.dtype))
-        return value
+        return value.detach()
 
     def _mismatch(self, provided: str) -> InvalidArgumentError:
         return InvalidArgumentError(
@@ -327,11 +312,8 @@ class OutputCheck:
         )
 
 
-def _no_tensor() -> InternalError:
-    return InternalError(
-        "PyTorch execute failure: output must be of type Tensor, List[str] or Tuple containing one of these two "
-        "types. It should not be a List / Dictionary of Tensors or a Scalar"
-    )
+def _is_text(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
 def _config_name(dtype: Any) -> str:

@@ -18,20 +18,22 @@ from ...errors import InternalError, InvalidArgumentError
 from ...gpu.cupy_device import CupyDevice
 from ..framework import FrameworkBackend, FrameworkModel, find_file
 from ..interface import Completion, InstanceSpec, ModelFiles
+from ..parameters import parse_bool
 from ..signature import GraphTensor, completed, fed_types, find_tensor, shape_text
 from .instance import TensorRtInstance
 from .library import (
-    BackendOptions,
     EngineTensors,
     Library,
     Profile,
-    Settings,
+    allocation_strategy,
     chosen_profiles,
     engine_tensors,
     import_library,
     read_plan,
     wrong_config_dims,
 )
+
+_POLICIES = ("DEVICE_BLOCKING", "BLOCKING")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +52,21 @@ class Engine:
 class TensorRtBackend(FrameworkBackend):
     """Runs TensorRT's plans on GPUs.
 
-    Options: see `BackendOptions`.
+    Options: ``plugins``; ``version-compatible`` (false), whether plans may bring the code of the TensorRT version that
+    made them. ``coalesce-request-input`` and ``execution-policy`` are checked, and change nothing: inputs are joined in
+    pinned memory whatever they say, and every instance has a thread.
     """
 
     name = "tensorrt"
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
-        self._options = BackendOptions.of(options)
+        parse_bool(options.get("coalesce-request-input", "false"))
+        policy = options.get("execution-policy", _POLICIES[0])
+        if policy not in _POLICIES:
+            raise InvalidArgumentError(f"execution-policy must be {' or '.join(_POLICIES)}, not '{policy}'")
+        self._plugins = tuple(path for path in options.get("plugins", "").split(";") if path)
+        self._version_compatible = parse_bool(options.get("version-compatible", "false"))
 
     def auto_complete(self, config: ModelConfig, files: ModelFiles) -> Completion | None:
         """See docs/reference/model-configuration.md#completion-by-backends.
@@ -78,7 +87,7 @@ class TensorRtBackend(FrameworkBackend):
         return TensorRtModel(self, config, files)
 
     def import_library(self) -> Library:
-        return import_library(self._options.plugins)
+        return import_library(self._plugins)
 
     def read(self, config: ModelConfig, files: ModelFiles, spec: InstanceSpec) -> Engine:
         """The plan of an instance, in the memory of its device.
@@ -89,9 +98,7 @@ class TensorRtBackend(FrameworkBackend):
         path = find_file(config, files, spec, "model.plan", name=spec.name)
         library = self.library
         device = self.services.gpus.get(spec.device_id)
-        engine = read_plan(
-            library, device, path, model=config.name, version_compatible=self._options.version_compatible
-        )
+        engine = read_plan(library, device, path, model=config.name, version_compatible=self._version_compatible)
         return Engine(device, engine, engine_tensors(library.trt, engine, config.name))
 
 
@@ -101,7 +108,7 @@ class TensorRtModel(FrameworkModel[Engine]):
     """
 
     def __init__(self, backend: TensorRtBackend, config: ModelConfig, files: ModelFiles) -> None:
-        self._settings = Settings.of(config)
+        self._strategy = allocation_strategy(config)
         for group in config.instance_group:
             if group.kind != "KIND_GPU":
                 raise InvalidArgumentError(
@@ -130,7 +137,7 @@ class TensorRtModel(FrameworkModel[Engine]):
             engine.raw,
             engine.tensors,
             profiles,
-            self._settings,
+            self._strategy,
         )
 
     def make(self, spec: InstanceSpec) -> Engine:

@@ -26,9 +26,9 @@ from ...gpu.cupy_device import CupyDevice
 from ...gpu.device import DeviceArray, Graph, Stream
 from ...gpu.graphs import CapturedGraph, GraphShape, capture_each, graph_shapes, input_shapes
 from ...gpu.pipeline import Compute, Pipeline
-from ..framework import DeviceBatch, ModelTensors, PipelineInstance
+from ..framework import DeviceBatch, ModelTensors, PipelineInstance, stream_priority
 from ..signature import shape_text
-from .library import EngineTensors, Library, Profile, Settings, choose
+from .library import EngineTensors, Library, Profile, choose
 
 _NOTHING = np.dtype(np.uint8)
 
@@ -391,25 +391,23 @@ class TensorRtInstance(PipelineInstance):
         engine: Any,
         engine_tensors: EngineTensors,
         profiles: Sequence[Profile],
-        settings: Settings,
+        strategy: str,
     ) -> None:
         with device.active():
-            super().__init__(name, tensors, Pipeline(device, settings.stream_priority))
+            super().__init__(name, tensors, Pipeline(device, stream_priority(config)))
             stream = self._pipeline.compute
             self._device = device
             self._values = engine_tensors.values[0]
             self._profiles = profiles
             self._shape_outputs = frozenset(output.name for output in config.output if output.is_shape_tensor)
             self._contexts = {
-                profile.index: EngineContext(
-                    library, engine, engine_tensors, profile, device, stream, settings.strategy, name
-                )
+                profile.index: EngineContext(library, engine, engine_tensors, profile, device, stream, strategy, name)
                 for profile in profiles
             }
             self._graphs = {
                 index: CapturedGraphs(config, engine_tensors, context, device, stream, name)
                 for index, context in self._contexts.items()
-                if settings.graphs
+                if config.message.optimization.cuda.graphs
             }
 
     def close(self) -> None:

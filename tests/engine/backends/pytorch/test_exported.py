@@ -17,12 +17,12 @@ from torch_modules import Scale, Tree
 
 from trireme.engine.backends.pytorch import PyTorchBackend
 from trireme.engine.backends.pytorch.formats import load_exported
-from trireme.engine.backends.pytorch.program import TensorNames
 from trireme.engine.datatypes import FP32
 from trireme.engine.errors import InternalError, InvalidArgumentError, UnavailableError
 
 _AOTI_LOAD = torch._inductor.aoti_load_package
 
+X_AND_Y: Any = SimpleNamespace(inputs=("ARGS[0]",), outputs=("RESULT",))
 PLATFORM = 'platform: "torch_aoti"'
 
 
@@ -134,7 +134,7 @@ def test_a_program_is_moved_with_the_devices_that_are_written_into_it(models: An
     export(models, Counting(), torch.ones(2, 2))
     elsewhere = torch.device("meta")
     path = models.files.version_directory / "model.pt2"
-    program = load_exported(torch, path, "m", TensorNames(("ARGS[0]",), ("RESULT",)), elsewhere)
+    program = load_exported(torch, path, "m", X_AND_Y, elsewhere)
     (result,) = program.run({"ARGS[0]": torch.ones(2, 2, device=elsewhere)})
     assert result.device == elsewhere
 
@@ -162,7 +162,7 @@ def compiled(models: Any, load: Any, device: str, **options: bool) -> None:
     stand_in = SimpleNamespace(
         _inductor=SimpleNamespace(aoti_load_package=load), utils=torch.utils, jit=torch.jit, __version__="2.7.1"
     )
-    load_exported(stand_in, path, "m", TensorNames(("ARGS[0]",), ("RESULT",)), torch.device(device), **options)
+    load_exported(stand_in, path, "m", X_AND_Y, torch.device(device), **options)
 
 
 @pytest.mark.parametrize("alone", [True, False])
