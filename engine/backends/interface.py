@@ -16,7 +16,7 @@ text.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,7 +25,6 @@ from ..cancellation import Cancellation
 from ..config.files import path_within
 from ..config.model import ModelConfig, ModelInput, ModelOutput
 from ..errors import InternalError, InvalidArgumentError, TriremeError
-from ..gpu.discovery import LoadGuard
 from ..job import ExecutionBatch
 from ..metrics.statistics import MemoryUsage
 from .services import Services
@@ -270,11 +269,11 @@ class LoadedModel(ABC):
 
     Attributes:
         memory_usage: the memory that it takes, for the statistics; may be replaced at any time, from any thread.
-        guard: says whether a GPU has room for an instance.
+        guard: raises `UnavailableError` where a GPU has no room for instances (`LoadGuard.check`).
     """
 
     memory_usage: tuple[MemoryUsage, ...] = ()
-    guard: LoadGuard | None = None
+    guard: Callable[[Sequence[InstanceSpec]], None] | None = None
 
     @property
     def input_gpu(self) -> int | None:
@@ -290,7 +289,7 @@ class LoadedModel(ABC):
     def new_instance(self, spec: InstanceSpec) -> ModelInstance:
         """`create_instance`, for the server: refused where the GPU has no room for it."""
         if self.guard is not None:
-            self.guard.check((spec,))
+            self.guard((spec,))
         return self.create_instance(spec)
 
     @abstractmethod

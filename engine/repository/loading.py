@@ -127,7 +127,7 @@ def load_instances(
     guard = LoadGuard(context.options.gpu_limits, gpus)
     guard.check(order.spec for order in instance_orders(config, ()))
     model = backend.load(config, files)
-    model.guard = guard
+    model.guard = guard.check
     return LoadedInstances(config, labels, model, core, iterative, warmup, limit_s, isolates)
 
 

@@ -66,7 +66,7 @@ def test_a_gpu_that_does_not_tell_refuses_no_instance() -> None:
 def test_each_instance_is_looked_at_when_it_is_made() -> None:
     used = {"GPU-a": 0}
     model = Copies()
-    model.guard = guard(used, gpu0=0.5)
+    model.guard = guard(used, gpu0=0.5).check
     model.new_instance(spec(0))
     used["GPU-a"] = 51
     with pytest.raises(UnavailableError):
