@@ -102,10 +102,8 @@ class GrpcApplication:
 
     Attributes:
         services: all of them.
-        guards: each is asked about every call when it begins, and raises what the call is refused with.
+        guards: see `host.Guard`.
         immediate: calls that are begun without a task of their own; see `UnaryInfer.begin`.
-        lease, offload, client_accounts: the server's.
-        delays: what is held up, for tests of clients.
 
     Raises:
         InvalidArgumentError: the options name a header pattern that is none.

@@ -58,7 +58,6 @@ class UnaryCall:
     """One request message, and one answer at any later time on the event loop.
 
     Attributes:
-        head: the request's headers.
         lease: what the message holds of the server-wide budget; None if it came without.
         message: the request message, unpacked; empty until it has come.
         deadline_entry: None if the call has no deadline, or is over.

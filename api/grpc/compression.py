@@ -71,9 +71,6 @@ class Unpacking:
     """One message, unpacked step by step, so that no step takes long, and room can be found before each.
 
     Args:
-        payload: as it came.
-        algorithm: that the client has named.
-        max_bytes: the largest message.
         max_ratio: ``--grpc-max-compression-ratio``: how many times as large as what was sent; 0 for any. It counts from
             `RATIO_FROM_BYTES` on.
 

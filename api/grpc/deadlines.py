@@ -98,14 +98,7 @@ class Deadlines:
 
 
 class Patience:
-    """With one message, until `stop`.
-
-    Args:
-        deadlines: of the service.
-        limits: how slow a message may be.
-        reader: that collects the message.
-        give_up: called, once, if it does not come on.
-    """
+    """With one message, which `reader` collects, until `stop`. `give_up` is called, once, if it does not come on."""
 
     __slots__ = ("_deadlines", "_entry", "_give_up", "_hurries", "_limits", "_reader", "_seen_bytes")
 

@@ -42,9 +42,6 @@ class WaitingRoom:
     A connection cannot stop one call's data without stopping all others', except by the call's window. So what a client
     may send before its message has room is in memory, and no budget covers it. It is little for each call; here it is
     added up, for all connections of the service, and what would be too much is refused.
-
-    Args:
-        limit_bytes: most of them.
     """
 
     limit_bytes: int
@@ -75,8 +72,6 @@ class Method:
     Attributes:
         path: ``/package.Service/Method``.
         function: grpclib's handler: takes a stream.
-        client_streaming, server_streaming: whether either side may send any number of messages.
-        request_type, reply_type: for the codec.
         begin: takes a `UnaryCall` over, or gives False: then `function` has to run; None if it always has to.
         max_message_bytes: the largest request message, as sent and unpacked.
         compresses: whether its responses may be packed.
@@ -121,7 +116,6 @@ class CallHost(Http2Connection[CallHead, Call]):
 
     Attributes:
         address: of the client, as far as shares are concerned; empty if it has none.
-        lease: see `Surroundings`.
         stories: what verbose logs tell of calls, by their streams; empty if they do not.
     """
 
@@ -190,10 +184,6 @@ class CallHost(Http2Connection[CallHead, Call]):
 
 class Inbox:
     """What has come of a call's requests and was not taken, and what messages hold of the server-wide budget.
-
-    Args:
-        connection, stream_id: where they come.
-        max_message_bytes: the largest.
 
     Attributes:
         reader: has what has come.

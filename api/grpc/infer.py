@@ -49,11 +49,7 @@ def forward_metadata(call: CallHead, pattern: HeaderPattern, request: InferenceR
 
 
 class GrpcTrace(RequestTrace):
-    """One request, of a call of its own or on a stream.
-
-    Args:
-        metadata: of the call.
-    """
+    """One request, of a call of its own or on a stream."""
 
     __slots__ = ("_has_responded", "_metadata", "_notes")
 
@@ -101,8 +97,6 @@ class GrpcInfer(Adapter):
     """What all of them have in common: see `pipeline.Adapter`.
 
     Args:
-        context: of the front end.
-        head: of the call, where the metadata are.
         message: the request; empty once it has been decoded.
         lease: what it came with.
     """

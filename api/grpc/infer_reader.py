@@ -84,13 +84,7 @@ class _Head:
 
 
 class InferReader:
-    """Decodes ``ModelInferRequest`` messages, with a memory of bounded size.
-
-    Args:
-        regions: shared memory, where tensors may be.
-        limits: of what a tensor may be.
-        offload: where large messages are read.
-    """
+    """Decodes ``ModelInferRequest`` messages, with a memory of bounded size."""
 
     def __init__(self, regions: Regions, limits: TensorLimits = DEFAULT_LIMITS, offload: Offload | None = None) -> None:
         self._regions = regions

@@ -74,7 +74,7 @@ def _pack(contents: WireContents, given: WireInput, request: WireRequest) -> Buf
             continue
         if data is not None:
             error = f"unexpected explicit tensor data {where}, binary data was already supplied."
-        elif datatype not in datatypes_allowed:
+        elif datatype.name not in datatypes_allowed:
             error = f"unexpected explicit tensor data {where} of type '{kind}', expected datatype '{datatype.name}'"
         data = found
     if error is not None:
@@ -137,9 +137,6 @@ def unpack_infer_request(request: WireRequest) -> None:
 def decode_infer(wire: WireRequest, describe: Describe, regions: Regions) -> DecodedGrpcInfer:
     """What a request means. Its faults are found in the order in which Triton finds them: the version, the model,
     parameters, an input given twice, the inputs' data, the outputs.
-
-    Args:
-        regions: shared memory, where tensors may be.
 
     Raises:
         TriremeError: what `describe` raises.

@@ -14,16 +14,7 @@ from google.protobuf.descriptor import FileDescriptor
 from grpclib.const import Handler, Status
 
 from ...proto.descriptors import descriptor_pool
-from ...proto.messages.grpc.reflection.v1 import (
-    ErrorResponse,
-    ExtensionNumberResponse,
-    FileDescriptorResponse,
-    ListServiceResponse,
-    ServerReflectionBase,
-    ServerReflectionRequest,
-    ServerReflectionResponse,
-    ServiceResponse,
-)
+from ...proto.messages.grpc.reflection import v1 as pb
 from .call import Servable
 
 _V1 = "/grpc.reflection.v1."
@@ -37,7 +28,7 @@ def with_reflection(services: Iterable[Servable]) -> list[Servable]:
     return [*described, Reflection(names)]
 
 
-class Reflection(ServerReflectionBase):
+class Reflection(pb.ServerReflectionBase):
     """``grpc.reflection.v1.ServerReflection``, and v1alpha, whose messages have the same fields.
 
     Args:
@@ -53,8 +44,8 @@ class Reflection(ServerReflectionBase):
         return mapping | {path.replace(_V1, _V1_ALPHA): handler for path, handler in mapping.items()}
 
     async def server_reflection_info(
-        self, messages: AsyncIterator[ServerReflectionRequest]
-    ) -> AsyncIterator[ServerReflectionResponse]:
+        self, messages: AsyncIterator[pb.ServerReflectionRequest]
+    ) -> AsyncIterator[pb.ServerReflectionResponse]:
         """Answers each question as it comes; a question that is none, or that has no answer, does not end the call."""
         async for question in messages:
             try:
@@ -62,12 +53,12 @@ class Reflection(ServerReflectionBase):
             except KeyError:
                 yield _error(Status.NOT_FOUND, "not found")
 
-    def _answer(self, question: ServerReflectionRequest) -> ServerReflectionResponse:
+    def _answer(self, question: pb.ServerReflectionRequest) -> pb.ServerReflectionResponse:
         """Raises KeyError: there is nothing of that name. (The schema has no extensions.)"""
         pool = self._pool
         if question.list_services is not None:
-            listed = ListServiceResponse(service=[ServiceResponse(name=name) for name in self._services])
-            return ServerReflectionResponse(list_services_response=listed)
+            listed = pb.ListServiceResponse(service=[pb.ServiceResponse(name=name) for name in self._services])
+            return pb.ServerReflectionResponse(list_services_response=listed)
         if question.file_by_filename is not None:
             return _file(pool.FindFileByName(question.file_by_filename))
         if question.file_containing_symbol is not None:
@@ -76,19 +67,19 @@ class Reflection(ServerReflectionBase):
             raise KeyError(question.file_containing_extension.containing_type)
         if question.all_extension_numbers_of_type is not None:
             described = pool.FindMessageTypeByName(question.all_extension_numbers_of_type)
-            return ServerReflectionResponse(
-                all_extension_numbers_response=ExtensionNumberResponse(base_type_name=described.full_name)
+            return pb.ServerReflectionResponse(
+                all_extension_numbers_response=pb.ExtensionNumberResponse(base_type_name=described.full_name)
             )
         return _error(Status.INVALID_ARGUMENT, "invalid argument")
 
 
-def _file(described: FileDescriptor) -> ServerReflectionResponse:
+def _file(described: FileDescriptor) -> pb.ServerReflectionResponse:
     file = descriptor_pb2.FileDescriptorProto()
     described.CopyToProto(file)
-    return ServerReflectionResponse(
-        file_descriptor_response=FileDescriptorResponse(file_descriptor_proto=[file.SerializeToString()])
+    return pb.ServerReflectionResponse(
+        file_descriptor_response=pb.FileDescriptorResponse(file_descriptor_proto=[file.SerializeToString()])
     )
 
 
-def _error(status: Status, message: str) -> ServerReflectionResponse:
-    return ServerReflectionResponse(error_response=ErrorResponse(error_code=status.value, error_message=message))
+def _error(status: Status, message: str) -> pb.ServerReflectionResponse:
+    return pb.ServerReflectionResponse(error_response=pb.ErrorResponse(error_code=status.value, error_message=message))

@@ -14,21 +14,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ...engine.datatypes import (
-    BOOL,
-    BYTES,
-    FP32,
-    FP64,
-    INT8,
-    INT16,
-    INT32,
-    INT64,
-    UINT8,
-    UINT16,
-    UINT32,
-    UINT64,
-    DataType,
-)
+from ...engine.datatypes import BOOL, DataType
 from ...engine.tensor import Buffer
 from .wire import FIXED32, FIXED64, VARINT, UnreadableError
 
@@ -118,15 +104,15 @@ NUMBERS: Mapping[int, tuple[int, np.dtype]] = {
 a bool true.)"""
 
 BYTES_FIELD = 8
-FIELDS: tuple[tuple[int, str, tuple[DataType, ...]], ...] = (
-    (1, "BOOL", (BOOL,)),
-    (2, "INT32", (INT8, INT16, INT32)),
-    (3, "INT64", (INT64,)),
-    (4, "UINT32", (UINT8, UINT16, UINT32)),
-    (5, "UINT64", (UINT64,)),
-    (6, "FP32", (FP32,)),
-    (7, "FP64", (FP64,)),
-    (BYTES_FIELD, "BYTES", (BYTES,)),
+FIELDS: tuple[tuple[int, str, tuple[str, ...]], ...] = (
+    (1, "BOOL", ("BOOL",)),
+    (2, "INT32", ("INT8", "INT16", "INT32")),
+    (3, "INT64", ("INT64",)),
+    (4, "UINT32", ("UINT8", "UINT16", "UINT32")),
+    (5, "UINT64", ("UINT64",)),
+    (6, "FP32", ("FP32",)),
+    (7, "FP64", ("FP64",)),
+    (BYTES_FIELD, "BYTES", ("BYTES",)),
 )
 """The fields of typed contents in the order in which Triton looks at them: number, its name for the field's type, and
 the datatypes that the field may hold."""
@@ -168,11 +154,7 @@ class WireContents:
         self.elements += data
 
     def unpacked_bytes(self, datatype: DataType) -> int:
-        """What unpacking will take that is not in the message. Takes time: looks at all numbers.
-
-        Args:
-            datatype: of the tensor.
-        """
+        """What unpacking will take that is not in the message. Takes time: looks at all numbers."""
         return sum(
             count_varints(data) * _dtype(number, datatype).itemsize
             for number, data in self.packed.items()
@@ -196,6 +178,6 @@ class WireContents:
 
 def _dtype(number: int, datatype: DataType) -> np.dtype:
     """What the numbers of a field become: as few bytes as the datatype has, so that they need not be cut later."""
-    if datatype not in _KINDS[number]:
+    if datatype.name not in _KINDS[number]:
         return _NARROW
     return np.dtype(bool) if datatype is BOOL else np.dtype(f"<u{datatype.size}")

@@ -39,12 +39,10 @@ class Http2Group:
     """The connections of a service.
 
     Args:
-        limits: of each connection.
         watches_calls: connections with open calls want to be told the time in every sweep.
 
     Attributes:
         buffer: for reading into, between two checkpoints.
-        connections: that run.
         turn: in which they are heard, and written to.
         held_streams: whose data do not count against their connections' windows, if there is a bound for these.
     """
@@ -107,13 +105,6 @@ C = TypeVar("C", bound=Call)
 
 class Http2Connection(Connection, Generic[H, C]):
     """Serves one client until it leaves, misbehaves, or is cancelled.
-
-    Args:
-        group: what it shares with others.
-        transport: the accepted connection.
-        roster: where the connection is entered while it lives.
-        client: its address and port.
-        parse_head: see `Http2Server`.
 
     Attributes:
         core: the protocol.

@@ -36,10 +36,6 @@ class Due(Enum):
 class Keepalive:
     """The clockwork of one connection.
 
-    Args:
-        options: see there.
-        now_s: when the connection began.
-
     Attributes:
         heard_s: when something was last received; set by the receiver.
         asked: a PING was sent, and nothing has come since.

@@ -100,11 +100,7 @@ class FrameSink(Protocol):
 
 
 class FrameReader:
-    """A push parser.
-
-    Args:
-        limits: of frames and header blocks.
-    """
+    """A push parser."""
 
     def __init__(self, limits: Http2Limits) -> None:
         self._limits = limits

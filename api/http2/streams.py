@@ -84,12 +84,7 @@ class Stream:
 
 
 class Streams:
-    """Every stream of a connection: the open ones, and what is remembered of others.
-
-    Attributes:
-        open: open streams by their ids.
-        highest: the highest id that was used.
-    """
+    """Every stream of a connection: the open ones, the highest id that was used, and what is remembered of others."""
 
     def __init__(self, max_remembered: int) -> None:
         self.open: dict[int, Stream] = {}
@@ -157,11 +152,6 @@ class SendQueue:
 
 class Sender:
     """The outgoing half of a connection.
-
-    Args:
-        preface: what is sent first.
-        control_backlog_bytes: bound of the control frames that are queued because of the client.
-        tiny_frames: budget of windows so small that data must be cut into crumbs.
 
     Attributes:
         out: what may be written now.
