@@ -12,6 +12,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 
 import trio
 
@@ -28,17 +29,13 @@ from .repository import Repository
 OnDone = Callable[[TriremeError | None], object]
 
 
+@dataclass(slots=True, eq=False)
 class ModelCalls:
-    """Implements `engine.backends.services.ModelAccess`.
+    """Implements `engine.backends.services.ModelAccess`. What takes time is for the nursery."""
 
-    Args:
-        nursery: for what takes time.
-    """
-
-    def __init__(self, offload: Offload, nursery: trio.Nursery) -> None:
-        self._offload = offload
-        self._nursery = nursery
-        self._open: tuple[Admission, ModelControl] | None = None
+    _offload: Offload
+    _nursery: trio.Nursery
+    _open: tuple[Admission, ModelControl] | None = None
 
     def open(self, admission: Admission, control: ModelControl) -> None:
         """The server has started (rule 3)."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 
 import trio
@@ -19,6 +20,7 @@ from .loading import ServerContext
 logger = logging.getLogger("trireme.repository")
 
 
+@dataclass(slots=True, eq=False)
 class Poller:
     """Reads models.
 
@@ -30,18 +32,11 @@ class Poller:
         scan: what the last look found.
     """
 
-    def __init__(
-        self,
-        source: RepositorySource,
-        context: ServerContext,
-        known: Mapping[str, Known],
-        made: dict[ModelSource, ModelSource],
-    ) -> None:
-        self.scan = Scan(())
-        self._source = source
-        self._context = context
-        self._known = known
-        self._made = made
+    _source: RepositorySource
+    _context: ServerContext
+    _known: Mapping[str, Known]
+    _made: dict[ModelSource, ModelSource]
+    scan: Scan = field(default=Scan(()), init=False)
 
     async def rescan(self) -> None:
         """Look what the repositories hold. Raises `TriremeError` if one cannot be read."""
