@@ -12,11 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from .config.model import Dims, ModelConfig, ModelInput
 from .datatypes import BYTES
 from .errors import InvalidArgumentError, request_prefix
 from .request import InferenceRequest
-from .shape_tensors import batched_shape_tensors, shape_values
 from .tensor import Buffer, Tensor, count_elements, pack_bytes
 from .tensor_limits import DEFAULT_LIMITS, MAX_ELEMENTS, TensorLimits, bounded_product
 
@@ -31,16 +32,8 @@ _BATCH_NOTE = (
 
 
 class _InputRule:
-    """What the configuration says of one input.
-
-    Attributes:
-        datatype: element type.
-        dims: without the batch dimension; -1 is any size.
-        fixed_count: elements without the batch dimension; None if a dimension is variable.
-        reshape: shape for the backend, without the batch dimension, if it is another.
-    """
-
-    __slots__ = ("datatype", "dims", "fixed_count", "reshape")
+    """What the configuration says of one input. `fixed_count` is the number of elements without the batch dimension,
+    None if a dimension is variable."""
 
     def __init__(self, config: ModelInput) -> None:
         self.datatype = config.datatype
@@ -64,19 +57,6 @@ class RequestValidator:
     Attributes:
         takes_strings: an input is of type BYTES, whose elements are counted one by one.
     """
-
-    __slots__ = (
-        "_inputs",
-        "_limits",
-        "_max_batch_size",
-        "_name",
-        "_outputs",
-        "_raw",
-        "_required",
-        "_shape_tensors",
-        "_total",
-        "takes_strings",
-    )
 
     def __init__(self, config: ModelConfig, limits: TensorLimits = DEFAULT_LIMITS) -> None:
         self._limits = limits
@@ -298,3 +278,57 @@ def refuse_duplicates(request_id: str, names: Iterable[str]) -> None:
 def _print_shape(shape: Iterable[int]) -> str:
     """``[1,2]``, as signed 64-bit numbers."""
     return f"[{','.join(str(dim if dim <= MAX_ELEMENTS else dim - 2**64) for dim in shape)}]"
+
+
+# Shape tensors in requests to models that batch (TensorRT's only; model_configuration of Triton, "Shape Tensors").
+#
+# A shape tensor has no batch dimension: a batch adds a value to it, in front, which is the number of rows. So does a
+# request: what the configuration calls [2] comes as [3], the first being the request's batch size. Requests that share
+# a batch have the rest in common, and that is all that is kept of them; the backend puts the batch's number in front.
+
+
+def batched_shape_tensors(config: ModelConfig) -> dict[str, ModelInput]:
+    """The inputs that this is about, by name."""
+    if config.max_batch_size == 0:
+        return {}
+    return {tensor.name: tensor for tensor in config.input if tensor.is_shape_tensor and len(tensor.dims) == 1}
+
+
+def with_batch_size(tensor: Tensor, rows: int) -> Tensor:
+    """A shape tensor as a request of so many rows brings it, from its values alone."""
+    values = np.concatenate([np.array([rows], tensor.datatype.storage), tensor.array.reshape(-1)])
+    return Tensor(tensor.name, tensor.datatype, values.shape, array=values)
+
+
+def shape_values(config: ModelInput, tensor: Tensor, rows: int, request_id: str, model: str) -> Tensor:
+    """What is kept of a shape tensor, with the configured shape.
+
+    Raises:
+        InvalidArgumentError: it is not what the configuration and the batch size ask for.
+    """
+    prefix = request_prefix(request_id)
+    if tensor.datatype is not config.datatype:
+        raise InvalidArgumentError(
+            f"{prefix}inference input '{tensor.name}' data-type is '{tensor.datatype.name}', but model '{model}' "
+            f"expects '{config.datatype.name}'"
+        )
+    count = config.dims[0] + 1
+    if tensor.shape != (count,):
+        raise InvalidArgumentError(
+            f"{prefix}unexpected shape for input '{tensor.name}' for model '{model}'. Expected [{count}], got "
+            f"{_print_shape(tensor.shape)}. "
+            "NOTE: A shape tensor of a model with a non-zero max_batch_size has the batch size in front of the values "
+            "that the model config describes, and no batch dimension."
+        )
+    if tensor.nbytes != count * config.datatype.size:
+        raise InvalidArgumentError(
+            f"{prefix}input byte size mismatch for input '{tensor.name}' for model '{model}'. Expected "
+            f"{count * config.datatype.size}, got {tensor.nbytes}"
+        )
+    values = tensor.array
+    if values[0] != rows:
+        raise InvalidArgumentError(
+            f"{prefix}shape tensor '{tensor.name}' for model '{model}' must begin with the batch size {rows}, got "
+            f"{values[0]}"
+        )
+    return Tensor(tensor.name, tensor.datatype, config.dims, array=values[1:])

@@ -1,9 +1,8 @@
 """The response cache: answers kept by what was asked (docs/reference/response-cache.md)."""
 
+from .caches import LocalCache, open_cache
 from .entry import pack_outputs, request_key, unpack_outputs
 from .interface import CacheError, CacheGuard, EntryTooLargeError, ResponseCache
-from .local import LocalCache
-from .registry import open_cache
 
 __all__ = [
     "CacheError",

@@ -18,12 +18,7 @@ from .sequence import validate_sequence_batching
 
 
 def validate(config: ModelConfig) -> None:
-    """Check a normalised configuration completely, tensors included.
-
-    Raises:
-        InvalidArgumentError: the first thing that is wrong, in the words of
-            docs/reference/model-configuration.md#settings.
-    """
+    """Check a normalised configuration completely, tensors included; errors as of `validate_settings`."""
     validate_settings(config.message)
     validate_tensors(config.message)
 
@@ -132,7 +127,7 @@ def validate_tensors(message: Any) -> None:
     """Check all tensors of a configuration.
 
     Raises:
-        InvalidArgumentError: the first thing that is wrong; every text ends with `` for <model>``.
+        InvalidArgumentError: as above; every text ends with `` for <model>``.
     """
     try:
         for tensor in message.input:

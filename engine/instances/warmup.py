@@ -35,10 +35,9 @@ from ..request import InferenceRequest
 from ..scheduling.sequence.controls import Controls
 from ..scheduling.sequence.state import StateLayout
 from ..scheduling.sequence.strategies import NoReply
-from ..shape_tensors import batched_shape_tensors, with_batch_size
 from ..tensor import Tensor
 from ..tensor_limits import bounded_product
-from ..validation import RequestValidator
+from ..validation import RequestValidator, batched_shape_tensors, with_batch_size
 
 logger = logging.getLogger("trireme.warmup")
 

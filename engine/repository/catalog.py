@@ -6,7 +6,7 @@ what stands here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from ..admission.shares import ModelShare
@@ -175,11 +175,13 @@ class Catalog(Generic[M]):
         """The version of these models that has the sequence which a request continues; None if there is none."""
         if request.sequence_start or not request.correlation_id:
             return None
-        for model in self._all():
-            suits = model.id in ids and request.model_version in (LATEST, model.version)
-            if suits and (model.ready or model.retiring) and model.continues(request):
-                return model
-        return None
+        meant = (each for each in self._all() if each.id in ids and (each.ready or each.retiring))
+        return self._having(meant, request)
+
+    @staticmethod
+    def _having(models: Iterable[M], request: InferenceRequest) -> M | None:
+        asked = (each for each in models if request.model_version in (LATEST, each.version))
+        return next((each for each in asked if each.continues(request)), None)
 
     def share(self, name: str, version: int = LATEST) -> ModelShare | None:
         """Of the version that answers, of what is in flight; None if there is none."""
@@ -191,11 +193,8 @@ class Catalog(Generic[M]):
     def find_draining(self, request: InferenceRequest) -> M | None:
         """While the server stops: the version that has the sequence which a request continues; None if there is none,
         or none any more."""
-        for model in self._all():
-            suits = model.name == request.model_name and request.model_version in (LATEST, model.version)
-            if suits and model.draining and model.continues(request):
-                return model
-        return None
+        meant = (each for each in self._all() if each.draining and each.name == request.model_name)
+        return self._having(meant, request)
 
     def describe(self, name: str, version: int = LATEST) -> ModelDescription:
         """The version that answers, described; or one that only continues its sequences.

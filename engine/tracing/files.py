@@ -18,7 +18,7 @@ import contextlib
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import RawIOBase
 
 from ..datatypes import BF16, BOOL, BYTES, FP16, FP32, FP64
@@ -43,18 +43,12 @@ class TraceWrite:
     extend: bool
 
 
+@dataclass(slots=True)
 class _Waiting:
-    """Traces of one setting that are to be written.
+    """Traces of one setting that are to be written; `nbytes` of tensors are in them."""
 
-    Attributes:
-        nbytes: of tensors in them.
-    """
-
-    __slots__ = ("nbytes", "traces")
-
-    def __init__(self) -> None:
-        self.traces: list[Trace] = []
-        self.nbytes = 0
+    traces: list[Trace] = field(default_factory=list)
+    nbytes: int = 0
 
 
 class TraceFiles:
@@ -73,9 +67,7 @@ class TraceFiles:
     def collect(self, trace: Trace) -> TraceWrite | None:
         """A trace is complete; what is to be written, if anything is."""
         setting = trace.setting
-        waiting = self._waiting.get(setting)
-        if waiting is None:
-            waiting = self._waiting[setting] = _Waiting()
+        waiting = self._waiting.setdefault(setting, _Waiting())
         waiting.traces.append(trace)
         waiting.nbytes += trace.nbytes
         limit = min(setting.log_frequency or MAX_WAITING, MAX_WAITING)

@@ -28,7 +28,7 @@ from logs import said_by
 
 from trireme.actors import InferenceServer
 from trireme.engine.cache import interface as guard
-from trireme.engine.cache.redis import RedisCache
+from trireme.engine.cache.caches import RedisCache
 from trireme.engine.clock import SystemClock
 from trireme.engine.errors import InvalidArgumentError, UnavailableError
 

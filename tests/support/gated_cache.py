@@ -10,8 +10,8 @@ from typing import ClassVar
 import pytest
 
 from trireme.engine import plugins
+from trireme.engine.cache.caches import ENTRY_POINT_GROUP
 from trireme.engine.cache.interface import ResponseCache
-from trireme.engine.cache.registry import ENTRY_POINT_GROUP
 from trireme.engine.clock import Clock
 
 PATIENCE_S = 20.0

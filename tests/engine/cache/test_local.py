@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trireme.engine.cache import EntryTooLargeError, LocalCache
-from trireme.engine.cache.local import OVERHEAD_BYTES
+from trireme.engine.cache.caches import OVERHEAD_BYTES
 from trireme.engine.clock import SystemClock
 from trireme.engine.errors import InvalidArgumentError
 from trireme.engine.metrics.page import write_text
