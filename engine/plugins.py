@@ -38,8 +38,6 @@ class Plugins(Generic[T]):
         own: by name; these need no entry point, and come first.
     """
 
-    __slots__ = ("_base", "_group", "_kind", "_own")
-
     def __init__(self, group: str, kind: str, base: type[T], own: Mapping[str, type[T]]) -> None:
         self._group = group
         self._kind = kind
@@ -60,12 +58,9 @@ class Plugins(Generic[T]):
 
     def find(self, name: str) -> type[T] | None:
         """The same, and None if there is none."""
-        own = self._own.get(name)
-        if own is not None:
-            return own
-        for entry_point in entry_points(group=self._group, name=name):
-            return self._import(entry_point)
-        return None
+        if name in self._own:
+            return self._own[name]
+        return next(map(self._import, entry_points(group=self._group, name=name)), None)
 
     def __contains__(self, name: str) -> bool:
         return name in self._own or bool(entry_points(group=self._group, name=name))

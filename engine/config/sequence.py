@@ -8,6 +8,7 @@ from typing import Any
 
 from ..datatypes import BOOL, BY_NUMBER, FP32, INT32, DataType
 from ..errors import InvalidArgumentError
+from .build import mirrored
 from .model import UNSPECIFIED, Dims, ModelConfig
 from .platforms import DEFAULT_SEQUENCE_IDLE_US
 
@@ -102,17 +103,10 @@ def sequence_batching(config: ModelConfig) -> SequenceBatching | None:
 
 def _strategy(message: Any) -> DirectStrategy | OldestStrategy:
     if message.HasField("oldest"):
-        oldest = message.oldest
-        return OldestStrategy(
-            max_candidate_sequences=oldest.max_candidate_sequences,
-            preferred_batch_sizes=tuple(oldest.preferred_batch_size),
-            max_queue_delay_us=oldest.max_queue_delay_microseconds,
-            preserve_ordering=oldest.preserve_ordering,
-        )
-    return DirectStrategy(
-        max_queue_delay_us=message.direct.max_queue_delay_microseconds,
-        minimum_slot_utilization=message.direct.minimum_slot_utilization,
-    )
+        sizes = tuple(message.oldest.preferred_batch_size)
+        delay_us = message.oldest.max_queue_delay_microseconds
+        return mirrored(OldestStrategy, message.oldest, preferred_batch_sizes=sizes, max_queue_delay_us=delay_us)
+    return mirrored(DirectStrategy, message.direct, max_queue_delay_us=message.direct.max_queue_delay_microseconds)
 
 
 def _control(name: str, control: Any) -> SequenceControl:
@@ -130,11 +124,10 @@ def _control(name: str, control: Any) -> SequenceControl:
 
 
 def _state(state: Any) -> ImplicitState:
-    return ImplicitState(
-        input_name=state.input_name,
-        output_name=state.output_name,
+    return mirrored(
+        ImplicitState,
+        state,
         datatype=BY_NUMBER.get(state.data_type, UNSPECIFIED),
-        dims=tuple(state.dims),
         initial=tuple(_initial_state(initial) for initial in state.initial_state),
         same_buffer=state.use_same_buffer_for_input_output,
         growable=state.use_growable_memory,
@@ -142,13 +135,9 @@ def _state(state: Any) -> ImplicitState:
 
 
 def _initial_state(initial: Any) -> InitialState:
-    choice = initial.WhichOneof("state_data")
-    return InitialState(
-        name=initial.name,
-        datatype=BY_NUMBER.get(initial.data_type, UNSPECIFIED),
-        dims=tuple(initial.dims),
-        data_file=None if choice == "zero_data" else initial.data_file,
-    )
+    data_file = None if initial.WhichOneof("state_data") == "zero_data" else initial.data_file
+    datatype = BY_NUMBER.get(initial.data_type, UNSPECIFIED)
+    return mirrored(InitialState, initial, datatype=datatype, data_file=data_file)
 
 
 # -- Checks of ``sequence_batching`` (docs/reference/model-configuration.md#settings)

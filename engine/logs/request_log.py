@@ -66,18 +66,9 @@ class RequestLog:
     def arrived(self, request: InferenceRequest, rows: int) -> None:
         """A request was accepted, or refused for lack of room; `rows` is its batch size."""
         offset_s = (self._clock.now_ns() - self._began_ns) / 1e9
-        logged = LoggedRequest(
-            offset_s,
-            request.model_name,
-            request.model_version,
-            rows,
-            request.priority,
-            request.timeout_us,
-            request.correlation_id or 0,
-            request.sequence_start,
-            request.sequence_end,
-        )
-        self._write(logged.to_line())
+        sequence = (request.correlation_id or 0, request.sequence_start, request.sequence_end)
+        wanted = (rows, request.priority, request.timeout_us)
+        self._write(LoggedRequest(offset_s, request.model_name, request.model_version, *wanted, *sequence).to_line())
 
 
 _TYPES: dict[str, tuple[type, ...]] = {

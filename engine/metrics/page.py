@@ -74,7 +74,6 @@ class MetricsRegistry:
 
 
 _LAST_LABELS = ("quantile", "le")
-_ORDER = ("_count", "_sum")
 _LARGEST_PLAIN = 2**64
 
 
@@ -91,30 +90,24 @@ def write_text(families: Iterable[Metric]) -> str:
 
 
 def _series_in_order(family: Metric) -> list[str]:
-    if family.type == "counter":
-        return [
-            _line(family.name, sample.labels, sample.value)
-            for sample in family.samples
-            if not sample.name.endswith("_created")
-        ]
+    samples: Iterable[Sample] = family.samples
+    if family.type in ("counter", "summary", "histogram"):
+        samples = [sample for sample in samples if not sample.name.endswith("_created")]
     if family.type in ("summary", "histogram"):
-        return [_line(sample.name, sample.labels, sample.value) for sample in _grouped(family)]
-    return [_line(sample.name, sample.labels, sample.value) for sample in family.samples]
+        samples = _grouped(family.name, samples)
+    named = family.name if family.type == "counter" else None
+    return [_line(named or sample.name, sample.labels, sample.value) for sample in samples]
 
 
-def _grouped(family: Metric) -> Iterable[Sample]:
+def _grouped(name: str, samples: Iterable[Sample]) -> Iterable[Sample]:
     """Samples series by series, each with its count and sum first."""
     series: dict[tuple[tuple[str, str], ...], list[Sample]] = {}
-    for sample in family.samples:
-        if not sample.name.endswith("_created"):
-            identity = tuple(sorted(item for item in sample.labels.items() if item[0] not in _LAST_LABELS))
-            series.setdefault(identity, []).append(sample)
-    for samples in series.values():
-        yield from sorted(samples, key=lambda sample: _position(sample.name.removeprefix(family.name)))
-
-
-def _position(suffix: str) -> int:
-    return _ORDER.index(suffix) if suffix in _ORDER else len(_ORDER)
+    for sample in samples:
+        identity = tuple(sorted(item for item in sample.labels.items() if item[0] not in _LAST_LABELS))
+        series.setdefault(identity, []).append(sample)
+    first = (f"{name}_count", f"{name}_sum")
+    for group in series.values():
+        yield from sorted(group, key=lambda sample: (sample.name != first[0], sample.name != first[1]))
 
 
 def _line(name: str, labels: Mapping[str, str], value: float) -> str:

@@ -22,6 +22,7 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -107,17 +108,14 @@ class AgentChain:
             TriremeError: one of them refuses.
         """
         self._last = AgentAction.LOAD
-        done = False
-        try:
+        with ExitStack() as undo:
+            undo.callback(self.load_failed)
             for agent in self._agents:
                 self._told.append((agent, model))
                 directory = _told_to_load(agent, model)
                 if directory is not None:
                     model = replace(model, directory=directory, config_json=self._read(directory))
-            done = True
-        finally:
-            if not done:
-                self.load_failed()
+            undo.pop_all()
         return model
 
     def load_completed(self) -> None:

@@ -67,8 +67,7 @@ class Catalog(Generic[M]):
         namespacing: models of one name may be in several repositories.
 
     Attributes:
-        described: the models of the descriptions that still hold: a request that names the same model and version would
-            find the same. Every change empties it.
+        described: the models of the descriptions that still hold. Every change empties it.
         started: False if the server could not start, and goes on without models (``--exit-on-error=false``): then each
             call about a model is refused, as Triton does.
     """
@@ -116,11 +115,7 @@ class Catalog(Generic[M]):
         return model
 
     def _identify(self, name: str) -> str:
-        """The id of the model that is meant by a name (docs/reference/model-control.md#namespaces).
-
-        Raises:
-            NotFoundError, InvalidArgumentError: there is none; there are several.
-        """
+        """The id of the model that a name means (docs/reference/model-control.md#namespaces). Errors as of `find`."""
         self.check_started()
         living = self._living(name)
         if len(living) > 1:
@@ -140,21 +135,15 @@ class Catalog(Generic[M]):
         return [each for each in ids if any(model.reason != UNLOADED for model in self._versions(each))]
 
     def find_member(self, namespace: str, name: str, version: int) -> M:
-        """What an ensemble of a repository means: the model beside it, else the only one of that name.
-
-        Raises:
-            TriremeError: see `find`.
-        """
+        """What an ensemble of a repository means: the model beside it, else the only one of that name. Errors as of
+        `find`."""
         model = self._models.get(f"{namespace}::{name}", {}) if namespace else {}
         ready = [each for each in model.values() if each.ready and version in (LATEST, each.version)]
         return max(ready, key=lambda each: each.version) if ready else self.find(name, version)
 
     def find_for(self, request: InferenceRequest) -> M:
         """The version that answers a request: the ready one, or the one that has the sequence which it continues.
-
-        Raises:
-            TriremeError: see `find`.
-        """
+        Errors as of `find`."""
         try:
             model = self.find(request.model_name, request.model_version)
         except TriremeError:
@@ -197,11 +186,7 @@ class Catalog(Generic[M]):
         return self._having(meant, request)
 
     def describe(self, name: str, version: int = LATEST) -> ModelDescription:
-        """The version that answers, described; or one that only continues its sequences.
-
-        Raises:
-            TriremeError: see `find`.
-        """
+        """The version that answers, described; or one that only continues its sequences. Errors as of `find`."""
         description = self._found.get((name, version))
         return self._describe(name, version) if description is None else description
 

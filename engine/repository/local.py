@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import stat
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ from .source import ModelSource, Scan
 logger = logging.getLogger("trireme.repository")
 
 _MAX_VERSION = 2**63 - 1
+_SURROGATE = re.compile("[\ud800-\udfff]")  # how Python spells bytes of a name that are no UTF-8
 
 RESERVED_DIRECTORIES = frozenset({"warmup", "initial_state", "configs"})
 
@@ -49,7 +51,7 @@ class LocalRepository:
 
     def scan(self) -> Scan:
         directories = [directory for path in self._paths for directory in _directories(path)]
-        named = [directory for directory in directories if _is_unicode(directory.name)]
+        named = [directory for directory in directories if not _SURROGATE.search(directory.name)]
         self._tell_ignored(frozenset(directories).difference(named))
         if self._namespacing:
             return Scan(tuple(LocalModel(directory, namespace=str(directory.parent)) for directory in named))
@@ -112,13 +114,10 @@ class LocalModel(ModelSource):
         asked = [registry.make(agent.name, dict(agent.parameters)) for agent in message.model_repository_agents.agents]
         chain = AgentChain(asked, read)
         found = chain.load(AgentModel(self.name, self.directory, write_json(message).decode())).directory
-        done = False
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(chain.load_failed)
             config = self._finished(messages[found], found, options)
-            done = True
-        finally:
-            if not done:
-                chain.load_failed()
+            undo.pop_all()
         return ManagedModel(found, self.name, self.namespace, chain), config
 
     def _finished(self, message: Any, directory: Path, options: ServerOptions) -> ModelConfig:
@@ -208,14 +207,13 @@ def version_directories(model_directory: Path) -> tuple[int, ...]:
         name = directory.name
         if name in RESERVED_DIRECTORIES:
             continue
-        if not (name.isascii() and name.isdigit()):
-            logger.warning("ignore version directory '%s' which fails to convert to integral number", name)
-        elif name.startswith("0") and name != "0":
+        is_number = name.isascii() and name.isdigit()
+        if is_number and name.startswith("0") and name != "0":
             logger.warning("ignore version directory '%s' which contains leading zeros in its directory name", name)
-        elif (version := int(name)) > _MAX_VERSION:
+        elif not is_number or int(name) > _MAX_VERSION:
             logger.warning("ignore version directory '%s' which fails to convert to integral number", name)
         else:
-            versions.append(version)
+            versions.append(int(name))
     return tuple(sorted(versions))
 
 
@@ -268,14 +266,6 @@ def _directories(path: Path) -> list[Path]:
         raise InvalidArgumentError(f"repository path is not a valid directory: {path}") from error
     except OSError as error:
         raise InternalError(f"failed to stat file {path}") from error
-
-
-def _is_unicode(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:

@@ -71,14 +71,11 @@ def _locked(root: str) -> int:
     path = os.path.join(root, LOCK)
     unnamed = f"{path}.new"
     lock = os.open(unnamed, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-    done = False
-    try:
+    with contextlib.ExitStack() as undo:
+        undo.callback(os.close, lock)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.rename(unnamed, path)
-        done = True
-    finally:
-        if not done:
-            os.close(lock)
+        undo.pop_all()
     return lock
 
 

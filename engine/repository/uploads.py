@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -260,28 +261,24 @@ class OverrideModel(LocalModel):
     temporary = True
 
     def __init__(self, name: str, files: Mapping[str, Buffer], *, shared: bool = False) -> None:
-        self._folder: TemporaryFolder | None = None
-        written = False
         try:
-            self._folder = TemporaryFolder("model")
-            super().__init__(self._folder.path / name)
-            os.mkdir(self.directory)
-            for key, content in files.items():
-                _write(self.directory, key, content)
-            if shared:
-                self._folder.share()
-            written = True
+            with ExitStack() as undo:
+                self._folder = TemporaryFolder("model")
+                undo.callback(self._folder.remove)
+                super().__init__(self._folder.path / name)
+                os.mkdir(self.directory)
+                for key, content in files.items():
+                    _write(self.directory, key, content)
+                if shared:
+                    self._folder.share()
+                undo.pop_all()
         except (OSError, ValueError) as error:  # a ValueError: nothing can have such a name
             reason = error.strerror if isinstance(error, OSError) else error
             raise InternalError(f"failed to write the files of model '{name}': {reason}") from error
-        finally:
-            if not written:
-                self.dispose()
 
     def dispose(self) -> None:
         """Remove the directory; a second call does nothing."""
-        if self._folder is not None:
-            self._folder.remove()
+        self._folder.remove()
 
 
 MAX_DEPTH = 100

@@ -115,9 +115,8 @@ class _Maker:
         above.events += open_starts.values()
 
     def _span(self, name: str, above: int | None, start_ns: int, end_ns: int, events: list[Timestamp]) -> Span:
-        noted: list[tuple[str, int]] = list(events)
         span = Span(name, self._trace_id, self._new_span_id(), above, False, self._state, start_ns, end_ns)
-        span.events = noted
+        span.events += events
         self.spans.append(span)
         return span
 
