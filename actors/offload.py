@@ -66,9 +66,8 @@ async def run_on_thread(
     Raises:
         Exception: what the function raises.
     """
-    options = {"limiter": limiter, "abandon_on_cancel": abandon_on_cancel}
-    # Not kept here: the error and this frame would refer to each other.
-    return (await trio.to_thread.run_sync(_attempt, function, args, **options)).unwrap()
+    work = trio.to_thread.run_sync(_attempt, function, args, limiter=limiter, abandon_on_cancel=abandon_on_cancel)
+    return (await work).unwrap()  # not kept here: an error and this frame would refer to each other
 
 
 class Offload:

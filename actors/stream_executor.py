@@ -37,21 +37,15 @@ _MESSAGES_EACH = 2
 
 
 @dataclass(frozen=True, slots=True)
-class BatchLaunched:
-    """To a stream: the thread has launched a batch, or failed to."""
+class BatchMoved:
+    """To a stream executor: its thread has launched a batch, or failed to (`launch`); or, without that, the device has
+    done everything of the batch."""
 
     ticket: Ticket
-    result: outcome.Outcome[object]
+    launch: outcome.Outcome[object] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BatchLanded:
-    """To a stream: the device has done everything of a batch."""
-
-    ticket: Ticket
-
-
-class StreamExecutor(Actor[BatchLaunched | BatchLanded]):
+class StreamExecutor(Actor[BatchMoved]):
     """One GPU instance's executor. Has as many batches in flight as the instance has credits.
 
     Args:
@@ -111,32 +105,34 @@ class StreamExecutor(Actor[BatchLaunched | BatchLanded]):
         ticket.launched = instance.launch(ticket.batch, partial(self._landed, ticket))
 
     def _launched(self, ticket: Ticket, result: outcome.Outcome[object]) -> None:
-        self.mailbox.send_nowait(BatchLaunched(ticket, result))
+        self.mailbox.send_nowait(BatchMoved(ticket, result))
 
     def _landed(self, ticket: Ticket) -> None:
         """On any thread."""
         with contextlib.suppress(trio.RunFinishedError):  # the loop has ended, and nothing waits for it
-            self._turn.call_from_thread(self.mailbox.send_nowait, BatchLanded(ticket))
+            self._turn.call_from_thread(self.mailbox.send_nowait, BatchMoved(ticket))
 
     # In turns.
 
-    def receive(self, message: BatchLaunched | BatchLanded) -> None:
+    def receive(self, message: BatchMoved) -> None:
         """Take in that a batch was launched, or has landed.
 
         Raises:
             SickDeviceError, ExecutorDiedError: the instance cannot go on.
         """
-        flights, ticket = self._flights, message.ticket
-        if isinstance(message, BatchLanded):
-            over = flights.landed(ticket)
-        elif isinstance(message.result, outcome.Error):
-            flights.failed(ticket)
-            self._fail(ticket, message.result.error)
-            return
-        else:
-            over = flights.launched(ticket, trio.current_time())
-        if over:
-            self._collect(ticket)
+        if self._moves(message, trio.current_time()):
+            self._collect(message.ticket)
+        elif isinstance(message.launch, outcome.Error):
+            self._fail(message.ticket, message.launch.error)
+
+    def _moves(self, message: BatchMoved, now_s: float) -> bool:
+        """Whether the batch can be collected now."""
+        if message.launch is None:
+            return self._flights.landed(message.ticket)
+        if isinstance(message.launch, outcome.Value):
+            return self._flights.launched(message.ticket, now_s)
+        self._flights.failed(message.ticket)
+        return False
 
     def act(self) -> None:
         """Ask after what does not land.
@@ -152,18 +148,9 @@ class StreamExecutor(Actor[BatchLaunched | BatchLanded]):
     def return_mail(self) -> None:
         """The instance is lost, and its batches are answered; flights, rule 4."""
         for message in self.undelivered():
-            ticket = message.ticket
-            if ticket.state is FlightState.OVER:
-                continue  # the instance has died of this very message
-            if isinstance(message, BatchLanded):
-                done = self._flights.landed(ticket)
-            elif isinstance(message.result, outcome.Error):
-                self._flights.failed(ticket)
-                done = False
-            else:
-                done = self._flights.launched(ticket, math.inf)
-            if done:
-                self._flights.over(ticket, failed=True)
+            died_of_it = message.ticket.state is FlightState.OVER
+            if not died_of_it and self._moves(message, math.inf):
+                self._flights.over(message.ticket, failed=True)
 
     def _collect(self, ticket: Ticket) -> None:
         batch, instance = ticket.batch, ticket.instance
