@@ -210,11 +210,8 @@ _COUNTS = ("INFERENCE_NUM_THREADS", "COMPILATION_NUM_THREADS")
 
 
 def _properties(known: Mapping[str, str]) -> dict[str, str]:
-    """What OpenVINO compiles a model with.
-
-    Raises:
-        InvalidArgumentError: a value is none of those that its parameter may have.
-    """
+    """What OpenVINO compiles a model with. Raises `InvalidArgumentError`: a value is none of those that its parameter
+    may have."""
     properties: dict[str, str] = {}
     hint = known.get("PERFORMANCE_HINT", "").lower()
     if hint and hint not in _HINTS:

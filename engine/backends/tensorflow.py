@@ -228,11 +228,8 @@ def _graph_tensor(name: str, element: str, dims: tuple[int, ...] | None) -> Grap
 
 
 def _to_array(value: Any, datatype: DataType) -> np.ndarray:
-    """An output as an array, dtype `DataType.storage`; of BYTES, objects.
-
-    Raises:
-        InternalError: it is of another type.
-    """
+    """An output as an array, dtype `DataType.storage`; of BYTES, objects. Raises `InternalError`: it is of another
+    type."""
     array = np.asarray(value, object) if datatype is BYTES else np.asarray(value)
     if array.dtype != datatype.storage:
         raise InternalError(f"tensorflow error: an output is {array.dtype}, expected {datatype.storage}")

@@ -165,11 +165,11 @@ class Names:
     parts: tuple[tuple[str, str], ...] = ()
 
 
-Place = tuple[int, int | None]
+Position = tuple[int, int | None]
 """NVML's number of a GPU; and of a part of it, or None for the whole."""
 
 
-def cuda_order(gpus: Sequence[Names], visible: str | None) -> list[Place]:
+def cuda_order(gpus: Sequence[Names], visible: str | None) -> list[Position]:
     """What CUDA sees, in CUDA's order (rules 1 and 4).
 
     Args:
@@ -177,7 +177,7 @@ def cuda_order(gpus: Sequence[Names], visible: str | None) -> list[Place]:
         visible: ``CUDA_VISIBLE_DEVICES``: numbers and beginnings of UUIDs, up to the first that names no GPU, or
             several; None if all are visible.
     """
-    order: list[Place] = []
+    order: list[Position] = []
     for word in map(str, range(len(gpus))) if visible is None else visible.split(","):
         fitting = _named(gpus, word.strip())
         if len(fitting) != 1:
@@ -193,12 +193,14 @@ def cuda_order(gpus: Sequence[Names], visible: str | None) -> list[Place]:
     return order
 
 
-def _named(gpus: Sequence[Names], told: str) -> list[Place]:
+def _named(gpus: Sequence[Names], told: str) -> list[Position]:
     if told.isascii() and told.isdigit():
         return [(int(told), None)] if int(told) < len(gpus) else []
     if not told:
         return []
-    whole: list[Place] = [(number, None) for number, gpu in enumerate(gpus) if gpu.uuid and gpu.uuid.startswith(told)]
+    whole: list[Position] = [
+        (number, None) for number, gpu in enumerate(gpus) if gpu.uuid and gpu.uuid.startswith(told)
+    ]
     return whole or [
         (number, at)
         for number, gpu in enumerate(gpus)

@@ -12,7 +12,7 @@ from fake_torch_cuda import FakeTorch
 
 from trireme.engine.backends.interface import InstanceSpec
 from trireme.engine.backends.pytorch import PyTorchBackend
-from trireme.engine.backends.pytorch.instance import PyTorchStreamInstance
+from trireme.engine.backends.pytorch.backend import PyTorchStreamInstance
 from trireme.engine.clock import SystemClock
 from trireme.engine.config.model import ModelConfig
 from trireme.engine.datatypes import FP32

@@ -99,11 +99,8 @@ def _collect_node(node: memoryview, found: set[Operator], depth: int) -> None:
 
 
 def _messages(data: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """The length-delimited fields of a protobuf message: number and content. Others are passed over.
-
-    Raises:
-        ValueError: it is no protobuf message.
-    """
+    """The length-delimited fields of a protobuf message: number and content. Others are passed over. Raises
+    `ValueError`: it is no protobuf message."""
     at = 0
     end = len(data)
     while at < end:

@@ -19,6 +19,7 @@ from ...config.model import Dims, ModelConfig
 from ...datatypes import BF16, BOOL, FP16, FP32, INT8, INT32, INT64, UINT8
 from ...errors import InternalError, InvalidArgumentError, TriremeError, UnavailableError, UnsupportedError
 from ...gpu.device import Device
+from ...gpu.graphs import Shapes
 from ...plugins import import_package
 from ..signature import GraphTensor, Signature
 
@@ -311,8 +312,6 @@ def _range(three: Any) -> Range:
 
 
 _log = logging.getLogger(__name__)
-
-Shapes = Mapping[str, Dims]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnxruntime
@@ -16,11 +16,16 @@ from openvino import opset8 as ops
 
 from trireme.engine.backends.interface import InstanceSpec
 from trireme.engine.backends.openvino import OpenVinoBackend
+from trireme.engine.clock import SystemClock
 from trireme.engine.config import model_config
 from trireme.engine.config.model import ModelConfig
 from trireme.engine.config.schema import ModelConfigMessage
+from trireme.engine.config.sequence import sequence_batching
 from trireme.engine.datatypes import BY_NAME, FP32
 from trireme.engine.errors import InternalError, InvalidArgumentError, TriremeError, UnavailableError
+from trireme.engine.job import ExecutionBatch, Job
+from trireme.engine.request import InferenceRequest
+from trireme.engine.scheduling.sequence.initial_state import state_layout
 
 XY = 'input { name: "X" data_type: TYPE_FP32 dims: [ 4 ] } output { name: "Y" data_type: TYPE_FP32 dims: [ 4 ] }'
 
@@ -244,3 +249,32 @@ def test_a_model_in_onnx_format_is_read_as_well(begin: Any, models: Any, reposit
     expected: Any = onnxruntime.InferenceSession(file).run(["PROBABILITIES"], {"IMAGE": images})[0]
     # On processors that have BF16 units OpenVINO uses them unless told otherwise.
     np.testing.assert_allclose(answer["PROBABILITIES"], expected, atol=0.02)
+
+
+def test_what_a_sequence_leaves_behind_is_kept(models: Any, tensor: Any) -> None:
+    """NEW = X + OLD, and Y = NEW + NEW."""
+    x, old = (ops.parameter([-1, 1], openvino.Type.f32, name=name) for name in ("X", "OLD"))
+    new: Any = ops.add(x, old)
+    y: Any = ops.add(new, new)
+    for node, name in ((x, "X"), (old, "OLD"), (new, "NEW"), (y, "Y")):
+        node.output(0).set_names({name})
+    make: Any = openvino.Model
+    model = make([y, new], [x, old], "m")
+    openvino.save_model(model, models.files.version_directory / "model.xml", compress_to_fp16=False)
+    state = 'state { input_name: "OLD" output_name: "NEW" data_type: TYPE_FP32 dims: [ 1 ] }'
+    made = config(f"max_batch_size: 4 sequence_batching {{ {state} }}", XY.replace("[ 4 ]", "[ 1 ]"))
+    sequences = sequence_batching(made)
+    assert sequences is not None
+    states = state_layout(sequences.states, True, Path("nowhere"))
+    assert states is not None
+    instance = OpenVinoBackend({}).load(made, models.files).create_instance(InstanceSpec("m_0"))
+    given = states.start()
+    inputs = {"X": tensor("X", FP32, [[3]]), **given.inputs}
+    job: Any = Job(InferenceRequest("m"), inputs, 1, "m", 1, cast(Any, None))
+    job.state = given
+    batch = ExecutionBatch([job], "m_0", SystemClock())
+    instance.execute(batch)
+    ((_, answer, _),) = batch.answers
+    assert [each.name for each in answer.outputs] == ["Y"]
+    assert answer.outputs[0].array.tolist() == [[6.0]]
+    assert job.state.inputs["OLD"].array.tolist() == [[3.0]]

@@ -14,7 +14,7 @@ from torch_modules import AddSub, Keeper, Moody, RunningSum, Scale, Texts
 
 from trireme.engine.backends.interface import InstanceSpec
 from trireme.engine.backends.pytorch import PyTorchBackend
-from trireme.engine.backends.pytorch.instance import PyTorchInstance
+from trireme.engine.backends.pytorch.backend import PyTorchInstance
 from trireme.engine.datatypes import BYTES, FP32
 from trireme.engine.errors import InternalError, InvalidArgumentError, TriremeError
 from trireme.engine.gpu.device import OutOfDeviceMemoryError, SickDeviceError

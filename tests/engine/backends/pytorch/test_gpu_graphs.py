@@ -13,8 +13,8 @@ from torch_modules import Moody, Scale
 
 from trireme.engine.backends.interface import InstanceSpec
 from trireme.engine.backends.pytorch import PyTorchBackend
+from trireme.engine.backends.pytorch.backend import PyTorchStreamInstance
 from trireme.engine.backends.pytorch.formats import PythonProgram
-from trireme.engine.backends.pytorch.instance import PyTorchStreamInstance
 
 GRAPHS = ROWS + "optimization { cuda { graphs: true } } dynamic_batching { preferred_batch_size: [ 2, 4 ] }"
 
