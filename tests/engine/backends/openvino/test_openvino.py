@@ -274,7 +274,7 @@ def test_what_a_sequence_leaves_behind_is_kept(models: Any, tensor: Any) -> None
     job.state = given
     batch = ExecutionBatch([job], "m_0", SystemClock())
     instance.execute(batch)
-    ((_, answer, _),) = batch.answers
+    answer: Any = batch.answers[0][1]
     assert [each.name for each in answer.outputs] == ["Y"]
     assert answer.outputs[0].array.tolist() == [[6.0]]
     assert job.state.inputs["OLD"].array.tolist() == [[3.0]]
