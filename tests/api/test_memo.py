@@ -51,7 +51,7 @@ def test_looking_up_costs_no_call_of_ours() -> None:
     "memo",
     [
         lambda: Router()._matches,
-        lambda: HeadMemory()._heads,
+        HeadMemory,
         lambda: InferDecoder(InferTerms(1, Regions()))._heads,
         lambda: InferReader(Regions())._heads,
         lambda: HeaderReader(Http2Limits(), list).heads,

@@ -336,9 +336,10 @@ _HEAD_BYTES = 2_048
 _END = b"\r\n\r\n"
 
 
-class HeadMemory:
+class HeadMemory(Memo[tuple[Request, int]]):
     """Remembers the heads of requests, a bounded number, for the connections of one service: a client that asks for one
-    inference after the other sends the same head each time, and parsing it is a good part of the work.
+    inference after the other sends the same head each time, and parsing it is a good part of the work. With each head
+    is kept how long the body is.
 
     Rule 1: What is remembered is the head of a request that came alone, whole and in one piece, and that is nothing
             unusual: a body of announced length or none, and a connection that lives on.
@@ -347,12 +348,12 @@ class HeadMemory:
     """
 
     def __init__(self) -> None:
-        self._heads: Memo[tuple[Request, int]] = Memo(_HEADS, _HEAD_BYTES)  # and how long the body is
+        super().__init__(_HEADS, _HEAD_BYTES)
 
     def recall(self, data: bytes) -> Request | None:
         """The request that `data` is (rule 2), which begins where a request may begin; None if that is not known."""
         start = data.find(_END) + len(_END)
-        known = self._heads.get(data[:start])
+        known = self.get(data[:start])
         if known is None or known[1] != len(data) - start:
             return None
         return known[0].again(data[start:])
@@ -364,7 +365,4 @@ class HeadMemory:
         usual = request.complete and request.remaining == 0 and request.keep_alive and not request.expects_continue
         # Where the body is as long as what is left, nothing stood before the head or behind the body.
         if usual and request.http_version == "1.1" and size == sum(map(len, request.pieces)):
-            self._heads.remember(data[:start], (request.again(b""), size))
-
-    def __repr__(self) -> str:
-        return f"<HeadMemory of {len(self._heads)} heads>"
+            self.remember(data[:start], (request.again(b""), size))

@@ -20,7 +20,6 @@ from ...sockets.roster import Roster
 from ...sockets.transport import Transport
 from ..errors import error_body
 from ..exchange import JSON, Answer, Application, Exchange
-from ..h1.parser import Refusal
 from .body import RequestBody
 
 log = logging.getLogger(__name__)
@@ -128,6 +127,10 @@ def _malformed(debug: str) -> StreamFault:
     return StreamFault(ErrorCode.PROTOCOL_ERROR, debug)
 
 
+def _refusal(status: int, message: str) -> Answer:
+    return Answer(status, JSON, error_body(message))
+
+
 def _response_block(answer: Answer, size: int | None = None) -> bytes:
     """The header block of a response: names in lower case, with the size of its body, if that is known."""
     fields = [(b":status", b"%d" % answer.status), (b"content-type", answer.media)]
@@ -171,7 +174,7 @@ class H2Exchange(Exchange):
         self.stream_id = stream_id
         self.scope = trio.CancelScope()
         self.gone = False
-        self.refusal: Refusal | None = None
+        self.refusal: Answer | None = None
 
     def __repr__(self) -> str:
         return f"<H2Exchange {self.stream_id}: {self.method} {self.path!r}>"
@@ -217,7 +220,7 @@ class H2Exchange(Exchange):
     def look_at_clock(self, now_s: float) -> None:
         """Gives up a client that sends its body, or takes the response, too slowly."""
         if self._body.is_late(now_s):
-            self.refusal = Refusal(408, "request body did not arrive in time")
+            self.refusal = _refusal(408, "request body did not arrive in time")
             self.scope.cancel()
         elif self._sends_since_s is not None:
             pending = self._connection.core.pending(self.stream_id)
@@ -355,7 +358,7 @@ class H2Connection(Http2Connection[RequestHead, H2Exchange]):
                 self._refuse(exchange, exchange.refusal)
             elif not exchange.done:
                 log.error("the application left its response to %s %r unfinished", exchange.method, exchange.path)
-                self._refuse(exchange, Refusal(500, "the application gave no response"))
+                self._refuse(exchange, _refusal(500, "the application gave no response"))
         finally:
             exchange.let_go()
             del self.calls[exchange.stream_id]
@@ -367,14 +370,13 @@ class H2Connection(Http2Connection[RequestHead, H2Exchange]):
         except Exception:
             # The boundary to the application: a bug in a handler costs its own request, never the connection.
             log.exception("error while serving %s", self._client)
-            exchange.refusal = Refusal(500, "internal error")
+            exchange.refusal = _refusal(500, "internal error")
 
-    def _refuse(self, exchange: H2Exchange, refusal: Refusal) -> None:
+    def _refuse(self, exchange: H2Exchange, answer: Answer) -> None:
         """Answers in place of the app, unless that has begun to."""
         if exchange.begun:
             self.core.reset(exchange.stream_id, ErrorCode.INTERNAL_ERROR)
             return
-        answer = Answer(refusal.status, JSON, error_body(refusal.message))
         self.core.send_headers(exchange.stream_id, _response_block(answer, len(answer.body)))
         self.core.send_data(exchange.stream_id, [answer.body], True)
 

@@ -118,7 +118,7 @@ POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n"
 def test_only_usual_heads_are_remembered(data: bytes, learnt: int) -> None:
     heads = HeadMemory()
     RequestParser(LIMITS, heads=heads).feed(data)
-    assert repr(heads) == f"<HeadMemory of {learnt} heads>"
+    assert len(heads) == learnt
 
 
 def test_remembered_requests_share_nothing() -> None:
@@ -143,7 +143,7 @@ def test_memory_of_heads_is_bounded() -> None:
     for number in range(1200):
         parser.feed(GET + b"X: %d\r\n\r\n" % number)
         parser.requests.clear()
-        most = max(most, int(repr(heads).split()[2]))
+        most = max(most, len(heads))
     assert most == 512
 
 
