@@ -30,7 +30,7 @@ from ....engine.datatypes import (
     UINT64,
     DataType,
 )
-from ....engine.errors import InternalError, InvalidArgumentError
+from ....engine.errors import InternalError, InvalidArgumentError, shown
 from ....engine.tensor import Buffer, Tensor, add_packed, pack_bytes
 from ....engine.tensor_limits import DEFAULT_LIMITS, TensorLimits, bounded_product
 from .pieces import LargeArray, LargeString
@@ -134,7 +134,7 @@ def _count(name: str, datatype: DataType, shape: tuple[int, ...]) -> int:
 
 def _print_shape(shape: tuple[int, ...]) -> str:
     """``[1,2]``, as signed 64-bit numbers."""
-    return f"[{','.join(str(dim if dim <= INT64_MAX else dim - 2**64) for dim in shape)}]"
+    return shown(f"[{','.join(str(dim if dim <= INT64_MAX else dim - 2**64) for dim in shape)}]")
 
 
 def _numbers(data: list[Any], count: int, element: _Element) -> np.ndarray:

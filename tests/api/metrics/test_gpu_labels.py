@@ -33,7 +33,7 @@ def answer_or_fail(config: ModelConfig, batch: ExecutionBatch) -> None:
 
 def gpu_model(kind: str = "KIND_GPU", *, decoupled: bool = False) -> SimulatedModel:
     model = simple_model("m", Profile(0.1), max_batch_size=1, batching=DynamicBatching())
-    config = model.read(None)  # type: ignore[arg-type]
+    config = model.config
     group = InstanceGroup("m", kind, 1, gpus=GPUS if kind == "KIND_GPU" else ())
     made = SimulatedModel(replace(config, instance_group=(group,), decoupled=decoupled), Profile(0.1))
     made.answer = answer_or_fail
