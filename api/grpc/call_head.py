@@ -45,9 +45,6 @@ class CallHead:
         path: ``/package.Service/Method``.
         metadata: custom metadata in the order received, names in lower case; values of ``-bin`` names are decoded.
         timeout_s: how long the client waits; None for ever.
-        encoding: what compressed messages are compressed with.
-        accepted_encodings: what the client can unpack.
-        user_agent: as sent.
         refusal: why the request is answered without calling anything.
     """
 

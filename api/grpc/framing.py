@@ -45,9 +45,6 @@ prefix: Callable[[bool, int], bytes] = struct.Struct(">?I").pack
 class MessageReader:
     """Takes the bytes of one stream in pieces of any size, and gives its messages.
 
-    Args:
-        limit_bytes: the largest message that is taken.
-
     Attributes:
         announced_bytes: after a `next` that gave nothing: the size of the message that has begun, if `collect` is to be
             called before the rest of it is let come; else 0.

@@ -91,6 +91,7 @@ class InferReader:
         self._limits = limits
         self._offload = offload or Offload()
         self._heads: Memo[_Head] = Memo(_HEADS, _HEAD_BYTES)
+        self._usual = b""  # the last head without an id: most messages have the one before's
 
     def decode(self, message: Buffer, describe: Describe) -> DecodedGrpcInfer | None:
         """The request that `message` holds; None if that may take long, and is for `decode_slowly`. Raw contents become
@@ -105,12 +106,14 @@ class InferReader:
         """
         if len(message) <= _SMALL_BYTES and type(message) is not bytes:
             message = bytes(message)
-        split = _split(message)
+        split = _split(message, self._usual)
         if split is None:
             if len(message) > _PROMPT_BYTES:
                 return None
             return decode_infer(read_infer_request(message, self._limits), describe, self._regions)
         key, request_id, raw = split
+        if not request_id:
+            self._usual = key
         head = self._heads.get(key)
         if head is not None and len(raw) >= len(head.inputs):
             return head.decode(message, raw, request_id, describe)
@@ -175,14 +178,18 @@ def _is_raw(given: WireInput) -> bool:
     return given.contents is None and REGION not in given.parameters
 
 
-def _split(data: Buffer) -> tuple[bytes, str, _Spans] | None:
-    """A message's head without the id, the id, and where the raw contents are.
+def _split(data: Buffer, usual: bytes) -> tuple[bytes, str, _Spans] | None:
+    """A message's head without the id, the id, and where the raw contents are. `usual` is a head that is likely; what
+    begins with its fields is not walked through.
 
     None if it is not put together in the usual way: fields in front whose payload is short and has a length, the id at
     most once, raw contents up to the end, and not many of those.
     """
+    if data[: len(usual)] != usual:
+        usual = b""
     end = len(data)
-    at = id_at = id_end = 0
+    at = len(usual)
+    id_at = id_end = 0
     request_id = ""
     raw: _Spans = []
     try:
@@ -204,7 +211,7 @@ def _split(data: Buffer) -> tuple[bytes, str, _Spans] | None:
                 id_at, id_end = at, stop
                 request_id = str(data[start:stop], "utf-8")
             at = stop
-        key = bytes(data[:id_at]) + data[id_end:at] if id_end else bytes(data[:at])
+        key = bytes(data[:id_at]) + data[id_end:at] if id_end else usual if at == len(usual) else bytes(data[:at])
         while at < end:
             if data[at] != _RAW:
                 return None

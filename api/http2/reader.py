@@ -138,8 +138,9 @@ class FrameReader:
         if size <= _SMALL_READ_BYTES:
             data = bytes(data)  # pieces of bytes are cheaper to cut than pieces of a view
         while at < size:
+            plain = self._plain
             # The short way: whole frames, as nearly all are in calls of ordinary size.
-            while at <= last and self._plain:
+            while at <= last and plain:
                 head, flags, stream_id = FRAME_HEADER.unpack_from(data, at)
                 start = at + FRAME_HEADER_BYTES
                 end = start + (head >> 8)

@@ -31,10 +31,8 @@ class Http2Server(Incoming[H]):
     """One connection.
 
     Args:
-        limits: bounds of everything.
         parse_head: makes of a request's header list (lower-case names, pseudo-headers first) what it means to the
             owner. Called once for equal blocks, as long as they stand for the same; so the result must be immutable.
-        now_s: the time, on the clock of all later calls.
 
     Attributes:
         terminated: nothing more will be understood: write what `take_output` gives, then close.
