@@ -303,19 +303,19 @@ class ModelControl:
             raise InternalError(f"failed to load '{name}', no version is available")
 
     async def _read_override(self, name: str, parameters: Mapping[str, str | Buffer]) -> Override | None:
+        if not parameters:
+            return None
         try:
-            read = read_load_parameters(parameters)
-            if read is None:
-                return None
+            config_json, files = read_load_parameters(parameters)
             source = None
-            if read.files:
+            if files:
                 shared = self._context.options.confinement.account is not None
-                make = partial(OverrideModel, name, read.files, shared=shared)
+                make = partial(OverrideModel, name, files, shared=shared)
                 source = await self._context.executors.offload(make)
         except TriremeError as error:
             logger.error("Poll failed for model directory '%s': %s", name, error.message)
             raise _not_polled(name) from error
-        return Override(name, read.config_json, source)
+        return Override(name, config_json, source)
 
     async def _unload(self, name: str, unload_dependents: bool) -> None:
         held, names = frozenset[str](), self._related([name])

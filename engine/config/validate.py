@@ -45,7 +45,11 @@ def validate_settings(message: Any) -> None:
         raise InvalidArgumentError(
             f"ensemble scheduling must be set for ensemble {message.name} whose platform is ensemble"
         )
-    _validate_response_cache(message)
+    if message.response_cache.enable and message.model_transaction_policy.decoupled:
+        raise InvalidArgumentError(
+            f"Response Cache does not currently support model {message.name} with 'decoupled' transaction policy. "
+            "Please disable the response cache."
+        )
     _validate_metrics(message)
 
 
@@ -92,14 +96,6 @@ def _validate_ordering(message: Any) -> None:
             raise InvalidArgumentError(
                 f"Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true for {message.name}"
             )
-
-
-def _validate_response_cache(message: Any) -> None:
-    if message.response_cache.enable and message.model_transaction_policy.decoupled:
-        raise InvalidArgumentError(
-            f"Response Cache does not currently support model {message.name} with 'decoupled' transaction policy. "
-            "Please disable the response cache."
-        )
 
 
 def _validate_metrics(message: Any) -> None:
@@ -227,38 +223,36 @@ def _validate_tensorrt_only(message: Any, tensor: Any, role: str) -> None:
 
 
 def _validate_batch_inputs(message: Any) -> None:
-    inputs = {tensor.name for tensor in message.input}
     for item in message.batch_input:
-        kind = enum_name(item, "kind")
-        if kind.isdigit() or kind.startswith("-"):
-            raise _Problem(f"unknown batch input kind '{kind}'")
-        if len(item.source_input) != 1:
-            raise _Problem(f"batch input kind '{kind}' expects 1 source input, got {len(item.source_input)}")
+        _validate_kind(item, "input")
         if item.data_type not in (INT32.number, FP32.number):
             raise _Problem("batch input data type must be TYPE_INT32 or TYPE_FP32")
-        _validate_sources(item, inputs)
+        _validate_sources(message, item)
 
 
 def _validate_batch_outputs(message: Any) -> None:
-    inputs = {tensor.name for tensor in message.input}
     outputs = {tensor.name for tensor in message.output}
     seen: set[str] = set()
     for item in message.batch_output:
-        kind = enum_name(item, "kind")
-        if kind.isdigit() or kind.startswith("-"):
-            raise _Problem(f"unknown batch output kind '{kind}'")
-        if len(item.source_input) != 1:
-            raise _Problem(f"batch output kind '{kind}' expects 1 source input, got {len(item.source_input)}")
+        _validate_kind(item, "output")
         for name in item.target_name:
             if name not in outputs:
                 raise _Problem(f"unknown target output name '{name}'")
             if name in seen:
                 raise _Problem(f"target output name '{name}' can only be specified once")
             seen.add(name)
-        _validate_sources(item, inputs)
+        _validate_sources(message, item)
 
 
-def _validate_sources(item: Any, inputs: set[str]) -> None:
+def _validate_kind(item: Any, role: str) -> None:
+    kind = enum_name(item, "kind")
+    if kind.isdigit() or kind.startswith("-"):
+        raise _Problem(f"unknown batch {role} kind '{kind}'")
+    if len(item.source_input) != 1:
+        raise _Problem(f"batch {role} kind '{kind}' expects 1 source input, got {len(item.source_input)}")
+
+
+def _validate_sources(message: Any, item: Any) -> None:
     for name in item.source_input:
-        if name not in inputs:
+        if all(name != tensor.name for tensor in message.input):
             raise _Problem(f"unknown source input name '{name}'")

@@ -21,8 +21,8 @@ import hashlib
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -112,7 +112,9 @@ class AgentChain:
             undo.callback(self.load_failed)
             for agent in self._agents:
                 self._told.append((agent, model))
-                directory = _told_to_load(agent, model)
+                with _foreign(_name(agent)):
+                    directory = agent.act(AgentAction.LOAD, model)
+                    directory = None if directory is None else Path(directory)
                 if directory is not None:
                     model = replace(model, directory=directory, config_json=self._read(directory))
             undo.pop_all()
@@ -146,14 +148,15 @@ class AgentChain:
                     logger.warning("%s of model '%s' failed at %s: %s", _name(agent), model.name, action.value, error)
 
 
-def _told_to_load(agent: RepositoryAgent, model: AgentModel) -> Path | None:
+@contextmanager
+def _foreign(who: str) -> Iterator[None]:
+    """What an agent raises that is no `TriremeError` becomes an `InternalError` that names it."""
     try:
-        directory = agent.act(AgentAction.LOAD, model)
-        return None if directory is None else Path(directory)
+        yield
     except TriremeError:
         raise
     except Exception as error:
-        raise InternalError(f"{_name(agent)}: {type(error).__name__}: {error}") from error
+        raise InternalError(f"{who}: {type(error).__name__}: {error}") from error
 
 
 def _name(agent: RepositoryAgent) -> str:
@@ -241,12 +244,8 @@ class AgentRegistry:
         """
         missing = f"unable to find repository agent '{name}'; install the package that brings it"
         kind = self._used[name] = self._plugins.get(name, missing)
-        try:
+        with _foreign(f"repository agent '{name}'"):
             return kind(parameters)
-        except TriremeError:
-            raise
-        except Exception as error:
-            raise InternalError(f"repository agent '{name}': {type(error).__name__}: {error}") from error
 
     def used(self) -> list[tuple[str, str]]:
         """Name and place (``module:Class``) of each agent that a model has asked for, sorted."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -88,27 +87,13 @@ FILE_PREFIX = "file:"
 _CONFIG = "config"
 
 
-@dataclass(frozen=True, slots=True)
-class LoadParameters:
-    """The parameters of a load request, read.
-
-    Attributes:
-        config_json: replaces the model's configuration.
-        files: contents by parameter name (``file:<path>``); if there are any, they are the whole model.
-    """
-
-    config_json: str
-    files: Mapping[str, Buffer] = field(default_factory=dict, repr=False)
-
-
-def read_load_parameters(parameters: Mapping[str, str | Buffer]) -> LoadParameters | None:
-    """None if there are no parameters.
+def read_load_parameters(parameters: Mapping[str, str | Buffer]) -> tuple[str, dict[str, Buffer]]:
+    """What replaces the model's configuration, as JSON, and contents of files by parameter name (``file:<path>``); if
+    there are any, they are the whole model.
 
     Raises:
         InvalidArgumentError: one is unknown or of the wrong type, or there are files and no configuration.
     """
-    if not parameters:
-        return None
     files: dict[str, Buffer] = {}
     for key, value in parameters.items():
         if key.startswith(FILE_PREFIX):
@@ -123,7 +108,7 @@ def read_load_parameters(parameters: Mapping[str, str | Buffer]) -> LoadParamete
         raise InvalidArgumentError("Load parameter 'config' must be specified for model file override")
     if not isinstance(config, str):
         raise InvalidArgumentError("Config parameter 'config' must have string type for its value")
-    return LoadParameters(config, files)
+    return config, files
 
 
 # Code that a configuration in a load request names, with ``--allow-code-upload=false``.
