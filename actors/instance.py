@@ -44,7 +44,7 @@ from ..engine.job import ExecutionBatch, Job, Phase
 from ..engine.repository.loading import LoadedInstances
 from ..engine.scheduling.core import InstanceId
 from .actor import Actor
-from .loading import ServerContext
+from .loading import ServerContext, warm_up
 from .messages import (
     Attach,
     Bound,
@@ -58,7 +58,6 @@ from .messages import (
 )
 from .offload import first_error
 from .scheduler import Scheduler
-from .warmup import warm_up
 
 logger = logging.getLogger("trireme.model")
 

@@ -115,11 +115,11 @@ class Readiness:
         self._epoll.register(descriptor, _EDGES)
         return watch
 
-    async def keep_hearing(self, descriptor: int, hear: Callable[[], bool]) -> None:
+    async def keep_hearing(self, descriptor: int, hear: Callable[[], bool], *, often: bool = True) -> None:
         """Call `hear` whenever there is something to read, until it says False. It need not read all. What it raises is
-        raised here."""
+        raised here. What has something to say not `often` is left to trio."""
         self._open()
-        if self._epoll is None:
+        if self._epoll is None or not often:
             going_on = True
             while going_on:
                 await trio.lowlevel.wait_readable(descriptor)

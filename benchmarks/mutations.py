@@ -49,16 +49,14 @@ NOT_DECIDING = {
     "engine/scheduling/sequence/initial_state.py": "reads configurations and files",
     "engine/ensemble/plan.py": "reads configurations",
     "actors/cache_access.py": "reaches caches, by threads",
-    "actors/executors.py": "threads",
+    "actors/executors.py": "threads and processes",
     "actors/loading.py": "threads",
     "actors/offload.py": "threads",
     "actors/poller.py": "reads files",
-    "actors/process_executor.py": "processes",
     "actors/server.py": "the facade, which passes on",
     "actors/socket_readiness.py": "sockets",
     "actors/stream_executor.py": "threads and GPUs",
     "actors/tracing.py": "files and sockets",
-    "actors/warmup.py": "reads files",
     "actors/watchdog.py": "threads",
 }
 """Modules that are left out, and why: simulated runs do without them, or they decide nothing."""

@@ -11,7 +11,7 @@ from unittest.mock import MagicMock
 import trio
 
 from trireme.actors.actor import Turn
-from trireme.actors.process_executor import COPIED_IN_PLACE_BYTES, ProcessExecutor
+from trireme.actors.executors import COPIED_IN_PLACE_BYTES, ProcessExecutor
 from trireme.actors.socket_readiness import Readiness
 from trireme.engine.backends.interface import ProcessInstance
 from trireme.engine.errors import InvalidArgumentError, TriremeError

@@ -14,7 +14,7 @@ from python_models import CONFIG, ask, child_processes, open_repository, until, 
 from trio.testing import MockClock
 
 from trireme.actors import InferenceServer
-from trireme.actors.process_executor import COPIED_IN_PLACE_BYTES
+from trireme.actors.executors import COPIED_IN_PLACE_BYTES
 from trireme.engine.errors import InternalError, TriremeError
 from trireme.engine.job import Job
 from trireme.python_backend import instance
