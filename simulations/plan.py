@@ -14,17 +14,17 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from ..engine.config.build import model_config
 from ..engine.config.model import (
     DynamicBatching,
     InstanceGroup,
     ModelConfig,
+    ModelConfigMessage,
     ModelInput,
     ModelOutput,
     QueuePolicy,
     TimeoutAction,
+    model_config,
 )
-from ..engine.config.schema import ModelConfigMessage
 from ..engine.config.sequence import ControlKind
 from ..engine.datatypes import FP32, UINT64
 from ..engine.errors import InvalidArgumentError

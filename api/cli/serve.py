@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Sequence
 import trio
 
 from ...actors import InferenceServer, StartupError
-from ...engine.config.schema import wide_fields
+from ...engine.config.json_text import wide_fields
 from ...engine.description import IndexEntry
 from ...engine.errors import InvalidArgumentError, TriremeError
 from ...engine.repository.source import RepositorySource, Scan

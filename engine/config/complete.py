@@ -8,13 +8,11 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from ..gpu.discovery import NO_GPUS, Gpus
-from .build import model_config
 from .files import validate_files
 from .instance_groups import normalize_instance_groups, validate_instance_groups
 from .json_text import read_json
-from .model import ModelConfig, ModelInput, ModelOutput
+from .model import ModelConfig, ModelInput, ModelOutput, copy_message, model_config
 from .platforms import normalize
-from .schema import copy_message
 from .validate import validate
 
 if TYPE_CHECKING:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import InvalidArgumentError
-from .build import model_config
-from .model import ModelConfig
+from .model import ModelConfig, copy_message, model_config
 from .platforms import ENSEMBLE
-from .schema import copy_message
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +42,8 @@ def ensemble_scheduling(config: ModelConfig) -> EnsembleScheduling:
             EnsembleStep(
                 step.model_name,
                 step.model_version,
-                {name: step.input_map[name] for name in sorted(step.input_map)},
-                {name: step.output_map[name] for name in sorted(step.output_map)},
+                dict(sorted(step.input_map.items())),
+                dict(sorted(step.output_map.items())),
             )
             for step in message.step
         ),
@@ -77,64 +74,54 @@ class _Tensor:
     is_ready: bool = False
 
 
-def validate_ensemble(message: Any) -> None:
-    """Check an ensemble by itself.
-
-    Raises:
-        InvalidArgumentError: the first thing that is wrong.
-    """
+def ensemble_problems(message: Any) -> Iterator[str]:
+    """What is wrong with an ensemble by itself, in order."""
     model = message.name
     if message.platform != ENSEMBLE:
-        raise InvalidArgumentError(
-            f"ensemble scheduling cannot be set for model '{model}' whose platform is not ensemble"
-        )
+        yield f"ensemble scheduling cannot be set for model '{model}' whose platform is not ensemble"
     if message.instance_group:
-        raise InvalidArgumentError(f"instance group should not be specified for ensemble '{model}'")
+        yield f"instance group should not be specified for ensemble '{model}'"
     if message.HasField("optimization"):
-        raise InvalidArgumentError(f"optimization should not be specified for ensemble '{model}'")
+        yield f"optimization should not be specified for ensemble '{model}'"
     if message.model_warmup:
-        raise InvalidArgumentError(f"model_warmup can not be specified for ensemble '{model}'")
+        yield f"model_warmup can not be specified for ensemble '{model}'"
     if not message.ensemble_scheduling.step:
-        raise InvalidArgumentError(f"must specify 'step' for ensemble '{model}'")
-    graph = _graph(message)
-    _flow(message, graph)
-    _validate_outputs(message, graph)
+        yield f"must specify 'step' for ensemble '{model}'"
+    graph: dict[str, _Tensor] = {}
+    for index, step in enumerate(message.ensemble_scheduling.step):
+        yield from _step_problems(step, f"'{model}'", index, graph)
+    for tensor in message.input:
+        if tensor.name not in graph:
+            yield f"ensemble input '{tensor.name}' for ensemble {model}' is not used"
+    _flow([tensor.name for tensor in message.input], graph)
+    yield from _output_problems(message, graph)
     outputs = {output.name for output in message.output}
     for name, tensor in graph.items():
         if name not in outputs and not (tensor.is_ready and tensor.targets):
-            raise InvalidArgumentError(f"ensemble tensor '{name}' is unused in ensemble '{model}'")
+            yield f"ensemble tensor '{name}' is unused in ensemble '{model}'"
 
 
-def _graph(message: Any) -> dict[str, _Tensor]:
-    graph: dict[str, _Tensor] = {}
-    for index, step in enumerate(message.ensemble_scheduling.step):
-        for name in ("model_name", "input_map", "output_map"):
-            if not getattr(step, name):
-                raise InvalidArgumentError(f"must specify '{name}' in step {index} of ensemble '{message.name}'")
-        inputs = list(dict.fromkeys(step.input_map[key] for key in sorted(step.input_map)))
-        outputs = [step.output_map[key] for key in sorted(step.output_map)]
-        for name in outputs:
-            tensor = graph.setdefault(name, _Tensor())
-            if tensor.is_written:
-                raise InvalidArgumentError(
-                    f"ensemble tensor '{name}' can appear in an output map only once for ensemble '{message.name}' "
-                    f"step {index}"
-                )
-            tensor.is_written = True
-            tensor.sources.extend(inputs)
-        for name in inputs:
-            graph.setdefault(name, _Tensor()).targets.extend(outputs)
-    return graph
+def _step_problems(step: Any, model: str, index: int, graph: dict[str, _Tensor]) -> Iterator[str]:
+    """Put the tensors of a step into the graph."""
+    for name in ("model_name", "input_map", "output_map"):
+        if not getattr(step, name):
+            yield f"must specify '{name}' in step {index} of ensemble {model}"
+    inputs = list(dict.fromkeys(step.input_map[key] for key in sorted(step.input_map)))
+    outputs = [step.output_map[key] for key in sorted(step.output_map)]
+    for name in outputs:
+        tensor = graph.setdefault(name, _Tensor())
+        if tensor.is_written:
+            yield f"ensemble tensor '{name}' can appear in an output map only once for ensemble {model} step {index}"
+        tensor.is_written = True
+        tensor.sources.extend(inputs)
+    for name in inputs:
+        graph.setdefault(name, _Tensor()).targets.extend(outputs)
 
 
-def _flow(message: Any, graph: dict[str, _Tensor]) -> None:
+def _flow(ready: list[str], graph: dict[str, _Tensor]) -> None:
     """Mark what data reaches, starting from the ensemble's inputs."""
-    ready: list[str] = []
-    for tensor in message.input:
-        if tensor.name not in graph:
-            raise InvalidArgumentError(f"ensemble input '{tensor.name}' for ensemble {message.name}' is not used")
-        graph[tensor.name].is_ready = True
-        ready.append(tensor.name)
+    for name in ready:
+        graph[name].is_ready = True
     while ready:
         for name in graph[ready.pop()].targets:
             target = graph[name]
@@ -143,12 +130,12 @@ def _flow(message: Any, graph: dict[str, _Tensor]) -> None:
                 ready.append(name)
 
 
-def _validate_outputs(message: Any, graph: dict[str, _Tensor]) -> None:
+def _output_problems(message: Any, graph: dict[str, _Tensor]) -> Iterator[str]:
     for output in message.output:
         tensor = graph.get(output.name)
         if tensor is None:
-            raise InvalidArgumentError(f"ensemble output '{output.name}' for ensemble {message.name}' is not used")
-        if not tensor.is_ready:
+            yield f"ensemble output '{output.name}' for ensemble {message.name}' is not used"
+        elif not tensor.is_ready:
             missing = next((source for source in tensor.sources if not graph[source].is_ready), None)
             why = f": at least one of its depending tensors, '{missing}', is not connected" if missing else ""
-            raise InvalidArgumentError(f"output '{output.name}' for ensemble '{message.name}' is not written{why}")
+            yield f"output '{output.name}' for ensemble '{message.name}' is not written{why}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InternalError, InvalidArgumentError, UnsupportedError
-from .model import ModelConfig, VersionPolicy
+from .model import ModelConfig, VersionPolicy, refuse
 
 
 def path_within(directory: Path, folder: str, name: str) -> Path | None:
@@ -128,11 +128,11 @@ def validate_files(message: Any) -> None:
     Raises:
         InvalidArgumentError: one does.
     """
-    for setting, folder, name in _file_names(message):
-        if path_within(Path(), folder, name) is None:
-            raise InvalidArgumentError(
-                f"'{setting}' of model '{message.name}' must name a file in the model's directory, but is '{name}'"
-            )
+    refuse(
+        f"'{setting}' of model '{message.name}' must name a file in the model's directory, but is '{name}'"
+        for setting, folder, name in _file_names(message)
+        if path_within(Path(), folder, name) is None
+    )
 
 
 def _file_names(message: Any) -> Iterator[tuple[str, str, str]]:

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import InternalError, InvalidArgumentError
+from ..errors import InternalError
 from ..gpu.discovery import NO_GPUS, Gpus
-from .build import enum_name
-from .model import ModelConfig
+from .model import ModelConfig, enum_name, mirrored, refuse
 from .platforms import is_ensemble
 
 MAX_INSTANCES = 1_024
@@ -55,52 +55,49 @@ def validate_instance_groups(message: Any, gpus: Gpus = NO_GPUS) -> None:
             instances than can be.
         InternalError: a kind that does not exist.
     """
-    if is_ensemble(message):
-        return
+    if not is_ensemble(message):
+        refuse(_group_problems(message, gpus))
+
+
+def _group_problems(message: Any, gpus: Gpus) -> Iterator[str]:
+    model = message.name
     if not message.instance_group:
-        raise InvalidArgumentError(f"must specify one or more 'instance group's for {message.name}")
+        yield f"must specify one or more 'instance group's for {model}"
     for group in message.instance_group:
-        _validate_placement(message.name, group, gpus)
-        _validate_profiles(message, group)
+        who = f"instance group {group.name} of model {model}"
+        yield from _placement_problems(who, group, gpus)
+        who += f" and platform {message.platform}"
+        for profile in group.profile:
+            if message.platform != "tensorrt_plan":
+                yield f"{who}specifies profile field which is only supported for TensorRT models"
+            if not (profile.isascii() and profile.isdigit()):
+                yield (
+                    f"{who} specifies invalid profile {profile}. The field should contain the string representation of "
+                    "a non-negative integer."
+                )
     count = sum(group.count * max(1, len(group.gpus)) for group in message.instance_group)
     if count > MAX_INSTANCES:
-        raise InvalidArgumentError(
-            f"the instance groups of model {message.name} ask for {count} instances, more than the {MAX_INSTANCES} "
+        yield (
+            f"the instance groups of model {model} ask for {count} instances, more than the {MAX_INSTANCES} "
             "that there can be"
         )
 
 
-def _validate_placement(model: str, group: Any, gpus: Gpus) -> None:
+def _placement_problems(who: str, group: Any, gpus: Gpus) -> Iterator[str]:
     kind = enum_name(group, "kind")
-    who = f"instance group {group.name} of model {model}"
-    if kind in ("KIND_CPU", "KIND_MODEL"):
-        if group.gpus:
-            raise InvalidArgumentError(f"{who} has kind {kind} but specifies one or more GPUs")
-    elif kind == "KIND_GPU":
-        if not group.gpus:
-            raise InvalidArgumentError(
-                f"{who} has kind KIND_GPU but {'specifies no GPUs' if gpus.found else 'no GPUs are available'}"
-            )
-        for gpu in group.gpus:
-            if gpu not in gpus.indices:
-                raise InvalidArgumentError(
-                    f"{who} specifies invalid or unsupported gpu id {gpu}. GPUs with at least the minimum required "
-                    f"CUDA compute compatibility of {gpus.min_compute_capability:.6f} are: "
-                    f"{', '.join(map(str, gpus.indices))}"
-                )
-    else:
+    if kind not in ("KIND_CPU", "KIND_MODEL", "KIND_GPU"):
         raise InternalError(f"{who} has unexpected kind {kind}")
-
-
-def _validate_profiles(message: Any, group: Any) -> None:
-    who = f"instance group {group.name} of model {message.name} and platform {message.platform}"
-    for profile in group.profile:
-        if message.platform != "tensorrt_plan":
-            raise InvalidArgumentError(f"{who}specifies profile field which is only supported for TensorRT models")
-        if not (profile.isascii() and profile.isdigit()):
-            raise InvalidArgumentError(
-                f"{who} specifies invalid profile {profile}. The field should contain the string representation of "
-                "a non-negative integer."
+    if kind != "KIND_GPU":
+        if group.gpus:
+            yield f"{who} has kind {kind} but specifies one or more GPUs"
+        return
+    if not group.gpus:
+        yield f"{who} has kind KIND_GPU but {'specifies no GPUs' if gpus.found else 'no GPUs are available'}"
+    for gpu in group.gpus:
+        if gpu not in gpus.indices:
+            yield (
+                f"{who} specifies invalid or unsupported gpu id {gpu}. GPUs with at least the minimum required CUDA "
+                f"compute compatibility of {gpus.min_compute_capability:.6f} are: {', '.join(map(str, gpus.indices))}"
             )
 
 
@@ -132,9 +129,6 @@ def rate_limits(config: ModelConfig) -> tuple[RateLimit, ...]:
     """The limits of the instances, one for each of the configuration's instance groups."""
     limits = (group.rate_limiter for group in config.message.instance_group)
     return tuple(
-        RateLimit(
-            tuple(ResourceDemand(item.name, item.count, getattr(item, "global")) for item in limit.resources),
-            limit.priority,
-        )
+        mirrored(RateLimit, limit, resources=tuple(mirrored(ResourceDemand, item) for item in limit.resources))
         for limit in limits
     )

@@ -23,7 +23,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from ..errors import InvalidArgumentError
-from .schema import Field, ModelConfigMessage, is_map
+from .model import Field, ModelConfig, ModelConfigMessage
 
 QUOTED_INTEGERS = frozenset(
     {
@@ -33,6 +33,30 @@ QUOTED_INTEGERS = frozenset(
     }
 )
 """64-bit fields whose values keep protobuf's quotes in Triton's answer."""
+
+
+def config_json(config: ModelConfig) -> bytes:
+    """What ``/config`` answers: JSON text, UTF-8 (docs/reference/model-configuration.md#json-form)."""
+    return write_json(config.message)
+
+
+def is_map(field: Field) -> bool:
+    """Whether a field is a map, whose message type is then that of its entries."""
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
+
+
+def wide_fields() -> list[str]:
+    """The 64-bit fields of a configuration, sorted: ``ModelConfig::input::dims`` and the like."""
+    return sorted(set(_wide_fields(ModelConfigMessage.DESCRIPTOR, "ModelConfig")))
+
+
+def _wide_fields(descriptor: Any, prefix: str) -> Iterator[str]:
+    for field in descriptor.fields:
+        path = f"{prefix}::{field.name}"
+        if field.message_type is not None:
+            yield from _wide_fields(field.message_type, path)
+        elif field.cpp_type in (FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64):
+            yield path
 
 
 def write_json(message: Message) -> bytes:

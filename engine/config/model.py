@@ -1,4 +1,4 @@
-"""The typed, immutable view of a model configuration that the rest of the engine works with.
+"""A model configuration: the protobuf message, and the typed, immutable view that the rest of the engine works with.
 
 `ModelConfig.message` is the protobuf message itself (normalised); ``/config`` renders that one. The fields here mirror
 it one to one, with numpy-ready types, so that nothing outside `engine.config` touches protobuf.
@@ -7,13 +7,25 @@ it one to one, with numpy-ready types, so that nothing outside `engine.config` t
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar, cast
 
 import numpy as np
+from google.protobuf import text_format
+from google.protobuf.message import Message
 
-from ..datatypes import DataType
+from ...proto.descriptors import message_class
+from ..datatypes import BY_NUMBER, DataType
+from ..errors import InvalidArgumentError
+
+T = TypeVar("T")
+
+ModelConfigMessage: type[Any] = message_class("inference.ModelConfig")
+"""The class of `inference.ModelConfig`; nested messages are reached through its fields."""
+
+Field = Any
+"""A field's descriptor. Protobuf's stubs make its message and enum types optional, also where they cannot be."""
 
 Dims = tuple[int, ...]
 
@@ -175,3 +187,146 @@ class ModelConfig:
         """What metadata calls the platform: `platform`, else `backend`
         (docs/reference/model-configuration.md#backend-platform-and-file)."""
         return self.platform or self.backend
+
+
+# -- From the protobuf message to the typed view and its text
+
+
+def refuse(problems: Iterable[str]) -> None:
+    """Raise the first of them as an InvalidArgumentError, if there is one."""
+    for problem in problems:
+        raise InvalidArgumentError(problem)
+
+
+def copy_message(message: Message) -> Any:
+    """An independent copy, for a caller that changes it."""
+    copy = type(message)()
+    copy.CopyFrom(message)
+    return copy
+
+
+def enum_name(message: Message, field: str) -> str:
+    """The name of an enum field's value; the number, where the schema knows no name."""
+    number = getattr(message, field)
+    descriptor: Field = message.DESCRIPTOR.fields_by_name[field]
+    known = descriptor.enum_type.values_by_number.get(number)
+    return str(number) if known is None else known.name
+
+
+def config_text(config: ModelConfig) -> str:
+    """The configuration in protobuf's text form, as ``config.pbtxt`` has it."""
+    return text_format.MessageToString(config.message)
+
+
+def config_protobuf(config: ModelConfig) -> bytes:
+    """What gRPC's ModelConfig answers: the message `inference.ModelConfig` in protobuf's encoding."""
+    return config.message.SerializeToString()
+
+
+def with_runtime(config: ModelConfig, runtime: str) -> ModelConfig:
+    """The configuration with what its backend makes of ``runtime``; as it is if that says nothing."""
+    if not runtime or config.runtime == runtime:
+        return config
+    message = copy_message(config.message)
+    message.runtime = runtime
+    return replace(config, message=message, runtime=runtime)
+
+
+def model_config(message: Any) -> ModelConfig:
+    """The typed view of a message, which is copied; nothing is checked or filled in.
+
+    A tensor whose type is missing or unknown gets `UNSPECIFIED`; `validate` refuses it.
+    """
+    message = copy_message(message)
+    accelerators = message.optimization.execution_accelerators
+    return mirrored(
+        ModelConfig,
+        message,
+        version_policy=_version_policy(message),
+        input=tuple(_tensor(ModelInput, tensor) for tensor in message.input),
+        output=tuple(_tensor(ModelOutput, tensor) for tensor in message.output),
+        batch_input=tuple(mirrored(BatchInput, item) for item in message.batch_input),
+        batch_output=tuple(mirrored(BatchOutput, item) for item in message.batch_output),
+        graph_level=message.optimization.graph.level,
+        cpu_accelerators=_accelerators(accelerators.cpu_execution_accelerator),
+        gpu_accelerators=_accelerators(accelerators.gpu_execution_accelerator),
+        dynamic_batching=_dynamic_batching(message.dynamic_batching) if message.HasField("dynamic_batching") else None,
+        has_sequence_batching=message.HasField("sequence_batching"),
+        has_ensemble_scheduling=message.HasField("ensemble_scheduling"),
+        instance_group=tuple(mirrored(InstanceGroup, group) for group in message.instance_group),
+        cc_model_filenames=dict(message.cc_model_filenames),
+        metric_tags=dict(message.metric_tags),
+        histogram_buckets={
+            control.metric_identifier.family: tuple(control.histogram_options.buckets)
+            for control in message.model_metrics.metric_control
+        },
+        parameters={key: value.string_value for key, value in message.parameters.items()},
+        op_library_filenames=tuple(message.model_operations.op_library_filename),
+        decoupled=message.model_transaction_policy.decoupled,
+        response_cache=message.response_cache.enable,
+        message=message,
+    )
+
+
+_PROTO_NAMES = {
+    "default_timeout_us": "default_timeout_microseconds",
+    "growable": "use_growable_memory",
+    "is_global": "global",
+    "max_queue_delay_us": "max_queue_delay_microseconds",
+    "preferred_batch_sizes": "preferred_batch_size",
+    "same_buffer": "use_same_buffer_for_input_output",
+    "source_inputs": "source_input",
+    "target_names": "target_name",
+}
+"""Fields of dataclasses that the proto calls something else."""
+
+
+def mirrored(kind: Callable[..., T], message: Any, /, **given: Any) -> T:
+    """A dataclass from a message: what is not given is the message's field, as a tuple if that is repeated; `kind` is
+    the name of an enum's value, and `datatype` a `DataType`."""
+    for name in (each.name for each in fields(cast(Any, kind)) if each.name not in given):
+        if name == "datatype":
+            given[name] = BY_NUMBER.get(message.data_type, UNSPECIFIED)
+        elif name == "kind":
+            given[name] = enum_name(message, name)
+        else:
+            value = getattr(message, _PROTO_NAMES.get(name, name))
+            given[name] = value if isinstance(value, str | int | float) else tuple(value)
+    return kind(**given)
+
+
+def _version_policy(message: Any) -> VersionPolicy:
+    """Without a policy the latest version serves; an empty one means all of them, as in Triton."""
+    policy = message.version_policy
+    match policy.WhichOneof("policy_choice"):
+        case "latest":
+            return VersionPolicy(latest=policy.latest.num_versions)
+        case "specific":
+            return VersionPolicy(specific=tuple(policy.specific.versions))
+        case "all":
+            return VersionPolicy(all_versions=True)
+    return VersionPolicy(all_versions=True) if message.HasField("version_policy") else VersionPolicy(latest=1)
+
+
+def _tensor(kind: Callable[..., T], tensor: Any) -> T:
+    return mirrored(kind, tensor, reshape=tuple(tensor.reshape.shape) if tensor.HasField("reshape") else None)
+
+
+def _accelerators(items: Any) -> tuple[Accelerator, ...]:
+    return tuple(Accelerator(item.name, dict(item.parameters)) for item in items)
+
+
+def _dynamic_batching(batching: Any) -> DynamicBatching:
+    policies = batching.priority_queue_policy
+    return mirrored(
+        DynamicBatching,
+        batching,
+        default_queue_policy=_queue_policy(batching.default_queue_policy),
+        priority_queue_policy={level: _queue_policy(policies[level]) for level in sorted(policies)},
+    )
+
+
+def _queue_policy(policy: Any) -> QueuePolicy:
+    """A timeout action that the schema does not know rejects, as Triton's switch does by default."""
+    delays = policy.timeout_action == TimeoutAction.DELAY.value
+    return mirrored(QueuePolicy, policy, timeout_action=TimeoutAction.DELAY if delays else TimeoutAction.REJECT)

@@ -13,12 +13,10 @@ from google.protobuf import text_format
 from google.protobuf.text_format import ParseError
 
 from ..errors import InternalError, InvalidArgumentError
-from .build import model_config
 from .files import read_text
 from .json_text import read_json
-from .model import ModelConfig
+from .model import ModelConfig, ModelConfigMessage, model_config
 from .platforms import complete_backend, normalize
-from .schema import ModelConfigMessage
 from .validate import validate_settings, validate_tensors
 
 _log = logging.getLogger(__name__)

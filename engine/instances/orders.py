@@ -17,8 +17,7 @@ from itertools import zip_longest
 
 from ..backends.interface import InstanceSpec
 from ..config.instance_groups import UNLIMITED, RateLimit
-from ..config.model import InstanceGroup, ModelConfig, VersionPolicy
-from ..config.schema import copy_message
+from ..config.model import InstanceGroup, ModelConfig, VersionPolicy, copy_message
 
 
 @dataclass(frozen=True, slots=True)

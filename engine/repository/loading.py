@@ -12,10 +12,10 @@ import rapidjson
 from ..backends.interface import LoadedModel
 from ..backends.registry import BackendRegistry
 from ..cancellation import Cancellation
-from ..config.build import config_json, config_text, with_runtime
 from ..config.ensemble import with_decoupled
 from ..config.instance_groups import leaves_kind_open
-from ..config.model import ModelConfig
+from ..config.json_text import config_json
+from ..config.model import ModelConfig, config_text, with_runtime
 from ..config.sequence import sequence_batching
 from ..ensemble import EnsemblePlan
 from ..errors import InvalidArgumentError

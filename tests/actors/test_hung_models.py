@@ -13,8 +13,7 @@ from google.protobuf import text_format
 
 from trireme.actors.reply import ANSWER_WINDOW
 from trireme.engine.config import model_config
-from trireme.engine.config.model import DynamicBatching
-from trireme.engine.config.schema import ModelConfigMessage
+from trireme.engine.config.model import DynamicBatching, ModelConfigMessage
 from trireme.engine.description import ModelState
 from trireme.engine.errors import InternalError
 from trireme.engine.job import ExecutionBatch

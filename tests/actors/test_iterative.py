@@ -16,8 +16,7 @@ from trireme.actors import InferenceServer
 from trireme.engine.backends.interface import Backend, InstanceSpec, LoadedModel, ModelFiles, ModelInstance
 from trireme.engine.backends.registry import BackendRegistry
 from trireme.engine.config import model_config
-from trireme.engine.config.model import InstanceGroup, ModelConfig
-from trireme.engine.config.schema import ModelConfigMessage
+from trireme.engine.config.model import InstanceGroup, ModelConfig, ModelConfigMessage
 from trireme.engine.datatypes import INT32
 from trireme.engine.errors import InvalidArgumentError
 from trireme.engine.job import ExecutionBatch

@@ -14,8 +14,7 @@ from trireme.actors.actor import Mailbox, Recipient
 from trireme.actors.messages import Attach, Gone
 from trireme.actors.reply import Reply
 from trireme.actors.scheduler import Scheduler
-from trireme.engine.config.model import DynamicBatching, InstanceGroup, QueuePolicy
-from trireme.engine.config.schema import ModelConfigMessage
+from trireme.engine.config.model import DynamicBatching, InstanceGroup, ModelConfigMessage, QueuePolicy
 from trireme.engine.errors import InternalError, UnavailableError
 from trireme.engine.options import ServerOptions
 from trireme.engine.scheduling.rate_limiter import ExplicitResource

@@ -12,8 +12,7 @@ from google.protobuf import text_format
 
 from trireme.actors import InferenceServer
 from trireme.engine.config import model_config
-from trireme.engine.config.model import InstanceGroup
-from trireme.engine.config.schema import ModelConfigMessage
+from trireme.engine.config.model import InstanceGroup, ModelConfigMessage
 from trireme.engine.errors import CancelledError, InvalidArgumentError, TriremeError, UnavailableError
 from trireme.engine.options import ControlMode, ServerOptions
 from trireme.engine.request import InferenceRequest

@@ -18,7 +18,7 @@ from trireme.actors import InferenceServer
 from trireme.actors.actor import Turn
 from trireme.actors.slot import SlotActor, SlotActors
 from trireme.engine.config import model_config
-from trireme.engine.config.schema import ModelConfigMessage
+from trireme.engine.config.model import ModelConfigMessage
 from trireme.engine.config.sequence import OldestStrategy, SequenceBatching
 from trireme.engine.errors import InvalidArgumentError, UnavailableError
 from trireme.engine.options import ServerOptions

@@ -20,7 +20,7 @@ from trireme.actors import InferenceServer, Reply
 from trireme.actors.actor import Turn
 from trireme.actors.offload import WorkThread
 from trireme.actors.stream_executor import StreamExecutor
-from trireme.engine.config.schema import ModelConfigMessage
+from trireme.engine.config.model import ModelConfigMessage
 from trireme.engine.errors import InternalError, TriremeError, UnavailableError
 from trireme.engine.gpu import flights
 from trireme.simulations.models import Profile, SimulatedModel, simple_model

@@ -128,7 +128,7 @@ from google.protobuf import descriptor_pool
 from trireme.proto.descriptors import descriptor_pool as ours
 from trireme.proto.messages import inference
 from trireme.proto.messages.grpc.health import v1
-from trireme.engine.config import schema
+from trireme.engine.config import model
 ours()
 inference.ModelInferRequest.parse(bytes(inference.ModelInferRequest(id="1")))
 for name in ("inference.ModelInferRequest", "inference.ModelConfig", "grpc.health.v1.HealthCheckRequest"):
@@ -146,7 +146,7 @@ def test_our_schema_and_tritonclient_live_in_one_process(order: tuple[str, str])
     """Both define `inference.ModelConfig`; ours stays out of the default descriptor pool."""
     pytest.importorskip("tritonclient.grpc")
     lines = {
-        "ours": "from trireme.engine.config.schema import ModelConfigMessage; ModelConfigMessage(name='m')\n"
+        "ours": "from trireme.engine.config.model import ModelConfigMessage; ModelConfigMessage(name='m')\n"
         "from trireme.proto.messages import inference; inference.ModelInferRequest(id='1')",
         "theirs": "import tritonclient.grpc as t; t.model_config_pb2.ModelConfig(name='m')",
     }

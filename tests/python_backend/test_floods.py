@@ -25,7 +25,7 @@ from trireme.engine.backends.interface import InstanceSpec
 from trireme.engine.backends.services import Services
 from trireme.engine.clock import SystemClock
 from trireme.engine.config import model_config
-from trireme.engine.config.schema import ModelConfigMessage
+from trireme.engine.config.model import ModelConfigMessage
 from trireme.engine.errors import InternalError, TriremeError
 from trireme.engine.job import ExecutionBatch, Job
 from trireme.engine.request import InferenceRequest

@@ -27,7 +27,7 @@ from python_models import (
 )
 from trio.testing import MockClock
 
-from trireme.engine.config.build import config_json
+from trireme.engine.config.json_text import config_json
 from trireme.engine.errors import InternalError, TriremeError
 
 SAY_VARIABLE = (

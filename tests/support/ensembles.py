@@ -8,7 +8,7 @@ import numpy as np
 from google.protobuf import text_format
 
 from trireme.engine.config import ModelConfig, model_config
-from trireme.engine.config.schema import ModelConfigMessage
+from trireme.engine.config.model import ModelConfigMessage
 from trireme.engine.datatypes import FP32
 from trireme.engine.ensemble import (
     CancelSteps,

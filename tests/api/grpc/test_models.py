@@ -11,7 +11,7 @@ from grpc_fakes import GrpcClient
 from http_fakes import FakeServer
 
 from trireme.engine.config import model_config
-from trireme.engine.config.schema import ModelConfigMessage
+from trireme.engine.config.model import ModelConfigMessage
 from trireme.engine.errors import InvalidArgumentError, NotFoundError, UnavailableError, shown
 from trireme.engine.metrics.statistics import (
     BatchStatistics,

@@ -8,7 +8,7 @@ import pytest
 from http_fakes import HttpClient
 
 from trireme.engine.config import model_config
-from trireme.engine.config.schema import ModelConfigMessage
+from trireme.engine.config.model import ModelConfigMessage
 from trireme.engine.metrics.statistics import (
     BatchStatistics,
     Duration,

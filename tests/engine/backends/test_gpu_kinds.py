@@ -19,8 +19,7 @@ from trireme.engine.backends.openvino import OpenVinoBackend
 from trireme.engine.backends.pytorch import PyTorchBackend
 from trireme.engine.backends.tensorrt import TensorRtBackend
 from trireme.engine.config import model_config
-from trireme.engine.config.model import ModelConfig
-from trireme.engine.config.schema import ModelConfigMessage
+from trireme.engine.config.model import ModelConfig, ModelConfigMessage
 from trireme.engine.errors import TriremeError
 from trireme.engine.gpu.discovery import Gpu
 from trireme.python_backend import PythonBackend

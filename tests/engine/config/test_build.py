@@ -17,14 +17,15 @@ from trireme.engine.config.model import (
     BatchOutput,
     DynamicBatching,
     InstanceGroup,
+    ModelConfigMessage,
     ModelInput,
     ModelOutput,
     QueuePolicy,
     TimeoutAction,
     VersionPolicy,
+    copy_message,
 )
 from trireme.engine.config.platforms import normalize
-from trireme.engine.config.schema import ModelConfigMessage, copy_message
 from trireme.engine.datatypes import BYTES, FP16, INT32
 
 EVERYTHING = """

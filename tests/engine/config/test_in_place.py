@@ -7,8 +7,7 @@ import pytest
 from google.protobuf import text_format
 
 from trireme.engine.config import ModelConfig, model_config
-from trireme.engine.config.model import InstanceGroup, VersionPolicy
-from trireme.engine.config.schema import ModelConfigMessage
+from trireme.engine.config.model import InstanceGroup, ModelConfigMessage, VersionPolicy
 from trireme.engine.instances.orders import adopt, differs_in_place
 
 BASE = 'name: "m" backend: "b" max_batch_size: 4 '

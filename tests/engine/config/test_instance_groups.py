@@ -8,7 +8,7 @@ import pytest
 
 from trireme.engine.config import ModelConfig
 from trireme.engine.config.instance_groups import leaves_kind_open, validate_instance_groups
-from trireme.engine.config.schema import ModelConfigMessage
+from trireme.engine.config.model import ModelConfigMessage
 from trireme.engine.errors import InternalError, InvalidArgumentError
 from trireme.engine.gpu.discovery import Gpu, Gpus
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from trireme.engine.config.model import ModelConfigMessage
 from trireme.engine.config.platforms import complete_backend
-from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.errors import InvalidArgumentError
 
 MakeModel = Callable[..., Path]

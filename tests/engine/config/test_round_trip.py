@@ -12,8 +12,8 @@ from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trireme.engine.config.json_text import rapidjson_float, read_json, write_json
-from trireme.engine.config.schema import ModelConfigMessage, is_map
+from trireme.engine.config.json_text import is_map, rapidjson_float, read_json, write_json
+from trireme.engine.config.model import ModelConfigMessage
 
 SCALARS: dict[int, st.SearchStrategy[Any]] = {
     FieldDescriptor.CPPTYPE_INT32: st.integers(-(2**31), 2**31 - 1),

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trireme.engine.config import model_config
-from trireme.engine.config.model import ModelConfig
+from trireme.engine.config.model import ModelConfig, ModelConfigMessage
 from trireme.engine.config.platforms import normalize
-from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.errors import InvalidArgumentError
 from trireme.engine.gpu.graphs import GraphChoice, GraphShape, graph_shapes, input_shapes
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from google.protobuf import text_format
 
-from trireme.engine.config.schema import ModelConfigMessage
+from trireme.engine.config.model import ModelConfigMessage
 from trireme.engine.errors import InvalidArgumentError
 from trireme.engine.repository.uploads import refuse_named_code
 

@@ -12,8 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trireme.engine.clock import SystemClock
-from trireme.engine.config.model import BatchInput, BatchOutput, ModelConfig, ModelInput, ModelOutput
-from trireme.engine.config.schema import ModelConfigMessage
+from trireme.engine.config.model import (
+    BatchInput,
+    BatchOutput,
+    ModelConfig,
+    ModelConfigMessage,
+    ModelInput,
+    ModelOutput,
+)
 from trireme.engine.datatypes import BYTES, DATATYPES, FP32, INT32, UINT8, DataType
 from trireme.engine.errors import InternalError, InvalidArgumentError, TriremeError, UnsupportedError
 from trireme.engine.job import ExecutionBatch, Job

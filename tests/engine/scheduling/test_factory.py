@@ -5,8 +5,7 @@ from __future__ import annotations
 from google.protobuf import text_format
 
 from trireme.engine.config import model_config
-from trireme.engine.config.model import DynamicBatching, ModelConfig, ModelInput
-from trireme.engine.config.schema import ModelConfigMessage
+from trireme.engine.config.model import DynamicBatching, ModelConfig, ModelConfigMessage, ModelInput
 from trireme.engine.datatypes import FP32
 from trireme.engine.scheduling.factory import make_scheduler
 from trireme.engine.scheduling.queueing import DefaultScheduler, DynamicBatcher

@@ -9,7 +9,7 @@ from google.protobuf import text_format
 from sequence_world import Slots, sequence_job
 
 from trireme.engine.config import model_config
-from trireme.engine.config.schema import ModelConfigMessage
+from trireme.engine.config.model import ModelConfigMessage
 from trireme.engine.scheduling.core import AWAIT, WAIT, Action, Dispatch, Reject, SchedulerCore
 from trireme.engine.scheduling.delays import SchedulerDelays
 from trireme.engine.scheduling.factory import make_scheduler

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trireme.engine.config import model_config
-from trireme.engine.config.schema import ModelConfigMessage
+from trireme.engine.config.model import ModelConfigMessage
 from trireme.engine.errors import CancelledError, UnavailableError
 from trireme.engine.instances.answer_window import AnswerWindow
 from trireme.engine.scheduling.ordering import OrderedByInstance, OrderedRelease, answer_order

@@ -24,8 +24,14 @@ from trireme.engine.backends.onnxruntime.backend import OnnxRuntimeGpuInstance
 from trireme.engine.backends.services import Services
 from trireme.engine.clock import SystemClock
 from trireme.engine.config import model_config
-from trireme.engine.config.model import Accelerator, InstanceGroup, ModelConfig, ModelInput, ModelOutput
-from trireme.engine.config.schema import ModelConfigMessage
+from trireme.engine.config.model import (
+    Accelerator,
+    InstanceGroup,
+    ModelConfig,
+    ModelConfigMessage,
+    ModelInput,
+    ModelOutput,
+)
 from trireme.engine.config.sequence import sequence_batching
 from trireme.engine.datatypes import BF16, BYTES, FP32, INT64, DataType
 from trireme.engine.errors import InternalError, TriremeError, UnavailableError

@@ -15,8 +15,7 @@ from trireme.engine.backends.interface import Completion, InstanceSpec
 from trireme.engine.backends.onnxruntime import OnnxRuntimeBackend
 from trireme.engine.clock import SystemClock
 from trireme.engine.config import model_config
-from trireme.engine.config.model import ModelConfig, ModelInput, ModelOutput
-from trireme.engine.config.schema import ModelConfigMessage
+from trireme.engine.config.model import ModelConfig, ModelConfigMessage, ModelInput, ModelOutput
 from trireme.engine.config.sequence import sequence_batching
 from trireme.engine.datatypes import BF16, BYTES, INT32, DataType
 from trireme.engine.errors import InternalError, InvalidArgumentError, TriremeError, UnsupportedError

@@ -18,8 +18,7 @@ from trireme.engine.backends.interface import InstanceSpec
 from trireme.engine.backends.openvino import OpenVinoBackend
 from trireme.engine.clock import SystemClock
 from trireme.engine.config import model_config
-from trireme.engine.config.model import ModelConfig
-from trireme.engine.config.schema import ModelConfigMessage
+from trireme.engine.config.model import ModelConfig, ModelConfigMessage
 from trireme.engine.config.sequence import sequence_batching
 from trireme.engine.datatypes import BY_NAME, FP32
 from trireme.engine.errors import InternalError, InvalidArgumentError, TriremeError, UnavailableError

@@ -12,8 +12,7 @@ from trireme.engine.backends import tensorflow
 from trireme.engine.backends.interface import InstanceSpec, ModelFiles
 from trireme.engine.backends.tensorflow import Settings, import_tensorflow
 from trireme.engine.config import model_config
-from trireme.engine.config.model import ModelConfig
-from trireme.engine.config.schema import ModelConfigMessage
+from trireme.engine.config.model import ModelConfig, ModelConfigMessage
 from trireme.engine.errors import InvalidArgumentError
 
 ON_TWO = "instance_group { name: 'm' kind: KIND_GPU count: 1 gpus: [ 0, 1 ] }"

@@ -14,8 +14,7 @@ from google.protobuf import text_format
 from trireme.engine.backends.interface import InstanceSpec
 from trireme.engine.backends.tensorflow import Settings, TensorFlowBackend, import_tensorflow
 from trireme.engine.config import model_config
-from trireme.engine.config.model import ModelConfig
-from trireme.engine.config.schema import ModelConfigMessage
+from trireme.engine.config.model import ModelConfig, ModelConfigMessage
 from trireme.engine.datatypes import BY_NAME, BYTES, FP32, INT32
 from trireme.engine.errors import InternalError, InvalidArgumentError, TriremeError, UnavailableError
 

@@ -22,8 +22,7 @@ from trireme.engine.backends.tensorrt.backend import TensorRtModel
 from trireme.engine.backends.tensorrt.instance import TensorRtInstance
 from trireme.engine.clock import SystemClock
 from trireme.engine.config import model_config
-from trireme.engine.config.model import ModelConfig
-from trireme.engine.config.schema import ModelConfigMessage
+from trireme.engine.config.model import ModelConfig, ModelConfigMessage
 from trireme.engine.errors import TriremeError
 from trireme.engine.gpu.cupy_device import CupyDevices
 from trireme.engine.gpu.device import Stream
