@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -25,7 +26,9 @@ from ..engine.tracing import TraceConfig, TraceMode, Tracer
 from ..engine.tracing.files import TraceFiles, TraceWrite, write_traces
 from ..engine.tracing.record import Identities, Trace
 from ..engine.tracing.settings import ExportOptions, TraceSetting
-from ..engine.tracing.spans import Span, spans_of
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
 
 logger = logging.getLogger("trireme.tracing")
 
@@ -155,14 +158,14 @@ class TraceExporter(TraceOutput):
         # Only here: importing the library takes longer than starting a server.
         from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
-        from ..engine.tracing.otlp import SpanExport
+        from ..engine.tracing.spans import SpanExport
 
         super().__init__("spans")
         self._options = options
         ids = RandomIdGenerator()
         self.identities = Identities(ids.generate_trace_id, ids.generate_span_id)
-        self._exporter = SpanExport(options, clock)
-        self._queue: deque[Span] = deque(maxlen=options.max_queue_size)
+        self._exporter = SpanExport(options, clock, self.identities)
+        self._queue: deque[ReadableSpan] = deque(maxlen=options.max_queue_size)
         self._news = trio.lowlevel.ParkingLot()
         self._closing = False
 
@@ -173,7 +176,7 @@ class TraceExporter(TraceOutput):
     # What the tracer does.
 
     def collect(self, trace: Trace) -> None:
-        spans = spans_of(trace, self.identities)
+        spans = self._exporter.spans_of(trace)
         if len(self._queue) + len(spans) > self._options.max_queue_size:
             self._drop(len(spans), "spans are dropped: they come faster than %s takes them", self._options.url)
             return
@@ -218,7 +221,7 @@ class TraceExporter(TraceOutput):
         """Export a batch; whether that went well."""
         batch = [self._queue.popleft() for _ in range(min(len(self._queue), self._options.max_export_batch_size))]
         try:
-            went_well = await trio.to_thread.run_sync(self._send, batch, abandon_on_cancel=True)
+            went_well = await trio.to_thread.run_sync(self._exporter.send, batch, abandon_on_cancel=True)
         except RuntimeError as error:  # no thread can be started
             logger.error("cannot export spans: %s", error)
             went_well = False
@@ -229,10 +232,6 @@ class TraceExporter(TraceOutput):
             logger.error("%d spans could not be exported to %s", len(batch), self._options.url)
         self._report_drops(self._options.max_queue_size)
         return went_well
-
-    def _send(self, batch: list[Span]) -> bool:
-        """On a thread."""
-        return self._exporter.send(batch)
 
 
 class Tracing:

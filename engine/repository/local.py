@@ -21,8 +21,8 @@ from ..backends.interface import ModelFiles
 from ..config import read_labels, select_versions
 from ..config.json_text import write_json
 from ..config.model import ModelConfig
+from ..config.phases import finish_config, read_message
 from ..config.platforms import complete_backend
-from ..config.read import finish_config, read_message
 from ..errors import InternalError, InvalidArgumentError
 from ..options import ServerOptions
 from .agents import AgentChain, AgentModel, AgentRegistry

@@ -1,23 +1,34 @@
-"""A trace as spans of OpenTelemetry (docs/reference/traces.md#opentelemetry).
+"""A trace as spans of OpenTelemetry (docs/reference/traces.md#opentelemetry), and how they are sent to a collector.
 
     InferRequest                the front end's notes, as events
       <model>                   REQUEST_START … REQUEST_END; those of an ensemble's steps hang under it
         compute                 COMPUTE_START … COMPUTE_END
         X                       X_START … X_END, if a backend has noted such a pair
 
-Times are those of the server's clock. What has no times (a note of Triton's that says 0, a trace without any) has no
-place in a span.
+What has no times (a note of Triton's that says 0, a trace without any) has no place in a span. This module is imported
+only where spans are exported: the library takes longer to import than a server to start.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, TraceState
+
+from ..clock import Clock, unix_offset_ns
 from .record import Activity, Identities, Subject, Timestamp, Trace
+from .settings import ExportOptions
 
 ROOT_NAME = "InferRequest"
 COMPUTE_NAME = "compute"
 
+_SCOPE = InstrumentationScope("triton-server")
+_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _FRONT_END = ("HTTP_", "GRPC_")
 _COMPUTE = (
     Activity.COMPUTE_START,
@@ -28,104 +39,139 @@ _COMPUTE = (
 _REQUEST = (Activity.REQUEST_START, Activity.QUEUE_START, Activity.REQUEST_END)
 
 
-@dataclass(slots=True)
-class Span:
-    """One span.
+class SpanExport:
+    """Makes spans, and sends them by OTLP over HTTP.
 
-    Attributes:
-        trace_id, span_id: of 128 and 64 bits.
-        parent_id: the span above; None for none.
-        is_entry: the span above, if there is one, is the caller's.
-        state: the caller's tracing systems' pairs.
-        events: (name, time), in order.
+    Args:
+        clock: that of the times in traces.
     """
 
-    name: str
-    trace_id: int
-    span_id: int
-    parent_id: int | None
-    is_entry: bool
-    state: tuple[tuple[str, str], ...]
-    start_ns: int
-    end_ns: int
-    attributes: dict[str, str | int] = field(default_factory=dict)
-    events: list[tuple[str, int]] = field(default_factory=list)
+    def __init__(self, options: ExportOptions, clock: Clock, identities: Identities) -> None:
+        self._offset_ns = unix_offset_ns(clock)
+        self._resource = Resource.create(dict(options.resource))
+        url = options.url if "://" in options.url else f"http://{options.url}"
+        self._exporter = OTLPSpanExporter(endpoint=url)
+        self._identities = identities
+
+    def spans_of(self, trace: Trace) -> list[ReadableSpan]:
+        """The spans of a complete trace; none, if it has no times."""
+        return spans_of(trace, self._identities, self._resource, self._offset_ns)
+
+    def send(self, spans: Sequence[ReadableSpan]) -> bool:
+        """Whether the collector took them. To be called on a thread: this waits for the collector."""
+        return self._exporter.export(spans) is SpanExportResult.SUCCESS
+
+    def shutdown(self) -> None:
+        self._exporter.shutdown()
+
+
+def spans_of(
+    trace: Trace, identities: Identities, resource: Resource | None = None, offset_ns: int = 0
+) -> list[ReadableSpan]:
+    """The spans of a complete trace, those below before those above, as they end; none, if it has no times.
+
+    Args:
+        offset_ns: what is added to the times of the trace.
+    """
+    maker = _Maker(trace, identities, resource, offset_ns)
+    maker.make()
+    return maker.spans
 
 
 class _Maker:
-    def __init__(self, trace: Trace, identities: Identities) -> None:
+    def __init__(self, trace: Trace, identities: Identities, resource: Resource | None, offset_ns: int) -> None:
         context = trace.context
         self._trace_id = trace.trace_id or (identities.new_trace_id() if context is None else context.trace_id)
-        self._state = () if context is None else context.state
-        self._new_span_id = identities.new_span_id
-        self._caller_id = None if context is None else context.span_id
+        self._state = TraceState(() if context is None else context.state)
+        self._identities = identities
+        self._resource = resource
+        self._offset_ns = offset_ns
         self._root = trace
-        self._model_spans: dict[int, int] = {}
-        self.spans: list[Span] = []
+        self.spans: list[ReadableSpan] = []
 
     def make(self) -> None:
-        """All of them, those below before those above, as they end."""
-        stamps = [stamp for stamp in _stamps(self._root) if _is_front_end(stamp)]
-        everything = [stamp.ns for each in (self._root, *self._root.descendants) for stamp in _stamps(each)]
+        traces = (self._root, *self._root.descendants)
+        everything = [stamp for each in traces for stamp in _stamps(each)]
         if not everything:
             return
-        root = self._span(ROOT_NAME, self._caller_id, min(everything), max(everything), stamps)
-        root.is_entry = True
-        for trace in (self._root, *self._root.descendants):
-            above = self._model_spans.get(trace.parent_id, root.span_id)
-            self._make_model_spans(trace, above)
+        caller = self._root.context
+        above = None if caller is None else self._context(caller.span_id, is_remote=True)
+        own = [stamp for stamp in _stamps(self._root) if _is_front_end(stamp)]
+        root = self._span(ROOT_NAME, above, everything, own)
+        of_models: dict[int, SpanContext] = {}
+        for trace in traces:
+            self._make_model_spans(trace, of_models.get(trace.parent_id, root), of_models)
         self.spans.reverse()
 
-    def _make_model_spans(self, trace: Trace, above: int) -> None:
+    def _make_model_spans(self, trace: Trace, above: SpanContext, of_models: dict[int, SpanContext]) -> None:
         subject = next((element for element in trace.elements if isinstance(element, Subject)), None)
         stamps = [stamp for stamp in _stamps(trace) if not _is_front_end(stamp)]
         if subject is None or not stamps:
             return
-        times = [stamp.ns for stamp in stamps]
-        own = [stamp for stamp in stamps if stamp.name in _REQUEST]
-        span = self._span(subject.model_name, above, min(times), max(times), own)
-        span.span_id = trace.span_id or span.span_id
-        self._model_spans[trace.id] = span.span_id
-        span.attributes = {
+        attributes: dict[str, str | int] = {
             "triton.model_name": subject.model_name,
             "triton.model_version": subject.model_version,
             "triton.trace_id": trace.id,
             "triton.trace_parent_id": trace.parent_id,
         }
         if subject.request_id:
-            span.attributes["triton.request_id"] = subject.request_id
+            attributes["triton.request_id"] = subject.request_id
+        pairs, alone = _pairs([stamp for stamp in stamps if stamp.name not in (*_REQUEST, *_COMPUTE)])
+        events = [stamp for stamp in stamps if stamp.name in _REQUEST] + alone
+        span = self._span(subject.model_name, above, stamps, events, attributes, trace.span_id)
+        of_models[trace.id] = span
         compute = [stamp for stamp in stamps if stamp.name in _COMPUTE]
         if compute:
-            self._span(COMPUTE_NAME, span.span_id, compute[0].ns, compute[-1].ns, compute)
-        self._make_custom_spans(span, [stamp for stamp in stamps if stamp.name not in (*_REQUEST, *_COMPUTE)])
+            self._span(COMPUTE_NAME, span, compute, compute)
+        for pair in pairs:
+            self._span(pair[1].name.removesuffix("_END"), span, pair, pair)
 
-    def _make_custom_spans(self, above: Span, stamps: list[Timestamp]) -> None:
-        """What a backend noted: pairs are spans, all else are events of the model's span."""
-        open_starts: dict[str, Timestamp] = {}
-        for stamp in stamps:
-            if stamp.name.endswith("_START"):
-                open_starts[stamp.name.removesuffix("_START")] = stamp
-                continue
-            start = open_starts.pop(stamp.name.removesuffix("_END"), None) if stamp.name.endswith("_END") else None
-            if start is None:
-                above.events.append(stamp)
-            else:
-                name = stamp.name.removesuffix("_END")
-                self._span(name, above.span_id, start.ns, stamp.ns, [start, stamp])
-        above.events += open_starts.values()
+    def _context(self, span_id: int, *, is_remote: bool = False) -> SpanContext:
+        return SpanContext(self._trace_id, span_id, is_remote, _SAMPLED, self._state)
 
-    def _span(self, name: str, above: int | None, start_ns: int, end_ns: int, events: list[Timestamp]) -> Span:
-        span = Span(name, self._trace_id, self._new_span_id(), above, False, self._state, start_ns, end_ns)
-        span.events += events
-        self.spans.append(span)
-        return span
+    def _span(
+        self,
+        name: str,
+        above: SpanContext | None,
+        within: Iterable[Timestamp],
+        events: Iterable[Timestamp],
+        attributes: Mapping[str, str | int] | None = None,
+        span_id: int = 0,
+    ) -> SpanContext:
+        """Make a span that lasts from the first to the last of the times that are `within` it."""
+        times = [stamp.ns + self._offset_ns for stamp in within]
+        context = self._context(span_id or self._identities.new_span_id())
+        self.spans.append(
+            ReadableSpan(
+                name=name,
+                context=context,
+                parent=above,
+                resource=self._resource,
+                attributes=attributes,
+                events=[Event(stamp.name, timestamp=stamp.ns + self._offset_ns) for stamp in events],
+                kind=SpanKind.SERVER,
+                instrumentation_scope=_SCOPE,
+                start_time=min(times),
+                end_time=max(times),
+            )
+        )
+        return context
 
 
-def spans_of(trace: Trace, identities: Identities) -> list[Span]:
-    """The spans of a complete trace; none, if it has no times."""
-    maker = _Maker(trace, identities)
-    maker.make()
-    return maker.spans
+def _pairs(stamps: list[Timestamp]) -> tuple[list[tuple[Timestamp, Timestamp]], list[Timestamp]]:
+    """What a backend noted: the pairs of a start and an end, and all else."""
+    pairs: list[tuple[Timestamp, Timestamp]] = []
+    alone: list[Timestamp] = []
+    open_starts: dict[str, Timestamp] = {}
+    for stamp in stamps:
+        name, _, what = stamp.name.rpartition("_")
+        if what == "START":
+            open_starts[name] = stamp
+        elif what == "END" and name in open_starts:
+            pairs.append((open_starts.pop(name), stamp))
+        else:
+            alone.append(stamp)
+    return pairs, [*alone, *open_starts.values()]
 
 
 def _stamps(trace: Trace) -> list[Timestamp]:

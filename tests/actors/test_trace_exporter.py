@@ -15,6 +15,7 @@ from trireme.actors.tracing import TraceExporter
 from trireme.engine.clock import SystemClock
 from trireme.engine.tracing import Activity, TraceConfig, TraceLevel, TraceMode, Tracer
 from trireme.engine.tracing.settings import ExportOptions
+from trireme.engine.tracing.spans import SpanExport
 
 T = TypeVar("T")
 
@@ -142,12 +143,12 @@ async def test_a_collector_that_is_overloaded_is_asked_again(
 async def test_a_machine_without_threads_costs_the_spans_only(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(exporter: TraceExporter, batch: object) -> bool:
+    def fail(exporter: SpanExport, batch: object) -> bool:
         raise RuntimeError("can't start new thread")
 
     async with exporting(receiver.url) as it:
         with monkeypatch.context() as patch:
-            patch.setattr(TraceExporter, "_send", fail)
+            patch.setattr(SpanExport, "send", fail)
             it.trace(1)
             with trio.fail_after(20):
                 while not it.exporter.failed:  # noqa: ASYNC110 - it happens on another thread

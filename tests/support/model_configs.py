@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trireme.engine.config import ModelConfig
-from trireme.engine.config.read import finish_config, read_message
+from trireme.engine.config.phases import finish_config, read_message
 
 
 def read_config(

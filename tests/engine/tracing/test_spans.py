@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 
+from opentelemetry.sdk.trace import ReadableSpan
 from traces import Collected
 
 from trireme.engine.clock import SystemClock
 from trireme.engine.tracing import Activity, Trace, TraceConfig, TraceLevel, TraceMode, Tracer
 from trireme.engine.tracing.record import Identities, SpanContext
-from trireme.engine.tracing.spans import Span, spans_of
+from trireme.engine.tracing.spans import spans_of
 
 
 def trace_of(context: SpanContext | None = None) -> Trace:
@@ -21,9 +23,40 @@ def trace_of(context: SpanContext | None = None) -> Trace:
     return trace
 
 
-def spans(trace: Trace) -> dict[str, Span]:
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a span says."""
+
+    trace_id: int
+    span_id: int
+    parent_id: int | None
+    is_entry: bool
+    state: tuple[tuple[str, str], ...]
+    start_ns: int | None
+    end_ns: int | None
+    attributes: dict[str, object]
+    events: list[tuple[str, int | None]]
+
+
+def spans(trace: Trace) -> dict[str, Made]:
     ids = itertools.count(100)
-    return {span.name: span for span in spans_of(trace, Identities(lambda: 7, ids.__next__))}
+    return {span.name: made_of(span) for span in spans_of(trace, Identities(lambda: 7, ids.__next__))}
+
+
+def made_of(span: ReadableSpan) -> Made:
+    context, parent = span.get_span_context(), span.parent
+    assert context is not None
+    return Made(
+        context.trace_id,
+        context.span_id,
+        parent and parent.span_id,
+        parent is not None and parent.is_remote,
+        tuple(context.trace_state.items()),
+        span.start_time,
+        span.end_time,
+        dict(span.attributes or {}),
+        [(event.name, event.timestamp) for event in span.events],
+    )
 
 
 def note(trace: Trace, *names: str, first_ns: int) -> None:
