@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .model import ModelConfig, copy_message, model_config
+from .model import ModelConfig, copy_message, mirrored, model_config
 from .platforms import ENSEMBLE
 
 
@@ -38,16 +38,7 @@ def ensemble_scheduling(config: ModelConfig) -> EnsembleScheduling:
     """What an ensemble's configuration says about its steps."""
     message = config.message.ensemble_scheduling
     return EnsembleScheduling(
-        tuple(
-            EnsembleStep(
-                step.model_name,
-                step.model_version,
-                dict(sorted(step.input_map.items())),
-                dict(sorted(step.output_map.items())),
-            )
-            for step in message.step
-        ),
-        message.max_inflight_requests,
+        tuple(mirrored(EnsembleStep, step) for step in message.step), message.max_inflight_requests
     )
 
 

@@ -248,14 +248,12 @@ def model_config(message: Any) -> ModelConfig:
         batch_input=tuple(mirrored(BatchInput, item) for item in message.batch_input),
         batch_output=tuple(mirrored(BatchOutput, item) for item in message.batch_output),
         graph_level=message.optimization.graph.level,
-        cpu_accelerators=_accelerators(accelerators.cpu_execution_accelerator),
-        gpu_accelerators=_accelerators(accelerators.gpu_execution_accelerator),
+        cpu_accelerators=tuple(mirrored(Accelerator, each) for each in accelerators.cpu_execution_accelerator),
+        gpu_accelerators=tuple(mirrored(Accelerator, each) for each in accelerators.gpu_execution_accelerator),
         dynamic_batching=_dynamic_batching(message.dynamic_batching) if message.HasField("dynamic_batching") else None,
         has_sequence_batching=message.HasField("sequence_batching"),
         has_ensemble_scheduling=message.HasField("ensemble_scheduling"),
         instance_group=tuple(mirrored(InstanceGroup, group) for group in message.instance_group),
-        cc_model_filenames=dict(message.cc_model_filenames),
-        metric_tags=dict(message.metric_tags),
         histogram_buckets={
             control.metric_identifier.family: tuple(control.histogram_options.buckets)
             for control in message.model_metrics.metric_control
@@ -282,8 +280,8 @@ _PROTO_NAMES = {
 
 
 def mirrored(kind: Callable[..., T], message: Any, /, **given: Any) -> T:
-    """A dataclass from a message: what is not given is the message's field, as a tuple if that is repeated; `kind` is
-    the name of an enum's value, and `datatype` a `DataType`."""
+    """A dataclass from a message: what is not given is the message's field, as a tuple if that is repeated, and in the
+    order of its keys if it is a map; `kind` is the name of an enum's value, and `datatype` a `DataType`."""
     for name in (each.name for each in fields(cast(Any, kind)) if each.name not in given):
         if name == "datatype":
             given[name] = BY_NUMBER.get(message.data_type, UNSPECIFIED)
@@ -291,7 +289,10 @@ def mirrored(kind: Callable[..., T], message: Any, /, **given: Any) -> T:
             given[name] = enum_name(message, name)
         else:
             value = getattr(message, _PROTO_NAMES.get(name, name))
-            given[name] = value if isinstance(value, str | int | float) else tuple(value)
+            if isinstance(value, Mapping):
+                given[name] = dict(sorted(value.items()))
+            else:
+                given[name] = value if isinstance(value, str | int | float) else tuple(value)
     return kind(**given)
 
 
@@ -310,10 +311,6 @@ def _version_policy(message: Any) -> VersionPolicy:
 
 def _tensor(kind: Callable[..., T], tensor: Any) -> T:
     return mirrored(kind, tensor, reshape=tuple(tensor.reshape.shape) if tensor.HasField("reshape") else None)
-
-
-def _accelerators(items: Any) -> tuple[Accelerator, ...]:
-    return tuple(Accelerator(item.name, dict(item.parameters)) for item in items)
 
 
 def _dynamic_batching(batching: Any) -> DynamicBatching:

@@ -45,7 +45,14 @@ def read_message(model_directory: Path, *, config_name: str, override_json: str 
         return read_json(override_json)
     custom = model_directory / "configs" / f"{config_name}.pbtxt"
     path = custom if config_name and os.path.exists(custom) else model_directory / "config.pbtxt"
-    return ModelConfigMessage() if auto_complete and not os.path.exists(path) else read_text_proto(path)
+    if auto_complete and not os.path.exists(path):
+        return ModelConfigMessage()
+    text = read_text(path)
+    try:
+        return text_format.Parse(text, ModelConfigMessage())
+    except ParseError as error:
+        _log.error("Error parsing text-format inference.ModelConfig: %s (%s)", parse_error_text(error), path)
+        raise InternalError(f"failed to read text proto from {path}") from error
 
 
 def finish_config(message: Any, model_directory: Path, name: str, *, auto_complete: bool) -> ModelConfig:
@@ -69,20 +76,6 @@ def finish_config(message: Any, model_directory: Path, name: str, *, auto_comple
     if not auto_complete:
         validate_tensors(message)
     return model_config(message)
-
-
-def read_text_proto(path: Path) -> Any:
-    """A `ModelConfigMessage` from a file in protobuf's text form.
-
-    Raises:
-        InternalError: it cannot be read or parsed; line and column are logged.
-    """
-    text = read_text(path)
-    try:
-        return text_format.Parse(text, ModelConfigMessage())
-    except text_format.ParseError as error:
-        _log.error("Error parsing text-format inference.ModelConfig: %s (%s)", parse_error_text(error), path)
-        raise InternalError(f"failed to read text proto from {path}") from error
 
 
 # -- The load phase

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import itertools
 import logging
-from typing import Protocol
+from dataclasses import fields
+from typing import Any, Protocol
 
 from ..clock import Clock
-from ..errors import TriremeError
+from ..errors import InvalidArgumentError, TriremeError
 from ..job import Job, Outcome, Phase
 from .record import Activity, Identities, SpanContext, Trace
-from .settings import SettingsChange, TraceConfig, TraceLevel, TraceMode, TraceSetting, TraceSettings
+from .settings import CLEAR, SettingsChange, TraceConfig, TraceLevel, TraceMode, TraceSetting
 
 logger = logging.getLogger("trireme.tracing")
 
@@ -38,14 +39,29 @@ class TraceSink(Protocol):
         ...
 
 
+_FIELDS = tuple(field.name for field in fields(SettingsChange))
+
+
 class Tracer:
-    """The traces of a server.
+    """The traces of a server, and the settings of it and of its models (docs/reference/traces.md#settings).
+
+    Rules of the settings:
+     1. A model's setting overrides the server's field by field. A field that was not set for it follows the server's,
+        later changes included.
+     2. Clearing a field of the server restores what it was at start; clearing a field of a model lets it follow again.
+        A model of which no field is set has no setting of its own: its requests are counted with those of all models.
+     3. Every change, whatever it changes, replaces the setting, and so begins to count anew. A count that was set goes
+        on from what is left of it; one that was not set begins with what is left behind it.
+     4. A change that would make a setting trace, though it cannot, is refused as a whole: without a file, without a
+        rate, without a count. Rate 0 is right in the mode opentelemetry, where requests with a context are traced all
+        the same.
 
     Args:
         clock: that of all times in traces.
         identities: for spans; needed in the mode opentelemetry only.
 
     Attributes:
+        takes_contexts: callers' spans mean something.
         active: a request could be traced. While it is False nothing else need be asked.
     """
 
@@ -54,20 +70,19 @@ class Tracer:
     ) -> None:
         self.config = config
         self.clock = clock
+        self.takes_contexts = config.mode is TraceMode.OPENTELEMETRY
         self._sink = sink
         self._identities = identities
-        self._settings = TraceSettings(config, sink.retire)
+        values = (config.level, config.rate, config.count, config.log_frequency)
+        self._at_start = TraceSetting(config, *values, frozenset())
+        self._server = TraceSetting(config, *values, frozenset())
+        self._models: dict[str, TraceSetting] = {}
         self._ids = itertools.count(1)
-        self.active = self._settings.any_on
-
-    @property
-    def takes_contexts(self) -> bool:
-        """Whether callers' spans mean anything."""
-        return self.config.mode is TraceMode.OPENTELEMETRY
+        self.active = self._any_on()
 
     def begin(self, model_name: str, context: SpanContext | None = None) -> Trace | None:
         """A request has come; its trace, entered for the front end, if it is to be traced."""
-        setting = self._settings.of(model_name)
+        setting = self.setting(model_name)
         if not (context is not None and self.takes_contexts and setting.notes):
             context = None
             if not setting.sample():
@@ -80,7 +95,7 @@ class Tracer:
     def forget(self, model_name: str, trace: Trace | None) -> None:
         """The request, for which `begin` gave this, was not taken, and will come again: as if it had not come."""
         if trace is None:
-            self._settings.of(model_name).give_back(was_sampled=False)
+            self.setting(model_name).give_back(was_sampled=False)
             return
         trace.setting.open -= 1
         if trace.context is None:
@@ -88,30 +103,80 @@ class Tracer:
 
     def setting(self, model_name: str = "") -> TraceSetting:
         """The setting that holds for a model; for no name, the server's."""
-        return self._settings.of(model_name)
+        return self._models.get(model_name, self._server)
 
     def change(self, change: SettingsChange, model_name: str = "") -> None:
         """Change the setting of a model, or, for no name, the server's.
 
         Raises:
-            InvalidArgumentError: it could not trace with that; nothing is changed.
+            InvalidArgumentError: rule 4; nothing is changed then.
         """
-        self._settings.change(model_name, change)
+        current = self._models.get(model_name) if model_name else self._server
+        replaced = self._replace(current, self._server if model_name else self._at_start, change)
+        self._check(replaced)
+        if current is not None:
+            self._retire(current)
+        if not model_name:
+            self._server = replaced
+            for name, setting in list(self._models.items()):
+                if len(setting.own) < len(_FIELDS):
+                    self._retire(setting)
+                    self._models[name] = self._replace(setting, replaced, SettingsChange())
+        elif replaced.own:
+            self._models[model_name] = replaced
+        else:
+            self._models.pop(model_name, None)
         if self.takes_contexts and isinstance(change.level, TraceLevel) and change.level & TraceLevel.TENSORS:
             logger.error("%s", NO_TENSORS)
-        self.active = self._settings.any_on
+        self.active = self._any_on()
 
     def close(self) -> None:
         """Take no more traces."""
         self.active = False
-        self._settings.retire_all()
+        for setting in (self._server, *self._models.values()):
+            self._retire(setting)
+
+    def _any_on(self) -> bool:
+        settings = (self._server, *self._models.values())
+        return any(setting.can_sample or (self.takes_contexts and bool(setting.notes)) for setting in settings)
+
+    def _retire(self, setting: TraceSetting) -> None:
+        setting.retired = True
+        self._sink.retire(setting)
+
+    def _replace(self, current: TraceSetting | None, behind: TraceSetting, change: SettingsChange) -> TraceSetting:
+        """Rule 3."""
+        own = set() if current is None else set(current.own)
+        values: dict[str, Any] = {}
+        for name in _FIELDS:
+            wanted = getattr(change, name)
+            if wanted is CLEAR:
+                own.discard(name)
+            elif wanted is not None:
+                own.add(name)
+                values[name] = wanted
+            if name not in values:
+                values[name] = getattr(current if name in own else behind, name)
+        return TraceSetting(self.config, **values, own=frozenset(own))
+
+    def _check(self, setting: TraceSetting) -> None:
+        """Rule 4."""
+        reason = None
+        if not (self.takes_contexts or self.config.file):
+            reason = "trace file name is not given"
+        elif not (self.takes_contexts or setting.rate):
+            reason = "sample rate must be non-zero"
+        elif not setting.count:
+            reason = "trace count must be non-zero"
+        if reason is not None and setting.level:
+            raise InvalidArgumentError(f"Attempting to set invalid trace setting :{reason}")
 
     def _complete(self, trace: Trace) -> None:
         trace.setting.open -= 1
         self._sink.collect(trace)
 
     def __repr__(self) -> str:
-        return f"<Tracer {self.config.mode.value}, {'active' if self.active else 'idle'}: {self._settings.of('')}>"
+        return f"<Tracer {self.config.mode.value}, {'active' if self.active else 'idle'}: {self._server}>"
 
 
 # Notes each step of a traced job, by standing between it and its reply.
