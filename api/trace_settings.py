@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..engine.errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from ..engine.tracing.settings import TraceLevel, TraceMode
@@ -15,6 +15,13 @@ if TYPE_CHECKING:
 
 _LEADING_INTEGER = re.compile(r"[ \t\n\v\f\r]*([+-]?)0*([0-9]*)")
 _INT32_MAX = 2**31 - 1
+_FIELDS = {
+    "trace_level": "level",
+    "trace_rate": "rate",
+    "trace_count": "count",
+    "log_frequency": "log_frequency",
+}
+"""What the protocols call the fields of a setting; read in this order."""
 _DIGITS = len(str(_INT32_MAX))
 
 
@@ -33,18 +40,46 @@ def check_model(server: InferenceServer, name: str) -> None:
         raise InvalidArgumentError(f"Request for unknown model : {name}") from None
 
 
-def file_refused() -> UnsupportedError:
-    """Why a client cannot say where traces go."""
-    return UnsupportedError("trace file location can not be updated through network protocol")
+def read_change(
+    given: Mapping[str, Any], strings: Callable[[Any], Sequence[str]], string: Callable[[str, Any], str], gap: str
+) -> dict[str, TraceLevel | int | None]:
+    """What is to be changed, as `Tracer.change` takes it; settings of other names are ignored.
+
+    Args:
+        given: settings by name; None clears one.
+        strings, string: read the value of the level, and that of the setting of a name.
+        gap: see `_read_count`.
+
+    Raises:
+        UnsupportedError: the file, which a client cannot choose, is among them.
+        InvalidArgumentError: a value that cannot be.
+    """
+    if "trace_file" in given:
+        raise UnsupportedError("trace file location can not be updated through network protocol")
+    changes: dict[str, TraceLevel | int | None] = {}
+    for name, field in _FIELDS.items():
+        value = given.get(name)
+        if name not in given:
+            continue
+        if value is None:
+            changes[field] = None
+        elif name == "trace_level":
+            level = _read_level(strings(value))
+            if level is not None:
+                changes[field] = level
+        elif name == "trace_count":
+            changes[field] = _read_count(string(name, value), gap)
+        else:
+            changes[field] = _leading_integer(name, string(name, value), "[ 0, 4294967295 ]") & 0xFFFF_FFFF
+    return changes
 
 
-def read_level(names: Iterable[str]) -> TraceLevel | None:
-    """The level that is all of `names`; those that name none are ignored, and None is for no name at all.
+def _read_level(given: Sequence[str]) -> TraceLevel | None:
+    """The level that is all of the names; those that name none are ignored, and None is for no name at all.
 
     Raises:
         InvalidArgumentError: OFF is not alone.
     """
-    given = list(names)
     if "OFF" in given and len(given) > 1:
         raise InvalidArgumentError("Expect only one trace level 'OFF' is specified")
     known = [TraceLevel[name] for name in given if name in TraceLevel.__members__]
@@ -54,16 +89,7 @@ def read_level(names: Iterable[str]) -> TraceLevel | None:
     return level if known else None
 
 
-def read_number(name: str, text: str) -> int:
-    """``trace_rate`` or ``log_frequency``: the integer that `text` begins with, as 32 bits without a sign.
-
-    Raises:
-        InvalidArgumentError: it begins with none, or with one that a signed integer of 32 bits cannot hold.
-    """
-    return _leading_integer(name, text, "[ 0, 4294967295 ]") & 0xFFFF_FFFF
-
-
-def read_count(text: str, gap: str) -> int:
+def _read_count(text: str, gap: str) -> int:
     """``trace_count``.
 
     Args:

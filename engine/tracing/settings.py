@@ -1,5 +1,5 @@
-"""Settings of traces: those that a server starts with (``--trace-config``), those that are at work, which count, and
-what a client may ask for (docs/reference/traces.md#settings)."""
+"""Settings of traces: those that a server starts with (``--trace-config``), and those that are at work, which count
+(docs/reference/traces.md#settings)."""
 
 from __future__ import annotations
 
@@ -147,22 +147,3 @@ class TraceSetting:
         state = "retired" if self.retired else "active" if self.count else "exhausted"
         level = "|".join(self.level.names())
         return f"<TraceSetting {state}: {level}, every {self.rate}, {self.count} left, {self.open} open>"
-
-
-class Clear(enum.Enum):
-    """In place of a value: forget what was set."""
-
-    CLEAR = "clear"
-
-
-CLEAR = Clear.CLEAR
-
-
-@dataclass(slots=True)
-class SettingsChange:
-    """What a client asks for; None leaves a field as it is."""
-
-    level: TraceLevel | Clear | None = None
-    rate: int | Clear | None = None
-    count: int | Clear | None = None
-    log_frequency: int | Clear | None = None

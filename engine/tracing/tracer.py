@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import itertools
 import logging
-from dataclasses import fields
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from ..clock import Clock
 from ..errors import InvalidArgumentError, TriremeError
 from ..job import Job, Outcome, Phase
 from .record import Activity, Identities, SpanContext, Trace
-from .settings import CLEAR, SettingsChange, TraceConfig, TraceLevel, TraceMode, TraceSetting
+from .settings import TraceConfig, TraceLevel, TraceMode, TraceSetting
 
 logger = logging.getLogger("trireme.tracing")
 
@@ -39,7 +39,8 @@ class TraceSink(Protocol):
         ...
 
 
-_FIELDS = tuple(field.name for field in fields(SettingsChange))
+_FIELDS = ("level", "rate", "count", "log_frequency")
+"""Of a setting: what can be changed."""
 
 
 class Tracer:
@@ -105,14 +106,15 @@ class Tracer:
         """The setting that holds for a model; for no name, the server's."""
         return self._models.get(model_name, self._server)
 
-    def change(self, change: SettingsChange, model_name: str = "") -> None:
-        """Change the setting of a model, or, for no name, the server's.
+    def change(self, model_name: str = "", /, **changes: TraceLevel | int | None) -> None:
+        """Change the setting of a model, or, for no name, the server's: `level`, `rate`, `count`, `log_frequency`, as far
+        as they are given; None clears one.
 
         Raises:
             InvalidArgumentError: rule 4; nothing is changed then.
         """
         current = self._models.get(model_name) if model_name else self._server
-        replaced = self._replace(current, self._server if model_name else self._at_start, change)
+        replaced = self._replace(current, self._server if model_name else self._at_start, changes)
         self._check(replaced)
         if current is not None:
             self._retire(current)
@@ -121,12 +123,13 @@ class Tracer:
             for name, setting in list(self._models.items()):
                 if len(setting.own) < len(_FIELDS):
                     self._retire(setting)
-                    self._models[name] = self._replace(setting, replaced, SettingsChange())
+                    self._models[name] = self._replace(setting, replaced, {})
         elif replaced.own:
             self._models[model_name] = replaced
         else:
             self._models.pop(model_name, None)
-        if self.takes_contexts and isinstance(change.level, TraceLevel) and change.level & TraceLevel.TENSORS:
+        level = changes.get("level")
+        if self.takes_contexts and isinstance(level, TraceLevel) and level & TraceLevel.TENSORS:
             logger.error("%s", NO_TENSORS)
         self.active = self._any_on()
 
@@ -144,20 +147,14 @@ class Tracer:
         setting.retired = True
         self._sink.retire(setting)
 
-    def _replace(self, current: TraceSetting | None, behind: TraceSetting, change: SettingsChange) -> TraceSetting:
+    def _replace(
+        self, current: TraceSetting | None, behind: TraceSetting, changes: Mapping[str, TraceLevel | int | None]
+    ) -> TraceSetting:
         """Rule 3."""
-        own = set() if current is None else set(current.own)
-        values: dict[str, Any] = {}
-        for name in _FIELDS:
-            wanted = getattr(change, name)
-            if wanted is CLEAR:
-                own.discard(name)
-            elif wanted is not None:
-                own.add(name)
-                values[name] = wanted
-            if name not in values:
-                values[name] = getattr(current if name in own else behind, name)
-        return TraceSetting(self.config, **values, own=frozenset(own))
+        kept = (frozenset() if current is None else current.own) - changes.keys()
+        given: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
+        others = {name: getattr(current if name in kept else behind, name) for name in _FIELDS if name not in given}
+        return TraceSetting(self.config, **given, **others, own=kept | given.keys())
 
     def _check(self, setting: TraceSetting) -> None:
         """Rule 4."""

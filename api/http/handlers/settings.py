@@ -8,9 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ....engine.errors import UnavailableError
-from ....engine.tracing.settings import CLEAR, SettingsChange, TraceLevel
 from ...logging import FORMATS, Log, log_file_refused, log_unreachable, verbose_level
-from ...trace_settings import check_model, file_refused, read_count, read_level, read_number, show_settings
+from ...trace_settings import check_model, read_change, show_settings
 from ..bodies import read_json
 from ..exchange import JSON, Answer, Context, HttpRequest
 from ..json import reader as json_reader
@@ -90,9 +89,10 @@ async def change_trace(context: Context, request: HttpRequest) -> Answer:
     """``POST …/trace/setting``: all that the body asks for, or, if something in it is wrong, nothing."""
     name = request.match.name
     check_model(context.server, name)
-    wanted = _read_change(await read_json(context, request))
-    if wanted != SettingsChange():
-        context.server.tracer.change(wanted, name)
+    given = members_of(await read_json(context, request))
+    changes = read_change(given, _read_levels, lambda _, value: json_reader.as_string(value), gap="")
+    if changes:
+        context.server.tracer.change(name, **changes)
     return _trace_answer(context, name)
 
 
@@ -103,24 +103,5 @@ def _trace_answer(context: Context, model_name: str) -> Answer:
     return Answer(200, JSON, b"{%b}" % b",".join(members))
 
 
-def _read_change(body: Any) -> SettingsChange:
-    """Null clears a setting; members of other names are ignored."""
-    given = members_of(body)
-    if "trace_file" in given:
-        raise file_refused()
-    changes = {field: read(given[name]) for name, field, read in _TRACE_SETTINGS if given.get(name) is not None}
-    cleared = {field: CLEAR for name, field, _ in _TRACE_SETTINGS if name in given and given[name] is None}
-    return SettingsChange(**changes, **cleared)
-
-
-def _read_traced(levels: Any) -> TraceLevel | None:
-    return read_level(map(json_reader.as_string, json_reader.as_array(levels)))
-
-
-_TRACE_SETTINGS: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
-    ("trace_level", "level", _read_traced),
-    ("trace_rate", "rate", lambda value: read_number("trace_rate", json_reader.as_string(value))),
-    ("trace_count", "count", lambda value: read_count(json_reader.as_string(value), gap="")),
-    ("log_frequency", "log_frequency", lambda value: read_number("log_frequency", json_reader.as_string(value))),
-)
-"""Member, field of `SettingsChange`, reader; read in this order."""
+def _read_levels(value: Any) -> list[str]:
+    return [json_reader.as_string(level) for level in json_reader.as_array(value)]

@@ -13,7 +13,7 @@ from trireme.engine.datatypes import BF16, BOOL, BYTES, FP16, FP32, FP64, INT64,
 from trireme.engine.tensor import Tensor
 from trireme.engine.tracing import Activity, Trace, TraceConfig, TraceLevel, Tracer, files
 from trireme.engine.tracing.files import TraceFiles, TraceWrite, format_traces
-from trireme.engine.tracing.settings import SettingsChange, TraceSetting
+from trireme.engine.tracing.settings import TraceSetting
 
 
 class Filing:
@@ -50,10 +50,10 @@ def test_without_a_log_frequency_traces_wait_until_the_setting_is_replaced_and_s
     sink, tracer = filing()
     take(tracer, 2)
     assert sink.writes == []
-    tracer.change(SettingsChange(rate=1))
+    tracer.change(rate=1)
     take(tracer)
-    tracer.change(SettingsChange(rate=1))
-    tracer.change(SettingsChange(rate=1))
+    tracer.change(rate=1)
+    tracer.change(rate=1)
     assert sink.writes == [("t", [1, 2], False), ("t", [3], True)]
 
 
@@ -69,7 +69,7 @@ def test_with_a_log_frequency_each_so_many_make_a_file_and_the_rest_the_last_one
 def test_when_the_count_is_used_up_what_waits_makes_a_file(log_frequency: int) -> None:
     sink, tracer = filing(log_frequency=log_frequency)
     take(tracer)
-    tracer.change(SettingsChange(count=2))
+    tracer.change(count=2)
     take(tracer, 4)
     first = "t" if log_frequency == 0 else "t.0"
     assert sink.writes == [(first, [1], False), (f"t.{int(log_frequency > 0)}", [2, 3], False)]
@@ -78,7 +78,7 @@ def test_when_the_count_is_used_up_what_waits_makes_a_file(log_frequency: int) -
 def test_indices_go_on_across_settings() -> None:
     sink, tracer = filing(log_frequency=1)
     take(tracer)
-    tracer.change(SettingsChange(rate=1), "m")
+    tracer.change("m", rate=1)
     take(tracer)
     assert [path for path, _, _ in sink.writes] == ["t.0", "t.1"]
 
@@ -88,7 +88,7 @@ def test_a_retired_setting_waits_for_the_traces_under_way() -> None:
     trace = tracer.begin("m")
     assert trace is not None
     take(tracer)
-    tracer.change(SettingsChange(rate=1))
+    tracer.change(rate=1)
     assert sink.writes == []
     trace.leave()
     assert sink.writes == [("t", [2, 1], False)]
