@@ -73,9 +73,7 @@ def spans_of(
     Args:
         offset_ns: what is added to the times of the trace.
     """
-    maker = _Maker(trace, identities, resource, offset_ns)
-    maker.make()
-    return maker.spans
+    return _Maker(trace, identities, resource, offset_ns).make()
 
 
 class _Maker:
@@ -87,13 +85,13 @@ class _Maker:
         self._resource = resource
         self._offset_ns = offset_ns
         self._root = trace
-        self.spans: list[ReadableSpan] = []
+        self._spans: list[ReadableSpan] = []
 
-    def make(self) -> None:
+    def make(self) -> list[ReadableSpan]:
         traces = (self._root, *self._root.descendants)
         everything = [stamp for each in traces for stamp in _stamps(each)]
         if not everything:
-            return
+            return []
         caller = self._root.context
         above = None if caller is None else self._context(caller.span_id, is_remote=True)
         own = [stamp for stamp in _stamps(self._root) if _is_front_end(stamp)]
@@ -101,7 +99,7 @@ class _Maker:
         of_models: dict[int, SpanContext] = {}
         for trace in traces:
             self._make_model_spans(trace, of_models.get(trace.parent_id, root), of_models)
-        self.spans.reverse()
+        return self._spans[::-1]
 
     def _make_model_spans(self, trace: Trace, above: SpanContext, of_models: dict[int, SpanContext]) -> None:
         subject = next((element for element in trace.elements if isinstance(element, Subject)), None)
@@ -141,7 +139,7 @@ class _Maker:
         """Make a span that lasts from the first to the last of the times that are `within` it."""
         times = [stamp.ns + self._offset_ns for stamp in within]
         context = self._context(span_id or self._identities.new_span_id())
-        self.spans.append(
+        self._spans.append(
             ReadableSpan(
                 name=name,
                 context=context,

@@ -107,8 +107,10 @@ class Tracer:
         return self._models.get(model_name, self._server)
 
     def change(self, model_name: str = "", /, **changes: TraceLevel | int | None) -> None:
-        """Change the setting of a model, or, for no name, the server's: `level`, `rate`, `count`, `log_frequency`, as far
-        as they are given; None clears one.
+        """Change the setting of a model, or, for no name, the server's.
+
+        Args:
+            changes: `level`, `rate`, `count`, `log_frequency`, as far as they change; None clears one.
 
         Raises:
             InvalidArgumentError: rule 4; nothing is changed then.
