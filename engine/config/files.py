@@ -43,11 +43,8 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file. What is not UTF-8 becomes U+FFFD, so that a comment in another encoding does no harm.
-
-    Raises:
-        InternalError: see `read_bytes`.
-    """
+    """The text of a file (errors as of `read_bytes`). What is not UTF-8 becomes U+FFFD, so that a comment in another
+    encoding does no harm."""
     return read_bytes(path).decode(errors="replace")
 
 

@@ -187,8 +187,8 @@ _FLOAT32_BOUND = (2 - 2**-24) * 2.0**127
 """From here on a double rounds beyond the largest 32-bit float."""
 
 
-class _Object(list[tuple[str, Any]]):
-    """A JSON object with its keys as they came, repeated ones included."""
+class _Object(tuple[tuple[str, Any], ...]):
+    """A JSON object with its keys as they came, repeated ones included. No list: JSON's arrays are."""
 
 
 def read_json(text: str) -> Any:
@@ -248,7 +248,7 @@ def _read_object(message: Message, pairs: _Object, path: str) -> None:
             _read_map(message, field, value, path, inner)
         elif field.is_repeated:
             _read_list(getattr(message, field.name), field, value, path, inner)
-        elif isinstance(value, list) and not isinstance(value, _Object):
+        elif isinstance(value, list):
             _refuse(f"{_named(path, field.name)}: Proto field is not repeating, cannot start list.")
         elif field.message_type is not None:
             child = getattr(message, field.name)
@@ -275,7 +275,7 @@ def _read_message(message: Message, field: Field, value: Any, path: str) -> None
 
 
 def _read_list(target: Any, field: Field, value: Any, outer: str, path: str) -> None:
-    is_list = isinstance(value, list) and not isinstance(value, _Object)
+    is_list = isinstance(value, list)
     for index, item in enumerate(_flat(value)):
         inner = f"{path}[{index}]" if is_list else path
         if field.message_type is not None:
@@ -285,7 +285,7 @@ def _read_list(target: Any, field: Field, value: Any, outer: str, path: str) -> 
 
 
 def _flat(value: Any) -> Iterator[Any]:
-    if isinstance(value, list) and not isinstance(value, _Object):
+    if isinstance(value, list):
         for item in value:
             yield from _flat(item)
     elif value is not None:
@@ -376,7 +376,7 @@ def _enum_number(field: Field, value: Any) -> int | None:
 
 
 def _invalid(path: str, value: Any, type_name: str) -> NoReturn:
-    if isinstance(value, list) and not isinstance(value, _Object):
+    if isinstance(value, list):
         _refuse(f"({path}) : Proto fields must have a name.")
     _refuse(f"({path}): invalid value {_shown(value)} for type {type_name}")
 

@@ -32,11 +32,7 @@ MAX_WAITING_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class TraceWrite:
-    """Write these traces.
-
-    Attributes:
-        extend: add them to those in it, instead of replacing what is there.
-    """
+    """Write these traces; `extend`: add them to those in the file, instead of replacing what is there."""
 
     path: str
     traces: tuple[Trace, ...]

@@ -200,7 +200,7 @@ class TracedReply:
         job: not queued yet.
     """
 
-    __slots__ = ("_clock", "_has_begun", "_job", "_reply", "_trace")
+    __slots__ = ("_clock", "_job", "_reply", "_trace")
 
     def __init__(self, trace: Trace, job: Job, clock: Clock) -> None:
         self._trace: Trace | None = trace
