@@ -43,6 +43,3 @@ class FairQueue(Generic[T]):
             self._owners[owner] = items
         self._length -= 1
         return item
-
-    def __repr__(self) -> str:
-        return f"<FairQueue of {self._length} items of {len(self._owners)} owners>"

@@ -359,7 +359,8 @@ class ExecutionBatch:
         _complete(self.marks, self._clock.now_ns())
         for job in self.jobs:
             if not job.answered and not keep_open and job not in self.rescheduled:
-                self.answer(job, error or _unanswered(self.instance_name), True)
+                unanswered = f"the backend of '{self.instance_name}' finished the batch without answering this request"
+                self.answer(job, error or InternalError(unanswered, reason=FailureReason.BACKEND), True)
         if self.rescheduled:
             self.rescheduled = [job for job in dict.fromkeys(self.rescheduled) if not job.answered]
 
@@ -377,10 +378,3 @@ def _complete(marks: list[int], end_ns: int) -> None:
     if not 0 <= start_ns <= infer_ns:
         start_ns = infer_ns
     marks[:] = start_ns, infer_ns, output_ns, end_ns
-
-
-def _unanswered(instance_name: str) -> TriremeError:
-    return InternalError(
-        f"the backend of '{instance_name}' finished the batch without answering this request",
-        reason=FailureReason.BACKEND,
-    )

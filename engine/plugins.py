@@ -82,6 +82,3 @@ class Plugins(Generic[T]):
                 f"{self._base.__name__}"
             )
         return found
-
-    def __repr__(self) -> str:
-        return f"<Plugins of {self._group}, {len(self._own)} of them our own>"

@@ -40,7 +40,6 @@ ROOT = Path(__file__).parents[1]
 
 EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (files_are_short, "api/cli/flag_table.py"): "one table: a row for each flag",
-    (files_are_short, "engine/admission/budget.py"): "the rules of one budget, which belong together",
     (time_and_chance_are_injected, "python_backend/child/process.py"): "measures in the model's process",
     (queues_are_bounded, "python_backend/child/calls.py"): "responses within the window that the server keeps",
     (queues_are_bounded, "python_backend/child/process_host.py"): "a batch and a few words; of open calls a window",

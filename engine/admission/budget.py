@@ -59,10 +59,8 @@ class Waiter:
     """What waits for room.
 
     Attributes:
-        nbytes: what is missing.
         lease: what is to grow; None for what asks for a place as a request.
         then: called when it is served (rule 8).
-        ticket: its place among all that wait.
         wake: gets what `then` returns or raises; for the caller to set.
         give_up: ends waiting; it has taken nothing then.
     """
@@ -145,22 +143,13 @@ class LeaseCore:
         """`close`, under the name that `ModelShare` has for it."""
         self.close()
 
-    def __repr__(self) -> str:
-        state = "closed" if self._closed else "admitted" if self.admitted else "open"
-        return f"<Lease {state}, {self.nbytes} bytes>"
-
 
 class BudgetCore:
     """Counts accepted, unanswered requests, and the bytes of what they hold and of what still arrives.
 
     Args:
-        request_limit: most requests in flight.
-        byte_limit: most bytes.
         address_share: the part of what leases may use that those of one address may have while they arrive
             (`shares`).
-
-    Attributes:
-        reserve_bytes: see rule 2.
     """
 
     def __init__(self, request_limit: int, byte_limit: int, address_share: float = 1.0) -> None:
@@ -199,10 +188,6 @@ class BudgetCore:
     def statistics(self) -> BudgetStatistics:
         held = self._plain_bytes + self._lease_bytes
         return BudgetStatistics(self._requests, held, self.request_limit, self.byte_limit, self._waiting, self._leases)
-
-    def __repr__(self) -> str:
-        held = self._plain_bytes + self._lease_bytes
-        return f"<InflightBudget {self._requests}/{self.request_limit} requests, {held}/{self.byte_limit} bytes>"
 
     # Plain requests.
 

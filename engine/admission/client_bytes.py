@@ -56,18 +56,6 @@ class ClientBytes:
         tight: so much is held that no more should be taken than must be.
     """
 
-    __slots__ = (
-        "_address_bytes",
-        "_addresses",
-        "_holders",
-        "_share_bytes",
-        "_tight_bytes",
-        "given_up",
-        "held_bytes",
-        "limit_bytes",
-        "tight",
-    )
-
     def __init__(self, limit_bytes: int, address_share: float = 1.0) -> None:
         self.limit_bytes = limit_bytes
         self.held_bytes = 0
@@ -144,9 +132,6 @@ class ClientBytes:
                 return True
             self.progressed(holder)
         return False
-
-    def __repr__(self) -> str:
-        return f"<ClientBytes: {self.held_bytes} of {self.limit_bytes}, {len(self._holders)} holders>"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TypeGuard
-
 from ..datatypes import BYTES
 from ..memory.tensors import RegionTensor
 from ..request import InferenceRequest
@@ -43,7 +41,7 @@ def strings_in_regions(request: InferenceRequest) -> int:
     nbytes = 0
     for tensor in request.inputs:
         if isinstance(tensor, RegionTensor) and tensor.datatype is BYTES:
-            tensor.check_size()
+            tensor.place.check_size()
             nbytes += tensor.nbytes
     return nbytes
 
@@ -57,16 +55,15 @@ def read_regions_now(inputs: dict[str, Tensor], gpu: int | None = None) -> dict[
     Raises:
         InvalidArgumentError, UnavailableError, InternalError: a region cannot be read.
     """
-    return {name: tensor.loaded() if _is_to_be_read(tensor, gpu) else tensor for name, tensor in inputs.items()}
-
-
-def _is_to_be_read(tensor: Tensor, gpu: int | None) -> TypeGuard[RegionTensor]:
-    return isinstance(tensor, RegionTensor) and (gpu is None or tensor.place.gpu != gpu)
+    return {
+        name: tensor.loaded()
+        if isinstance(tensor, RegionTensor) and (gpu is None or tensor.place.gpu != gpu)
+        else tensor
+        for name, tensor in inputs.items()
+    }
 
 
 def _has_many_strings(tensor: Tensor) -> bool:
-    if tensor.datatype is not BYTES or tensor.has_array:
+    if tensor.datatype is not BYTES or tensor.has_array or tensor.nbytes <= FEW_STRINGS * 4:
         return False
-    if isinstance(tensor, RegionTensor):
-        return tensor.nbytes > FEW_STRINGS * 4
-    return tensor.nbytes > FEW_STRINGS * 4 and count_elements(tensor.buffer, FEW_STRINGS)[0] == FEW_STRINGS
+    return isinstance(tensor, RegionTensor) or count_elements(tensor.buffer, FEW_STRINGS)[0] == FEW_STRINGS

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..errors import UnavailableError
@@ -67,9 +67,6 @@ class ModelShare:
             f"{self.plain_bytes + self.lease_bytes} bytes; try again later"
         )
 
-    def __repr__(self) -> str:
-        return f"<ModelShare of {self.name}: {self.requests} requests, {self.plain_bytes + self.lease_bytes} bytes>"
-
 
 class Arriving(Protocol):
     """A lease, as the share of its address sees it (`budget.LeaseCore`)."""
@@ -88,22 +85,18 @@ class Arriving(Protocol):
 _Waiting = tuple[Arriving, int, Callable[[], None]]
 
 
+@dataclass(slots=True, eq=False)
 class AddressShares:
     """The shares of all addresses of which something arrives.
 
-    Args:
-        limit_bytes: of each; None if there is to be none.
-
     Attributes:
+        limit_bytes: of each; None if there is to be none.
         oversized: leases beyond the limits of their addresses.
     """
 
-    __slots__ = ("_shares", "limit_bytes", "oversized")
-
-    def __init__(self, limit_bytes: int | None) -> None:
-        self.limit_bytes = limit_bytes
-        self.oversized: dict[Arriving, None] = {}
-        self._shares: dict[str, AddressShare] = {}
+    limit_bytes: int | None
+    oversized: dict[Arriving, None] = field(default_factory=dict, init=False)
+    _shares: dict[str, AddressShare] = field(default_factory=dict, init=False)
 
     def join(self, address: str) -> AddressShare | None:
         """The share that a new lease belongs to; None if it belongs to none."""
@@ -124,18 +117,10 @@ class AddressShares:
         for lease in list(self.oversized):
             lease.want()
 
-    def __repr__(self) -> str:
-        return f"<AddressShares of {len(self._shares)} addresses, {len(self.oversized)} oversized>"
-
 
 class AddressShare:
-    """What arrives from one address.
-
-    Attributes:
-        leases: that belong to it.
-        nbytes: that they have taken.
-        oversized: see rule 2.
-    """
+    """What arrives from one address: how many leases there are, how many bytes they have taken, and which one is the
+    oversized one (rule 2)."""
 
     __slots__ = ("_address", "_growing", "_limit_bytes", "_shares", "_starting", "leases", "nbytes", "oversized")
 
@@ -219,6 +204,3 @@ class AddressShare:
             queue.popleft()
             self._grant(lease, nbytes)
             go_on()
-
-    def __repr__(self) -> str:
-        return f"<AddressShare of {self._address}: {self.nbytes} of {self._limit_bytes} bytes, {self.leases} leases>"

@@ -111,9 +111,6 @@ class LocalCache(ResponseCache):
             self._entries.clear()
             self._used = 0
 
-    def __repr__(self) -> str:
-        return f"<LocalCache: {len(self._entries)} entries, {self._used} of {self.size} bytes>"
-
 
 def _size(settings: Mapping[str, str]) -> int:
     for name in settings:
@@ -143,7 +140,6 @@ _PREFIX = "trireme:response:"
 _LARGEST_VALUE = 512 << 20
 _REDIS = "Failed to initialize RedisCache"
 
-_REQUIRED = ("host", "port")
 _NUMBERS = {"port": 0, "db": 0, "connect_timeout": 0, "socket_timeout": 0, "pool_size": 1, "wait_timeout": 0}
 """Settings that are numbers, and the smallest each may be."""
 _TLS_FILES = {
@@ -216,9 +212,6 @@ class RedisCache(ResponseCache):
         self._client.close()
         self._client.connection_pool.disconnect()
 
-    def __repr__(self) -> str:
-        return f"<RedisCache at {self.settings['host']}:{self.settings['port']}>"
-
 
 def _numbers(settings: Mapping[str, str]) -> dict[str, int]:
     """The settings that are numbers; all others are known."""
@@ -233,7 +226,7 @@ def _numbers(settings: Mapping[str, str]) -> dict[str, int]:
                     f"{_REDIS}: '{name}' is a whole number, at least {_NUMBERS[name]}, not '{text}'"
                 )
             numbers[name] = int(text)
-    for name in _REQUIRED:
+    for name in ("host", "port"):
         if name not in settings:
             raise InvalidArgumentError(f"{_REDIS}: the setting '{name}' is missing")
     return numbers

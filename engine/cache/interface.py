@@ -127,6 +127,3 @@ class CacheGuard:
         if self._rests_until_s is None:
             logger.error("response cache '%s' fails, requests go on without it: %s", self._name, reason)
         self._rests_until_s = now_s + RETRY_S
-
-    def __repr__(self) -> str:
-        return f"<CacheGuard of {self._name}: {'working' if self.working else 'resting'}>"

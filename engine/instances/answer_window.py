@@ -64,6 +64,3 @@ class AnswerWindow:
             self._changed.notify_all()
         if was_crowded and self.on_room is not None:
             self.on_room()
-
-    def __repr__(self) -> str:
-        return f"<AnswerWindow {self._waiting} of {self._limit}{', open' if self._open else ''}>"

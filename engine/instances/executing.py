@@ -50,8 +50,6 @@ class Placement:
         trusted_bytes: largest batch that may be executed in place; -1 while the instance is proving itself.
     """
 
-    __slots__ = ("_largest_bytes", "_passed", "_trials", "trusted_bytes")
-
     def __init__(self) -> None:
         self.trusted_bytes = -1
         self._trials = TRIALS
@@ -88,10 +86,6 @@ class Placement:
             self._passed = 0
             self._largest_bytes = 0
 
-    def __repr__(self) -> str:
-        state = f"in place up to {self.trusted_bytes} bytes" if self.trusted_bytes >= 0 else "on its thread"
-        return f"<Placement {state}, {self._passed} short batches, {self._trials} trials>"
-
 
 PARAMETER = "EXECUTION_LIMIT_SECS"
 """The parameter of a model's configuration that stands in for ``--hang-limit-secs``."""
@@ -116,8 +110,6 @@ class ExecutionLimit:
         limit_s: the same; infinity for no limit.
         longest_s: what the longest batch so far took that has ended; 0 for none.
     """
-
-    __slots__ = ("_since_s", "limit_s", "longest_s")
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s or math.inf
@@ -151,9 +143,6 @@ class ExecutionLimit:
         latest_s = now + min(LEAST_MARK_S, self.limit_s / 2)
         due_s = self._since_s + self.mark_s
         return min(latest_s, due_s if due_s > now else self._since_s + self.limit_s)
-
-    def __repr__(self) -> str:
-        return f"<ExecutionLimit {self.limit_s:g} s, stuck after {self.mark_s:g} s>"
 
 
 def execution_limit_s(parameters: Mapping[str, str], default_s: float) -> float:

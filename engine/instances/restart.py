@@ -14,6 +14,7 @@ States, and what leads from one to the other:
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 
 from ..backends.parameters import parse_bool
 from ..config.model import ModelConfig
@@ -22,6 +23,7 @@ from ..errors import InvalidArgumentError
 _MOST_DOUBLINGS = 64
 
 
+@dataclass(slots=True, eq=False)
 class RestartPolicy:
     """Decides about one child. All times are seconds of one clock.
 
@@ -30,15 +32,12 @@ class RestartPolicy:
         healthy_s: how long it has to be up before deaths are forgotten.
     """
 
-    __slots__ = ("_first_delay_s", "_healthy_s", "_limit", "_longest_delay_s", "_up_s", "deaths")
-
-    def __init__(self, limit: int, healthy_s: float, first_delay_s: float = 0.1, longest_delay_s: float = 30.0) -> None:
-        self._limit = limit
-        self._healthy_s = healthy_s
-        self._first_delay_s = first_delay_s
-        self._longest_delay_s = longest_delay_s
-        self._up_s = math.inf
-        self.deaths = 0
+    limit: int
+    healthy_s: float
+    first_delay_s: float = 0.1
+    longest_delay_s: float = 30.0
+    deaths: int = field(default=0, init=False)
+    _up_s: float = field(default=math.inf, init=False)
 
     def started(self, now: float) -> None:
         """The child is up since `now`."""
@@ -46,16 +45,16 @@ class RestartPolicy:
 
     def died(self, now: float) -> float:
         """The child died at `now`, or could not be started: seconds to wait before it is started again."""
-        if now - self._up_s >= self._healthy_s:
+        if now - self._up_s >= self.healthy_s:
             self.deaths = 0
         self._up_s = math.inf
         self.deaths += 1
-        return min(self._first_delay_s * 2 ** min(self.deaths - 1, _MOST_DOUBLINGS), self._longest_delay_s)
+        return min(self.first_delay_s * 2 ** min(self.deaths - 1, _MOST_DOUBLINGS), self.longest_delay_s)
 
     @property
     def failing(self) -> bool:
         """Rule 3; as of the last death."""
-        return self.deaths > self._limit
+        return self.deaths > self.limit
 
 
 # Whose requests are executed again when the process of an instance has ended.

@@ -66,16 +66,15 @@ class WarmupSample:
 
     def jobs(self, version: int) -> list[Job]:
         """The requests of one batch, to the version of the model that is warmed up."""
-        return [self._job(version) for _ in range(self.requests)]
-
-    def _job(self, version: int) -> Job:
-        name = self.request.model_name
-        job = Job(self.request, self.inputs, 1, name, version, NoReply())
-        if self.states is not None:
-            job.state = self.states.start()
-            job.inputs = {**job.state.inputs, **self.inputs}
-        job.nbytes = sum(tensor.nbytes for tensor in job.inputs.values())
-        return job
+        jobs = [
+            Job(self.request, self.inputs, 1, self.request.model_name, version, NoReply()) for _ in range(self.requests)
+        ]
+        for job in jobs:
+            if self.states is not None:
+                job.state = self.states.start()
+                job.inputs = {**job.state.inputs, **self.inputs}
+            job.nbytes = sum(tensor.nbytes for tensor in job.inputs.values())
+        return jobs
 
 
 def warmup_samples(
@@ -104,7 +103,8 @@ def settling_samples(config: ModelConfig, runs: int) -> tuple[WarmupSample, ...]
     """
     wanted = parse_bool(config.parameters.get(_SETTLING, "true"))
     on_gpu = any(group.kind == "KIND_GPU" for group in config.instance_group)
-    if not (wanted and on_gpu and runs) or config.has_sequence_batching or _has_samples(config):
+    has_samples = config.message is not None and bool(config.message.model_warmup)
+    if not (wanted and on_gpu and runs) or config.has_sequence_batching or has_samples:
         return ()
     if any(_is_open(tensor) for tensor in config.input):
         return ()
@@ -116,10 +116,6 @@ def settling_samples(config: ModelConfig, runs: int) -> tuple[WarmupSample, ...]
         WarmupSample(f"batches of {size}", size, runs, request, inputs, settling=True)
         for size in _sizes(config.max_batch_size)
     )
-
-
-def _has_samples(config: ModelConfig) -> bool:
-    return config.message is not None and bool(config.message.model_warmup)
 
 
 def _is_open(tensor: ModelInput) -> bool:
@@ -150,7 +146,10 @@ def _sample(sample: Any, config: ModelConfig, model_directory: Path, states: Sta
     others = {tensor.name: tensor for tensor in given if config.find_input(tensor.name) is None}
     request = InferenceRequest(config.name, inputs=known, sequence_start=config.has_sequence_batching)
     inputs, _ = RequestValidator(config).check(request)
-    inputs = {**_controls(config), **inputs, **others}
+    if (sequences := sequence_batching(config)) is not None:  # rule 3
+        controls = Controls(sequences.controls, config.max_batch_size > 0)
+        inputs = {**controls.inputs(0, start=True, end=False), **inputs}
+    inputs.update(others)
     return WarmupSample(sample.name, sample.batch_size, max(1, sample.count), request, inputs, states)
 
 
@@ -197,11 +196,3 @@ def _file_data(model_directory: Path, name: str, datatype: DataType, count: int)
             "bytes"
         )
     return data[:needed]
-
-
-def _controls(config: ModelConfig) -> dict[str, Tensor]:
-    """Rule 3."""
-    sequences = sequence_batching(config)
-    if sequences is None:
-        return {}
-    return Controls(sequences.controls, config.max_batch_size > 0).inputs(0, start=True, end=False)

@@ -15,7 +15,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, dataclass, fields
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from ..clock import Clock
 from ..errors import InvalidArgumentError
@@ -71,17 +71,8 @@ class RequestLog:
         self._write(LoggedRequest(offset_s, request.model_name, request.model_version, *wanted, *sequence).to_line())
 
 
-_TYPES: dict[str, tuple[type, ...]] = {
-    "offset_s": (int, float),
-    "model": (str,),
-    "version": (int,),
-    "rows": (int,),
-    "priority": (int,),
-    "timeout_us": (int,),
-    "sequence": (int, str),
-    "start": (bool,),
-    "end": (bool,),
-}
+_TYPES = {name: get_args(hint) or (hint,) for name, hint in get_type_hints(LoggedRequest).items()}
+_TYPES["offset_s"] = (int, float)
 _LEAST = {"offset_s": 0, "version": LATEST, "rows": 1, "priority": 0, "timeout_us": 0}
 
 

@@ -38,8 +38,6 @@ class LoopStalls:
         longest_s: the longest of them.
     """
 
-    __slots__ = ("_limit_s", "_well_from_s", "count", "longest_s", "unwell")
-
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s or math.inf
         self._well_from_s = -math.inf
@@ -76,6 +74,3 @@ class LoopStalls:
         yield GaugeMetricFamily(
             "trireme_loop_longest_stall_seconds", "Longest time that the event loop was held up", value=self.longest_s
         )
-
-    def __repr__(self) -> str:
-        return f"<LoopStalls {self.count}, longest {self.longest_s:g} s{', unwell' * self.unwell}>"

@@ -237,9 +237,6 @@ class CudaRegion:
         except CudaError as error:
             raise InternalError(f"unable to {doing} shared memory region '{self.name}': {error}") from error
 
-    def __repr__(self) -> str:
-        return f"<CudaRegion {self.name}: {self.byte_size} bytes on GPU {self.device_id}>"
-
 
 def _close(driver: CudaDriver, device_id: int, address: int) -> None:
     try:

@@ -133,9 +133,6 @@ class Region:
                 f"byte {self.offset + end - 1} of it is needed"
             )
 
-    def __repr__(self) -> str:
-        return f"<Region {self.name}: {self.byte_size} bytes from {self.offset} of {self.key}>"
-
 
 @dataclass(frozen=True, slots=True)
 class RegionSlice:
@@ -324,9 +321,6 @@ class Regions:
                 f"cannot register shared memory region '{name}': there are {MAX_REGIONS} regions already, which is the "
                 "most that there can be"
             )
-
-    def __repr__(self) -> str:
-        return f"<Regions: {', '.join(sorted(self._regions)) or 'none'}>"
 
 
 def _open_segment(name: str, key: str) -> int:

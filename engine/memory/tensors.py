@@ -71,14 +71,6 @@ class RegionTensor(Tensor):
     def renamed(self, name: str, shape: tuple[int, ...]) -> Tensor:
         return RegionTensor(name, self.datatype, shape, self._source)
 
-    def check_size(self) -> None:
-        """Refuse what is more than an input may have, before room is made for it.
-
-        Raises:
-            InvalidArgumentError: it is.
-        """
-        self._source.place.check_size()
-
     def loaded(self) -> Tensor:
         """The same tensor with its data, read.
 

@@ -217,9 +217,6 @@ class CustomMetrics:
         if not held.series.holders:
             del held.family.series[held.series.labels]
 
-    def __repr__(self) -> str:
-        return f"<CustomMetrics: {len(self._families)} families, held {len(self._held_families)} times>"
-
 
 def _checked_labels(labels: Mapping[str, str]) -> _Labels:
     """The labels in a form that equal ones share.

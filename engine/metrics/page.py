@@ -61,10 +61,6 @@ class MetricsRegistry:
         for source in self._sources[section]:
             yield from source(scrape)
 
-    def __repr__(self) -> str:
-        counts = ", ".join(f"{section.name} {len(sources)}" for section, sources in self._sources.items())
-        return f"<MetricsRegistry: {counts}>"
-
 
 # Metric families as text, the way Triton's library writes them (docs/reference/metrics.md).
 #
@@ -126,7 +122,7 @@ def number_text(value: float) -> str:
 
 
 def _escape_value(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+    return _escape_help(text).replace('"', '\\"')
 
 
 def _escape_help(text: str) -> str:

@@ -286,10 +286,6 @@ class RecentDurations:
         dropped = max(0, duration_us.bit_length() - _DIGITS)
         self._slices[-1][1][duration_us >> dropped << dropped] += 1
 
-    def quantiles(self, quantiles: Sequence[float], now_ns: int) -> list[float]:
-        """The durations that these shares (0.5: half) of all do not exceed, in microseconds; NaN if there are none."""
-        return common_quantiles([self], quantiles, now_ns)
-
     def count_into(self, counts: Counter[int], now_ns: int) -> None:
         """Add how often there was what, in microseconds."""
         oldest = now_ns // SLICE_NS - SLICES
@@ -297,12 +293,13 @@ class RecentDurations:
             if number > oldest:
                 counts.update(slice_counts)
 
-    def __repr__(self) -> str:
-        return f"<RecentDurations: {sum(counts.total() for _, counts in self._slices)} in {len(self._slices)} slices>"
-
 
 def common_quantiles(parts: Iterable[RecentDurations], quantiles: Sequence[float], now_ns: int) -> list[float]:
-    """Like `RecentDurations.quantiles`, for durations that are counted in several places."""
+    """The durations that these shares (0.5: half) of all do not exceed, in microseconds; NaN if there are none.
+
+    Args:
+        parts: the places where they are counted.
+    """
     counts: Counter[int] = Counter()
     for part in parts:
         part.count_into(counts, now_ns)
@@ -371,9 +368,6 @@ class Histogram:
             passed += count
             buckets.append((bound, passed))
         return buckets
-
-    def __repr__(self) -> str:
-        return f"<Histogram: {sum(self._counts)} values, bounds {self.bounds}>"
 
 
 def first_response_histogram(config: ModelConfig) -> Histogram | None:

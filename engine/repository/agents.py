@@ -109,7 +109,7 @@ class AgentChain:
         """
         self._last = AgentAction.LOAD
         with ExitStack() as undo:
-            undo.callback(self.load_failed)
+            undo.callback(self.load_ended, False)
             for agent in self._agents:
                 self._told.append((agent, model))
                 with _foreign(_name(agent)):
@@ -120,18 +120,15 @@ class AgentChain:
             undo.pop_all()
         return model
 
-    def load_completed(self) -> None:
-        self._tell(AgentAction.LOAD_COMPLETE, after=AgentAction.LOAD)
-
-    def load_failed(self) -> None:
-        self._tell(AgentAction.LOAD_FAIL, after=AgentAction.LOAD)
+    def load_ended(self, succeeded: bool) -> None:
+        self._tell(AgentAction.LOAD_COMPLETE if succeeded else AgentAction.LOAD_FAIL, after=AgentAction.LOAD)
 
     def unloading(self) -> None:
         self._tell(AgentAction.UNLOAD, after=AgentAction.LOAD_COMPLETE)
 
     def end(self) -> None:
         """Nothing uses the model any more: send the actions that were not sent yet."""
-        self.load_failed()
+        self.load_ended(False)
         self.unloading()
         self._tell(AgentAction.UNLOAD_COMPLETE, after=AgentAction.UNLOAD)
 

@@ -187,10 +187,9 @@ class Catalog(Generic[M]):
 
     def describe(self, name: str, version: int = LATEST) -> ModelDescription:
         """The version that answers, described; or one that only continues its sequences. Errors as of `find`."""
-        description = self._found.get((name, version))
-        return self._describe(name, version) if description is None else description
-
-    def _describe(self, name: str, version: int) -> ModelDescription:
+        found = self._found.get((name, version))
+        if found is not None:
+            return found
         try:
             model = self.find(name, version)
         except TriremeError:
@@ -292,10 +291,6 @@ class Catalog(Generic[M]):
 
     def _versions(self, identity: str) -> list[M]:
         return [model for _, model in sorted(self._models.get(identity, {}).items())]
-
-    def __repr__(self) -> str:
-        models = self.models()
-        return f"<Repository: {sum(model.ready for model in models)} of {len(models)} versions ready>"
 
 
 def _entry(model: ModelVersion) -> ModelStatisticsEntry:

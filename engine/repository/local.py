@@ -115,7 +115,7 @@ class LocalModel(ModelSource):
         chain = AgentChain(asked, read)
         found = chain.load(AgentModel(self.name, self.directory, write_json(message).decode())).directory
         with contextlib.ExitStack() as undo:
-            undo.callback(chain.load_failed)
+            undo.callback(chain.load_ended, False)
             config = self._finished(messages[found], found, options)
             undo.pop_all()
         return ManagedModel(found, self.name, self.namespace, chain), config
@@ -166,9 +166,6 @@ class LocalModel(ModelSource):
     def labels(self, config: ModelConfig) -> Mapping[str, tuple[str, ...]]:
         return read_labels(self.directory, config)
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name}>"
-
 
 class ManagedModel(LocalModel):
     """A model whose agents are told whether it was loaded, and when it is unloaded.
@@ -188,10 +185,7 @@ class ManagedModel(LocalModel):
         return object()
 
     def load_ended(self, succeeded: bool) -> None:
-        if succeeded:
-            self._agents.load_completed()
-        else:
-            self._agents.load_failed()
+        self._agents.load_ended(succeeded)
 
     def unloading(self) -> None:
         self._agents.unloading()

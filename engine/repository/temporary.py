@@ -27,8 +27,8 @@ LOCK = ".trireme-lock"
 
 
 class TemporaryFolder:
-    """An empty folder. It is there until `remove`, until this object is gone, or until the process ends; of a process
-    that was killed, until a server starts.
+    """An empty folder. It is there until `remove()`, which may be called again, until this object is gone, or until the
+    process ends; of a process that was killed, until a server starts.
 
     Args:
         kind: what it is for; part of its name.
@@ -46,19 +46,12 @@ class TemporaryFolder:
             self.path = Path(root) / "contents"
             self.path.mkdir()
             undo.pop_all()
-        self._remove = weakref.finalize(self, _remove, root, lock)
+        self.remove = weakref.finalize(self, _remove, root, lock)
 
     def share(self) -> None:
         """Let other users read what is in it, if they know its path."""
         self.path.chmod(0o755)
         self.path.parent.chmod(0o711)
-
-    def remove(self) -> None:
-        """Remove the folder; may be called again."""
-        self._remove()
-
-    def __repr__(self) -> str:
-        return f"<TemporaryFolder {self.path}>"
 
 
 def _remove(root: str, lock: int) -> None:

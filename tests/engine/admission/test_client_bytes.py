@@ -145,5 +145,5 @@ def test_the_sums_are_right(steps: list[tuple[int, int, bool]]) -> None:
             assert sum(of_address) <= 50 or len(of_address) == 1
     for holder, _ in alive.values():
         account.drop(holder)
-    assert repr(account) == "<ClientBytes: 0 of 100, 0 holders>"
+    assert account.held_bytes == len(account._holders) == 0
     assert account._addresses == account._address_bytes == {}

@@ -150,10 +150,3 @@ def test_in_place_is_only_what_was_proved(runs: list[tuple[int, int, int]]) -> N
                 largest_short = -1
                 short_in_a_row = 0
             assert not placement.in_place(largest_short + 1)
-
-
-def test_what_it_says_of_itself() -> None:
-    placement = Placement()
-    assert repr(placement) == f"<Placement on its thread, 0 short batches, {TRIALS} trials>"
-    measure(placement, TRIALS + 3)
-    assert repr(placement) == f"<Placement in place up to 100 bytes, 3 short batches, {TRIALS} trials>"

@@ -84,7 +84,6 @@ def test_status_lists_what_was_registered_by_name(regions: Regions, segment: Seg
     ]
     assert [each.name for each in regions.status(RegionKind.SYSTEM, "b")] == ["b"]
     assert regions.status(RegionKind.CUDA) == []
-    assert repr(regions) == "<Regions: a, b, c>"
 
 
 def test_regions_of_another_kind_or_of_no_kind_are_not_found(regions: Regions, segment: Segment) -> None:

@@ -225,7 +225,7 @@ def test_threads_lose_no_increment_and_leave_nothing_behind(metrics: CustomMetri
         for done in [pool.submit(work) for _ in range(4)]:
             done.result()
     assert metrics.value(keeper) == 800
-    assert repr(metrics) == "<CustomMetrics: 1 families, held 1 times>"
+    assert len(page(metrics)) == 1
 
 
 def test_backends_are_given_the_registrys_services() -> None:

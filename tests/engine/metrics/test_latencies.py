@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trireme.engine.config.model import ModelConfig
-from trireme.engine.metrics.statistics import SLICE_NS, SLICES, Histogram, RecentDurations, first_response_histogram
+from trireme.engine.metrics.statistics import (
+    SLICE_NS,
+    SLICES,
+    Histogram,
+    RecentDurations,
+    common_quantiles,
+    first_response_histogram,
+)
 
 QUANTILES = (0.0, 0.1, 0.5, 0.9, 0.95, 0.99, 0.999, 1.0)
 
@@ -24,20 +31,20 @@ def recent(*durations_us: int, now_ns: int = 0) -> RecentDurations:
 
 
 def test_without_durations_there_are_no_quantiles() -> None:
-    assert all(math.isnan(value) for value in recent().quantiles((0.5, 0.9), 0))
+    assert all(math.isnan(value) for value in common_quantiles([recent()], (0.5, 0.9), 0))
 
 
 def test_short_durations_are_exact() -> None:
-    assert recent(*range(1, 101)).quantiles((0.5, 0.9, 0.99, 1.0), 0) == [50, 90, 99, 100]
+    assert common_quantiles([recent(*range(1, 101))], (0.5, 0.9, 0.99, 1.0), 0) == [50, 90, 99, 100]
 
 
 def test_shares_beyond_all_are_those_at_the_ends() -> None:
     """Whatever summary_quantiles names has a value, as in Triton; in the order in which they are asked for."""
-    assert recent(1, 2, 3).quantiles((1.5, -0.1, 0.5, 1.5), 0) == [3, 1, 2, 3]
+    assert common_quantiles([recent(1, 2, 3)], (1.5, -0.1, 0.5, 1.5), 0) == [3, 1, 2, 3]
 
 
 def test_times_that_went_backwards_count_as_none() -> None:
-    assert recent(-5, -1).quantiles((0.5,), 0) == [0]
+    assert common_quantiles([recent(-5, -1)], (0.5,), 0) == [0]
 
 
 @given(st.lists(st.integers(0, 2**50), min_size=1, max_size=200), st.sampled_from(QUANTILES))
@@ -45,7 +52,7 @@ def test_a_quantile_is_right_to_its_first_eight_digits(durations: list[int], qua
     """Rule 1, against the plain definition: the smallest duration that this share of all do not exceed."""
     rank = max(1, math.ceil(quantile * len(durations)))
     exact = sorted(durations)[rank - 1]
-    (found,) = recent(*durations).quantiles((quantile,), 0)
+    (found,) = common_quantiles([recent(*durations)], (quantile,), 0)
     assert abs(Fraction(found) - exact) <= Fraction(exact, 256)
     assert found == exact or exact >= 256
 
@@ -69,7 +76,7 @@ def test_what_is_older_than_five_slices_is_forgotten(events: list[tuple[int, int
         assert len(made._slices) <= SLICES
     now_ns = events[-1][0] + later_ns
     counted = sorted(us for at_ns, us in events if at_ns // SLICE_NS > now_ns // SLICE_NS - SLICES)
-    found = made.quantiles((0.5, 1.0), now_ns)
+    found = common_quantiles([made], (0.5, 1.0), now_ns)
     if counted:
         assert found == [counted[math.ceil(len(counted) / 2) - 1], counted[-1]]
     else:
@@ -78,10 +85,10 @@ def test_what_is_older_than_five_slices_is_forgotten(events: list[tuple[int, int
 
 def test_the_last_48_seconds_always_count_and_those_before_60_never() -> None:
     made = recent(7, now_ns=SLICE_NS - 1)
-    assert made.quantiles((0.5,), SLICE_NS - 1 + 48_000_000_000) == [7]
+    assert common_quantiles([made], (0.5,), SLICE_NS - 1 + 48_000_000_000) == [7]
     made = recent(7, now_ns=0)
-    assert made.quantiles((0.5,), 59_999_999_999) == [7]
-    assert math.isnan(made.quantiles((0.5,), 60_000_000_000)[0])
+    assert common_quantiles([made], (0.5,), 59_999_999_999) == [7]
+    assert math.isnan(common_quantiles([made], (0.5,), 60_000_000_000)[0])
 
 
 def test_a_bucket_holds_what_is_at_most_its_bound() -> None:

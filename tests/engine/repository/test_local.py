@@ -176,7 +176,6 @@ def test_a_model_knows_its_files(tmp_path: Path) -> None:
     assert (config.name, config.backend) == ("m", "b")
     assert model.files(3).version_directory == tmp_path / "m" / "3"
     assert model.labels(config) == {"O": ("zero", "one")}
-    assert repr(model) == "<LocalModel m>"
 
 
 class TestContents:
