@@ -40,8 +40,7 @@ from .calls import Calls
 from .child import protocol
 from .child.channel import ChannelClosedError, Letter
 from .child.codec import Message, MessageError, Payload
-from .launching import ModelThread, Process, describe_status, unhealthy
-from .output import OutputLog, Pace, log_line
+from .launching import ModelThread, OutputLog, Pace, Process, describe_status, log_line, unhealthy
 from .wire import read_response, write_job
 
 logger = logging.getLogger("trireme.python")

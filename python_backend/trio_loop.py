@@ -40,22 +40,22 @@ class TrioLoop:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._token: trio.lowlevel.TrioToken | None = None
-        self._nursery: trio.Nursery | None = None
         self._stopped = False
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        result: Future[Any] = Future()
-        self.spawn(_settle(result, coroutine))
-        return result.result()
+        with self._lock:
+            token = self._running()
+        return trio.from_thread.run(_result, coroutine, trio_token=token)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         with self._lock:  # so that nothing is started behind the end
-            self._running().run_sync_soon(self._start, coroutine, contextvars.copy_context())
+            token, context = self._running(), contextvars.copy_context()
+            token.run_sync_soon(lambda: context.run(self._nursery.start_soon, lambda: coroutine))
 
     def stop(self) -> None:
         with self._lock:
             if self._token is not None and not self._stopped:
-                self._token.run_sync_soon(self._end)
+                self._token.run_sync_soon(self._nursery.cancel_scope.cancel)
             self._stopped = True
         if self._thread is not None:
             self._thread.join()
@@ -77,20 +77,10 @@ class TrioLoop:
             self._token = up.result()
         return self._token
 
-    # In the loop.
-
     async def _live(self, up: Future[trio.lowlevel.TrioToken]) -> None:
         async with trio.open_nursery() as self._nursery:
             up.set_result(trio.lowlevel.current_trio_token())
             await trio.sleep_forever()
-
-    def _start(self, coroutine: Coroutine[Any, Any, None], context: contextvars.Context) -> None:
-        assert self._nursery is not None, "it is there before the token"
-        context.run(self._nursery.start_soon, lambda: coroutine)
-
-    def _end(self) -> None:
-        assert self._nursery is not None, "it is there before the token"
-        self._nursery.cancel_scope.cancel()
 
 
 def _trio_waiter() -> Waiter:
@@ -103,11 +93,5 @@ def _trio_waiter() -> Waiter:
     return came.wait, wake
 
 
-async def _settle(result: Future[Any], coroutine: Coroutine[Any, Any, Any]) -> None:
-    try:
-        result.set_result(await coroutine)
-    except trio.Cancelled as error:
-        result.set_exception(error)
-        raise
-    except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
-        result.set_exception(error)
+async def _result(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    return await coroutine

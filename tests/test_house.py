@@ -47,10 +47,6 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (time_and_chance_are_injected, "engine/clock.py"): "the one place where the clock of the machine is read",
     (errors_are_caught_by_name, "actors/admission.py"): "gives a lease back, and raises it again",
     (errors_are_caught_by_name, "actors/executors.py"): "the boundary to foreign code: what it raises is its answer",
-    (
-        errors_are_caught_by_name,
-        "python_backend/trio_loop.py",
-    ): "user code; raised again in the waiting thread",
     (errors_are_caught_by_name, "actors/instances.py"): "the supervisor of instances",
     (errors_are_caught_by_name, "actors/stream_executor.py"): "the boundary to foreign code, as in executors.py",
     (errors_are_caught_by_name, "actors/actor.py"): "what a recipient raises is for its supervisor",

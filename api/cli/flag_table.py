@@ -371,7 +371,7 @@ GROUPS: tuple[Group, ...] = (
         "Backend",
         Flag(
             "backend-config",
-            named_setting("--backend-config", "backend", name_needed=False),
+            named_setting("--backend-config", "backend name", name_needed=False),
             "Setting for a backend, <backend name>,<setting>=<value>, or without the name for all of them.",
             repeatable=True,
         ),
@@ -413,7 +413,7 @@ GROUPS: tuple[Group, ...] = (
         "Response Cache",
         Flag(
             "cache-config",
-            named_setting("--cache-config", "cache", name_needed=True),
+            named_setting("--cache-config", "cache name", name_needed=True),
             "Setting of the response cache: <cache name>,<setting>=<value>. Giving one turns the cache on, for models "
             "whose configuration says so. Caches: local (size, in bytes), redis (host, port and more).",
             repeatable=True,

@@ -14,16 +14,20 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
 
 import trio
 
 from ...actors import InferenceServer, StartupError
+from ...engine.clock import SystemClock
 from ...engine.config.json_text import wide_fields
 from ...engine.description import IndexEntry
 from ...engine.errors import InvalidArgumentError, TriremeError
+from ...engine.logs.request_log import RequestLog
 from ...engine.repository.source import RepositorySource, Scan
 from ...engine.repository.temporary import remove_abandoned
+from ...engine.request import InferenceRequest
 from ..grpc.application import GrpcApplication
 from ..grpc.service import GrpcService
 from ..http.app import HttpApplication
@@ -36,9 +40,7 @@ from ..sockets.service import Service
 from .command import MetricsSettings, ServeCommand, build_command, limits_in_vain
 from .flag_table import FLAGS, GROUPS
 from .flags import UsageError, parse, usage_text
-from .progress import load_display
-from .request_log_file import logging_requests
-from .tables import keepalive_table, startup_tables
+from .tables import keepalive_table, load_display, startup_tables
 
 logger = logging.getLogger("trireme.serve")
 
@@ -50,6 +52,7 @@ _SWITCH_INTERVAL_S = 0.0005
 """So long a busy event loop keeps an instance's thread waiting, each time that a batch needs the interpreter. With
 Python's own 5 ms a flood of one client delayed another's small batch by 50 ms."""
 _FEW_OPEN_FILES = 16_384
+_LOG_BUFFER_BYTES = 1 << 16
 
 
 class _StartError(Exception):
@@ -256,3 +259,49 @@ async def _open(service: Service, name: str, title: str, nursery: trio.Nursery) 
         raise _StartError from error
     for host, port in service.addresses:
         logger.info("Started %s at %s", title, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+
+
+# ``--request-log``: the arrivals of requests, in a file that the simulator can play (`engine.logs.request_log`).
+
+
+class _Lines:
+    """A file that takes lines for as long as it can. What is lost for want of disk space is no reason to fail requests,
+    so the first failure is logged and ends the log."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = path.open("w", buffering=_LOG_BUFFER_BYTES, encoding="utf-8")
+        self._broken = False
+
+    def write(self, line: str) -> None:
+        if self._broken:
+            return
+        try:
+            self._file.write(line)
+        except OSError as error:
+            self._fail(error)
+
+    def close(self) -> None:
+        try:
+            self._file.close()
+        except OSError as error:
+            self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        if not self._broken:
+            self._broken = True
+            logger.error("the request log '%s' ends here: %s", self._path, error.strerror)
+
+
+@contextlib.contextmanager
+def logging_requests(path: Path) -> Iterator[Callable[[InferenceRequest, int], None]]:
+    """Open a request log for the length of a `with` block; what was in the file is overwritten. It yields what to call
+    with each request that arrives, and its batch size. InvalidArgumentError if the file cannot be opened."""
+    try:
+        lines = _Lines(path)
+    except OSError as error:
+        raise InvalidArgumentError(f"cannot open request log '{path}': {error.strerror}") from error
+    try:
+        yield RequestLog(lines.write, SystemClock()).arrived
+    finally:
+        lines.close()

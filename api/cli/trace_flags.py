@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from ...engine.tracing.settings import UNLIMITED, ExportOptions, TraceConfig, TraceLevel, TraceMode
 from ...engine.tracing.tracer import NO_TENSORS
 from .flags import ParsedFlags
-from .values import BadValueError, Setting, number, read_int
+from .values import BadValueError, Setting, named_setting, number, read_int
 
 
 def read_trace_level(text: str) -> str:
@@ -52,30 +52,21 @@ _SETTINGS: Mapping[tuple[str, str], Callable[[str], object]] = {
 
 _TEXTS = (("triton", "file"), (_OPENTELEMETRY, "url"), (_OPENTELEMETRY, "resource"))
 """The settings whose values may be anything."""
+_TRACE_SETTING = named_setting("--trace-config", "trace mode", name_needed=False)
 
 
 def read_trace_setting(text: str) -> Setting:
     """``[<mode>,]<setting>=<value>``; the values of the settings that are known are checked too."""
-    left, found, value = text.partition("=")
-    name, comma, setting = left.partition(",")
-    if not comma:
-        name, setting = "", left
-    if found and comma and not name:
-        raise BadValueError(
-            "No trace mode specified. --trace-config option format is <trace mode>,<setting>=<value> or "
-            f"<setting>=<value>. Got {text}"
-        )
-    if not setting or not value:
-        raise BadValueError(f"--trace-config option format is '<trace mode>,<setting>=<value>'. Got {text}")
-    if name:
-        _read_trace_mode(name)
-    check = _SETTINGS.get((name, setting))
+    given = _TRACE_SETTING.read(text)
+    if given.name:
+        _read_trace_mode(given.name)
+    check = _SETTINGS.get((given.name, given.setting))
     if check is not None:
         try:
-            check(value)
+            check(given.value)
         except BadValueError as error:
-            raise BadValueError(error.message, part=left) from None
-    return Setting(name, setting, value)
+            raise BadValueError(error.message, part=text.partition("=")[0]) from None
+    return given
 
 
 def trace_config(flags: ParsedFlags, environment: Mapping[str, str]) -> TraceConfig:

@@ -166,10 +166,10 @@ def pair(separator: str, first: Kind, second: Kind) -> Kind:
 
 
 def named_setting(option: str, what: str, *, name_needed: bool) -> Kind:
-    """``<name>,<setting>=<value>``, for ``--backend-config`` and its like; the name, of a backend, say, may be left out
-    for some."""
-    form = f"<{what} name>,<setting>=<value>"
-    unnamed = f"No {what} specified. {option} option format is {form}"
+    """``<name>,<setting>=<value>``, for ``--backend-config`` and its like; the name, which errors call `what`, may be
+    left out for some."""
+    form = f"<{what}>,<setting>=<value>"
+    unnamed = f"No {what.removesuffix(' name')} specified. {option} option format is {form}"
     if not name_needed:
         unnamed += " or <setting>=<value>"
 
@@ -210,7 +210,7 @@ def read_quantile(text: str) -> float:
 
 
 def read_host_policy(text: str) -> Setting:
-    policy = named_setting("--host-policy", "policy", name_needed=True).read(text)
+    policy = named_setting("--host-policy", "policy name", name_needed=True).read(text)
     if policy.setting not in ("numa-node", "cpu-cores"):
         raise BadValueError(
             f"Unsupported host policy setting '{policy.setting}' is specified, supported settings are 'numa-node', "

@@ -269,9 +269,6 @@ class Channel:
         self.lender.close()
         self.borrower.close()
 
-    def __repr__(self) -> str:
-        return f"<Channel: {self.lender!r}, {self.borrower!r}, {len(self._waiting)} waiting>"
-
 
 # A model's end, shared by the threads of its process.
 #

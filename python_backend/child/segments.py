@@ -197,13 +197,6 @@ class Lender:
             self._free = []
             self._lent = {}
 
-    def __repr__(self) -> str:
-        return f"<Lender: {len(self._lent)} lent, {len(self._free)} free>"
-
-
-def _nobody() -> None:
-    """Is told."""
-
 
 class Borrower:
     """The other end's segments, as this end sees them, of which there may be `most` (rule 5).
@@ -215,7 +208,7 @@ class Borrower:
 
     def __init__(self, most: int | None = None) -> None:
         self._most = most
-        self.on_returned: Callable[[], object] = _nobody
+        self.on_returned: Callable[[], object] = lambda: None
         self.returned: deque[int] = deque(maxlen=_MOST_NOTES)
         self._segments: dict[int, Segment] = {}
         self._borrowed: dict[int, weakref.ref[np.ndarray]] = {}
@@ -277,9 +270,6 @@ class Borrower:
             segment.close()
 
     def close(self) -> None:
-        self.on_returned = _nobody
+        self.on_returned = lambda: None
         for number in list(self._segments):
             self.forget(number)
-
-    def __repr__(self) -> str:
-        return f"<Borrower: {len(self._segments)} mapped, {len(self._borrowed)} in use>"

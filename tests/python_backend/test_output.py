@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from trireme.python_backend.output import BURST_S, BYTES_PER_S, LINES_PER_S, LONGEST_LINE, OutputLog, Pace
+from trireme.python_backend.launching import BURST_S, BYTES_PER_S, LINES_PER_S, LONGEST_LINE, OutputLog, Pace
 
 
 def messages(caplog: pytest.LogCaptureFixture) -> list[str]:

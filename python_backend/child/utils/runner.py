@@ -23,7 +23,6 @@ from typing import Any, Optional
 from . import context
 from . import triton_python_backend_utils as pb_utils
 from .event_loop import AsyncioLoop, EventLoop
-from .model_config import ModelConfig
 from .request import RELEASE_ALL, RELEASE_RESCHEDULE, InferenceRequest
 from .response import TWICE, Host, InferenceResponse, error_response
 
@@ -76,8 +75,8 @@ class Runner:
         if not hasattr(self._class, "auto_complete_config"):
             return config_json
         with self._user_code():
-            completed = self._class.auto_complete_config(ModelConfig(config_json))
-            if not isinstance(completed, ModelConfig):
+            completed = self._class.auto_complete_config(pb_utils.ModelConfig(config_json))
+            if not isinstance(completed, pb_utils.ModelConfig):
                 raise ModelError(
                     f"auto_complete_config function in model '{self._args['model_name']}' must return a valid "
                     "pb.ModelConfig object."

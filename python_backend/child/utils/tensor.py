@@ -74,11 +74,6 @@ class Tensor:
     def is_cpu(self) -> bool:
         return True
 
-    @property
-    def _number(self) -> int:
-        """The element type's number in Triton's enum."""
-        return BF16 if self._bf16 else numpy_to_triton_type(self._array.dtype) or 0
-
     def to_dlpack(self) -> Any:
         """A DLPack capsule on the same memory, which it keeps alive.
 
@@ -89,7 +84,7 @@ class Tensor:
 
     def __dlpack__(self, stream: Any = None, **options: Any) -> Any:
         """The same, for ``from_dlpack`` of another library, whose options mean nothing on the CPU."""
-        if self._number == BYTES:
+        if numpy_to_triton_type(self._array.dtype) == BYTES:
             raise TritonModelException("DLPack does not have support for string tensors.")
         if options.get("copy"):
             return dlpack.capsule(self._array.copy(), self._bf16)

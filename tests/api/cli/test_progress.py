@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress, TextColumn
 
-from trireme.api.cli.progress import LoadBoard, load_display
+from trireme.api.cli.tables import LoadBoard, load_display
 from trireme.api.logging import LogSettings, logging_to
 
 

@@ -8,8 +8,7 @@ import pytest
 import trio
 from fake_nvml import FakeGpu, FakeNvml, NVMLError, NVMLError_DriverNotLoaded, NVMLError_LibraryNotFound
 
-from trireme.api.metrics.gpu import GpuMeter, gpu_meter
-from trireme.api.metrics.host import HostMeter
+from trireme.api.metrics.host import GpuMeter, HostMeter, gpu_meter
 from trireme.engine.metrics.families import CpuReading, GpuReading, gpu_families
 from trireme.engine.metrics.page import write_text
 

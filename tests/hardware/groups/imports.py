@@ -9,7 +9,7 @@ from typing import Any
 from hardware import main, need_torch
 
 LIBRARIES = ("numpy", "torch", "cupy", "onnxruntime", "tensorrt", "pynvml", "trio", "tritonclient.grpc")
-OURS = ("engine.gpu.cupy_device", "engine.gpu.torch_device", "actors", "api.grpc.application", "api.metrics.gpu")
+OURS = ("engine.gpu.cupy_device", "engine.gpu.torch_device", "actors", "api.grpc.application", "api.metrics.host")
 
 
 def group(figures: dict[str, Any]) -> None:
@@ -22,7 +22,7 @@ def group(figures: dict[str, Any]) -> None:
     torch = need_torch()
     for name in OURS:
         importlib.import_module(f"trireme.{name}")
-    from trireme.api.metrics.gpu import GpuMeter
+    from trireme.api.metrics.host import GpuMeter
     from trireme.engine.gpu.discovery import find_gpus, opened_nvml
 
     found = find_gpus(os.environ)

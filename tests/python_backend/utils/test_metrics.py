@@ -10,7 +10,7 @@ import pytest
 from recording_host import RecordingHost
 
 from trireme.python_backend.child.utils.errors import TritonModelException
-from trireme.python_backend.child.utils.metrics import Metric, MetricFamily, MetricKind
+from trireme.python_backend.child.utils.triton_python_backend_utils import Metric, MetricFamily, MetricKind
 
 pytestmark = pytest.mark.usefixtures("model")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from trireme.python_backend.child.utils.model_config import ModelConfig
+from trireme.python_backend.child.utils.triton_python_backend_utils import ModelConfig
 
 BASE: dict[str, Any] = {
     "name": "m",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trireme.python_backend.child.utils.errors import TritonModelException
-from trireme.python_backend.child.utils.tensor import BF16, Tensor
+from trireme.python_backend.child.utils.tensor import Tensor
 
 
 def test_array_is_kept_and_not_copied() -> None:
@@ -73,6 +73,6 @@ def test_element_type_is_not_told_to_python() -> None:
 
 def test_bf16_has_no_numpy_form() -> None:
     tensor = Tensor._view("a", np.zeros(2, np.uint16), bf16=True)
-    assert tensor._number == BF16
+    assert tensor._bf16
     with pytest.raises(TritonModelException, match="Tensor dtype is BF16 and cannot be converted to NumPy"):
         tensor.as_numpy()
