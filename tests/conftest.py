@@ -19,8 +19,7 @@ from trio.testing import MockClock
 
 from trireme.actors import InferenceServer
 from trireme.api.grpc.application import GrpcApplication
-from trireme.api.grpc.context import GrpcOptions
-from trireme.api.grpc.options import GrpcServiceOptions
+from trireme.api.grpc.options import GrpcOptions, GrpcServiceOptions
 from trireme.api.grpc.service import GrpcService
 from trireme.api.http.app import HttpApplication
 from trireme.api.http.exchange import HttpOptions

@@ -19,8 +19,7 @@ from ...engine.options import ControlMode, ServerOptions
 from ...engine.scheduling.delays import SchedulerDelays
 from ...engine.tensor_limits import TensorLimits
 from ..grpc.compression import CompressionLevel
-from ..grpc.context import GrpcOptions
-from ..grpc.options import GrpcServiceOptions, read_delays
+from ..grpc.options import GrpcOptions, GrpcServiceOptions, read_delays
 from ..http.exchange import HttpOptions
 from ..http2.limits import Http2Limits, KeepaliveOptions
 from ..logging import LogSettings, escape_wanted

@@ -11,16 +11,18 @@ from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Final
 
+from betterproto2 import Message
 from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 
+from ...engine.memory.regions import RegionKind
 from ...proto.messages import inference as pb
 from ..restrictions import Restriction
-from . import about, repository, settings, shared_memory
+from . import management, repository
 from .codec import RawMessage
-from .context import GrpcContext, GrpcOptions
-from .infer import UnaryInfer
-from .reflection import with_reflection
+from .infer import GrpcContext, UnaryInfer
+from .options import GrpcOptions
+from .reflection import Reflection
 from .stream_infer import InferStream
 
 if TYPE_CHECKING:
@@ -36,27 +38,27 @@ MODEL_INFER: Final = f"{_PREFIX}ModelInfer"
 MODEL_STREAM_INFER: Final = f"{_PREFIX}ModelStreamInfer"
 
 _ANSWERS: Mapping[str, tuple[str, Callable[[GrpcContext, Any], Any]]] = {
-    "ServerLive": ("health", about.server_live),
-    "ServerReady": ("health", about.server_ready),
-    "ServerMetadata": ("metadata", about.server_metadata),
-    "ModelReady": ("health", about.model_ready),
-    "ModelMetadata": ("metadata", about.model_metadata),
-    "ModelConfig": ("model-config", about.model_config),
-    "ModelStatistics": ("statistics", about.statistics),
+    "ServerLive": ("health", management.server_live),
+    "ServerReady": ("health", management.server_ready),
+    "ServerMetadata": ("metadata", management.server_metadata),
+    "ModelReady": ("health", management.model_ready),
+    "ModelMetadata": ("metadata", management.model_metadata),
+    "ModelConfig": ("model-config", management.model_config),
+    "ModelStatistics": ("statistics", management.statistics),
     "RepositoryIndex": ("model-repository", repository.index),
     "RepositoryModelLoad": ("model-repository", repository.load),
     "RepositoryModelUnload": ("model-repository", repository.unload),
-    "SystemSharedMemoryStatus": ("shared-memory", shared_memory.system_status),
-    "SystemSharedMemoryRegister": ("shared-memory", shared_memory.register_system),
-    "SystemSharedMemoryUnregister": ("shared-memory", shared_memory.unregister_system),
-    "CudaSharedMemoryStatus": ("shared-memory", shared_memory.cuda_status),
-    "CudaSharedMemoryRegister": ("shared-memory", shared_memory.register_cuda),
-    "CudaSharedMemoryUnregister": ("shared-memory", shared_memory.unregister_cuda),
-    "TraceSetting": ("trace", settings.change_trace),
-    "LogSettings": ("logging", settings.change_log),
+    "SystemSharedMemoryStatus": ("shared-memory", partial(management.region_status, RegionKind.SYSTEM)),
+    "SystemSharedMemoryRegister": ("shared-memory", management.register_system),
+    "SystemSharedMemoryUnregister": ("shared-memory", partial(management.unregister_region, RegionKind.SYSTEM)),
+    "CudaSharedMemoryStatus": ("shared-memory", partial(management.region_status, RegionKind.CUDA)),
+    "CudaSharedMemoryRegister": ("shared-memory", management.register_cuda),
+    "CudaSharedMemoryUnregister": ("shared-memory", partial(management.unregister_region, RegionKind.CUDA)),
+    "TraceSetting": ("trace", management.change_trace),
+    "LogSettings": ("logging", management.change_log),
 }
 """Calls with one message each way: the category that a restriction names them by, and what answers them. That takes the
-message of the request, and gives that of the response, or an awaitable of it."""
+message of the request, and gives that of the response, or its fields, or an awaitable of them."""
 
 
 def paths_of(category: str) -> list[str]:
@@ -120,7 +122,8 @@ class GrpcApplication:
         self.offload = server.offload
         self.client_accounts = server.client_accounts
         self.guards = (RestrictedProtocols(options.restrictions),) if options.restrictions else ()
-        self.services = with_reflection((self, about.Health(context)))
+        served = (self, management.Health(context))
+        self.services = (*served, Reflection(path.split("/")[1] for each in served for path in each.__mapping__()))
 
     def __mapping__(self) -> dict[str, Handler]:
         mapping: dict[str, Handler] = {}
@@ -128,15 +131,19 @@ class GrpcApplication:
             name = path.removeprefix(_PREFIX)
             request_type = RawMessage if name == "RepositoryModelLoad" else promised.request_type
             if name in _ANSWERS:
-                answer = partial(self._answer, _ANSWERS[name][1])
+                answer = partial(self._answer, _ANSWERS[name][1], promised.reply_type)
                 mapping[path] = Handler(answer, promised.cardinality, request_type, promised.reply_type)
         mapping[MODEL_INFER] = Handler(self._unary.handle, Cardinality.UNARY_UNARY, RawMessage, RawMessage)
         mapping[MODEL_STREAM_INFER] = Handler(self._infer_stream, Cardinality.STREAM_STREAM, RawMessage, RawMessage)
         return mapping
 
-    async def _answer(self, answer: Callable[[GrpcContext, Any], Any], stream: StreamingCall) -> None:
-        message = answer(self._context, await stream.recv_message())
-        await stream.send_message(await message if isawaitable(message) else message)
+    async def _answer(
+        self, answer: Callable[[GrpcContext, Any], Any], reply_type: type[Message], stream: StreamingCall
+    ) -> None:
+        reply = answer(self._context, await stream.recv_message())
+        if isawaitable(reply):
+            reply = await reply
+        await stream.send_message(reply if isinstance(reply, Message) else reply_type.from_dict(reply or {}))
 
     async def _infer_stream(self, stream: StreamingCall) -> None:
         await InferStream(self._context, stream).serve()

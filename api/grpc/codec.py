@@ -80,9 +80,13 @@ def _count_fields(data: Buffer) -> None:
     try:
         for count, _ in enumerate(fields(data, 0, len(data))):
             if count == MAX_FIELDS:
-                raise InvalidArgumentError(f"request has more than {MAX_FIELDS} fields, which is the most")
+                raise too_many_fields()
     except UnreadableError:
         return
+
+
+def too_many_fields() -> InvalidArgumentError:
+    return InvalidArgumentError(f"request has more than {MAX_FIELDS} fields, which is the most")
 
 
 def _joined(message: Buffer | Sequence[Buffer]) -> bytes:

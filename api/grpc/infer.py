@@ -10,28 +10,61 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from grpclib.const import Status
 
 from ...actors.budget import Lease
 from ...engine.description import ModelDescription
-from ...engine.errors import TriremeError, UnsupportedError
+from ...engine.errors import TriremeError, UnavailableError, UnsupportedError
 from ...engine.logs.request_lines import about
 from ...engine.request import InferenceRequest
 from ...engine.tensor import Buffer
 from ...engine.tracing import Tracer
 from ...engine.tracing.record import MAX_ELEMENTS, Activity, Timestamp
-from ..pipeline import Adapter, CallbackAnswer, Encoder, RequestTrace
-from ..request_parameters import HeaderPattern, check_forwarded_name
+from ..pipeline import Adapter, CallbackAnswer, Encoder, Pipeline, RequestTrace
+from ..request_parameters import HeaderPattern, check_forwarded_name, compile_forward_pattern
 from .blocks import grpc_error
 from .call import UnaryCall
 from .call_head import CallHead
-from .context import GrpcContext
+from .infer_reader import InferReader
 from .infer_request import DecodedGrpcInfer
 from .infer_writer import takes_long, write_infer_response
-from .options import delay
+from .options import GrpcOptions, delay
 from .streaming import StreamingCall
+
+if TYPE_CHECKING:
+    from ...actors import InferenceServer
+    from ..logging import Log
+
+
+class GrpcContext:
+    """The server, the options, the reader of infer requests, their way to the server.
+
+    Attributes:
+        draining: no new inference is taken on, while those in flight are finished.
+        log: whose settings clients may see and change; None where they may not.
+
+    Raises:
+        InvalidArgumentError: the header pattern is not a regular expression.
+    """
+
+    def __init__(self, server: InferenceServer, options: GrpcOptions, log: Log | None = None) -> None:
+        self.server = server
+        self.log = log
+        self.options = options
+        self.reader = InferReader(server.shared_memory, server.options.tensor_limits, server.offload)
+        self.pipeline = Pipeline(server, compile_forward_pattern(options.header_forward_pattern))
+        self.draining = False
+
+    def refuse_when_draining(self) -> None:
+        """New inferences are refused as soon as the front end has begun to stop.
+
+        Raises:
+            UnavailableError: it has.
+        """
+        if self.draining or self.server.exiting:
+            raise UnavailableError("GRPC server is shutting down and has stopped accepting new requests.")
 
 
 def forward_metadata(call: CallHead, pattern: HeaderPattern, request: InferenceRequest) -> None:

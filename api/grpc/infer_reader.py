@@ -20,8 +20,8 @@ from ...engine.tensor import Buffer, Tensor
 from ...engine.tensor_limits import DEFAULT_LIMITS, TensorLimits
 from ..memo import Memo
 from .infer_messages import WireInput, WireRequest, scan_infer_request
-from .infer_parameters import REGION
 from .infer_request import (
+    REGION,
     DecodedGrpcInfer,
     Describe,
     decode_infer,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import trio
 
 from ..http2.limits import Http2Limits
+from ..restrictions import Restriction
 from ..sockets.service import ServiceOptions
 from .compression import CompressionLevel
 from .framing import INT32_MAX
@@ -75,6 +76,25 @@ async def delay(seconds: float, what: str) -> None:
     if seconds:
         _log.info("Delaying %s by %d ms...", what, round(seconds * 1000))
         await trio.sleep(seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcOptions:
+    """Options of a `GrpcApplication`; the flag's name where it is not obvious.
+
+    Attributes:
+        header_forward_pattern: ``--grpc-header-forward-pattern``, a regular expression; metadata whose keys it matches
+            become request parameters (docs/reference/grpc.md#header-forwarding). Empty: none does.
+        allow_client_shm: whether clients may register shared-memory regions (docs/reference/shared-memory.md#regions).
+        restrictions: ``--grpc-restricted-protocol``: which calls need which metadata
+            (docs/reference/grpc.md#restricted-protocols).
+        delays: what is held up, for tests of clients.
+    """
+
+    header_forward_pattern: str = ""
+    allow_client_shm: bool = False
+    restrictions: tuple[Restriction, ...] = ()
+    delays: GrpcDelays = NO_DELAYS
 
 
 _SERVICE = "/inference.GRPCInferenceService/"

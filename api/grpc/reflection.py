@@ -15,28 +15,20 @@ from grpclib.const import Handler, Status
 
 from ...proto.descriptors import descriptor_pool
 from ...proto.messages.grpc.reflection import v1 as pb
-from .call import Servable
 
 _V1 = "/grpc.reflection.v1."
 _V1_ALPHA = "/grpc.reflection.v1alpha."
-
-
-def with_reflection(services: Iterable[Servable]) -> list[Servable]:
-    """`services`, and one more that describes them."""
-    described = list(services)
-    names = sorted({path.split("/")[1] for service in described for path in service.__mapping__()})
-    return [*described, Reflection(names)]
 
 
 class Reflection(pb.ServerReflectionBase):
     """``grpc.reflection.v1.ServerReflection``, and v1alpha, whose messages have the same fields.
 
     Args:
-        services: the full names of the services that are listed.
+        services: the full names of the services that are listed; any number of times each.
     """
 
     def __init__(self, services: Iterable[str]) -> None:
-        self._services = tuple(services)
+        self._services = sorted(set(services))
         self._pool = descriptor_pool()
 
     def __mapping__(self) -> dict[str, Handler]:

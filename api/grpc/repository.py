@@ -14,8 +14,9 @@ from ...engine.errors import InvalidArgumentError, UnsupportedError
 from ...engine.tensor import Buffer
 from ...proto.messages import inference as pb
 from .. import about
-from .codec import MAX_FIELDS
-from .context import GrpcContext
+from .codec import MAX_FIELDS, too_many_fields
+from .infer import GrpcContext
+from .management import Fields
 from .wire import LENGTH, VARINT, fields, read_text, tag
 
 Choice = tuple[str, str | memoryview | None]
@@ -62,7 +63,7 @@ def read_load_request(message: Buffer) -> WireLoad:
         for found in fields(data, at, end):
             left -= 1
             if left < 0:
-                raise _too_many()
+                raise too_many_fields()
             yield found
 
     def read_choice(at: int, end: int, choice: Choice) -> Choice:
@@ -76,7 +77,7 @@ def read_load_request(message: Buffer) -> WireLoad:
     load = WireLoad()
     for count, (key, start, stop) in enumerate(inside(0, len(data))):
         if count == MAX_FIELDS:
-            raise _too_many()
+            raise too_many_fields()
         if key == _PARAMETERS:
             name = ""
             choice: Choice = ("", None)
@@ -93,22 +94,17 @@ def read_load_request(message: Buffer) -> WireLoad:
     return load
 
 
-def _too_many() -> InvalidArgumentError:
-    return InvalidArgumentError(f"request has more than {MAX_FIELDS} fields, which is the most")
-
-
 _UNLOAD_DEPENDENTS = "unload_dependents"
 
 
-async def index(context: GrpcContext, message: pb.RepositoryIndexRequest) -> pb.RepositoryIndexResponse:
+async def index(context: GrpcContext, message: pb.RepositoryIndexRequest) -> Fields:
     """RepositoryIndex. Unlike HTTP, this refuses the name of a repository."""
     _refuse_repository_name(message.repository_name)
     await context.server.rescan()
-    models = about.repository_index(context.server, ready_only=message.ready)
-    return pb.RepositoryIndexResponse.from_dict({"models": models})
+    return {"models": about.repository_index(context.server, ready_only=message.ready)}
 
 
-async def load(context: GrpcContext, message: Buffer) -> pb.RepositoryModelLoadResponse:
+async def load(context: GrpcContext, message: Buffer) -> None:
     """RepositoryModelLoad: answered when the model is loaded."""
     if len(message) > LARGE_BYTES:
         request = await context.server.offload(read_load_request, message)
@@ -116,14 +112,12 @@ async def load(context: GrpcContext, message: Buffer) -> pb.RepositoryModelLoadR
         request = read_load_request(message)
     _refuse_repository_name(request.repository_name)
     await context.server.load_model(request.model_name, _load_parameters(request.parameters))
-    return pb.RepositoryModelLoadResponse()
 
 
-async def unload(context: GrpcContext, message: pb.RepositoryModelUnloadRequest) -> pb.RepositoryModelUnloadResponse:
+async def unload(context: GrpcContext, message: pb.RepositoryModelUnloadRequest) -> None:
     """RepositoryModelUnload: answered when unloading has begun."""
     _refuse_repository_name(message.repository_name)
     await context.server.unload_model(message.model_name, _unload_dependents(message.parameters))
-    return pb.RepositoryModelUnloadResponse()
 
 
 def _refuse_repository_name(name: str) -> None:

@@ -28,10 +28,9 @@ from ...engine.tensor import Buffer
 from ..pipeline import may_take_long
 from ..unread import UnreadAnswers, answer_bytes
 from . import call_log
-from .context import GrpcContext
-from .infer import GrpcInfer
+from .infer import GrpcContext, GrpcInfer
 from .infer_messages import WireRequest
-from .infer_parameters import parse_version
+from .infer_request import parse_version
 from .infer_writer import takes_long, write_stream_error, write_stream_refusal, write_stream_response
 from .options import delay
 from .stream_order import Place, PlaceState, StreamOrder

@@ -22,8 +22,7 @@ from http2_held import watch
 
 from trireme.actors import InferenceServer
 from trireme.api.grpc.application import GrpcApplication
-from trireme.api.grpc.context import GrpcOptions
-from trireme.api.grpc.options import GrpcServiceOptions
+from trireme.api.grpc.options import GrpcOptions, GrpcServiceOptions
 from trireme.api.grpc.service import GrpcService
 from trireme.api.http.app import HttpApplication
 from trireme.api.http.exchange import HttpOptions

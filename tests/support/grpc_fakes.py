@@ -12,7 +12,7 @@ from multidict import MultiDict, MultiDictProxy
 from trireme.api.grpc.application import GrpcApplication
 from trireme.api.grpc.call_head import CallHead
 from trireme.api.grpc.codec import RawMessage
-from trireme.api.grpc.context import GrpcOptions
+from trireme.api.grpc.options import GrpcOptions
 
 if TYPE_CHECKING:
     from trireme.actors import InferenceServer

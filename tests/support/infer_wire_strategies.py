@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from triton_messages import CONFIG_FILE
 from triton_messages import MESSAGES as PB
 
-from trireme.api.grpc.infer_messages import UnsignedInt, WireRequest
+from trireme.api.grpc.infer_messages import NUMBERS, UnsignedInt, WireRequest, unpack_varints
 from trireme.api.grpc.wire import VARINT
-from trireme.api.grpc.wire_contents import NUMBERS, unpack_varints
 from trireme.engine.tensor import iter_bytes
 from trireme.proto.descriptors import message_classes
 

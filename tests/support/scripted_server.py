@@ -16,8 +16,7 @@ from scripted_models import PATIENCE_S, Script, write_scripted_models
 
 from trireme.actors import InferenceServer
 from trireme.api.grpc.application import GrpcApplication
-from trireme.api.grpc.context import GrpcOptions
-from trireme.api.grpc.options import GrpcServiceOptions
+from trireme.api.grpc.options import GrpcOptions, GrpcServiceOptions
 from trireme.api.grpc.service import GrpcService
 from trireme.engine.backends.registry import BackendRegistry
 from trireme.engine.options import ServerOptions

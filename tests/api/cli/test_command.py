@@ -11,7 +11,7 @@ from trireme.api.cli.command import ServeCommand, build_command, limits_in_vain
 from trireme.api.cli.flag_table import FLAGS, GROUPS
 from trireme.api.cli.flags import UsageError, parse, usage_text
 from trireme.api.grpc.compression import CompressionLevel
-from trireme.api.grpc.context import GrpcOptions
+from trireme.api.grpc.options import GrpcOptions
 from trireme.api.http2.limits import KeepaliveOptions
 from trireme.api.restrictions import Restriction
 from trireme.api.sockets.tls import TlsOptions

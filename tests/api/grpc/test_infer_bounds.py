@@ -19,11 +19,10 @@ from scripted_server import ScriptedServer, scripted_server
 from trireme.actors.budget import InflightBudget
 from trireme.actors.offload import Offload
 from trireme.api.grpc.codec import MessageCodec
-from trireme.api.grpc.infer_messages import MAX_PARTS
+from trireme.api.grpc.infer_messages import MAX_PARTS, count_varints, unpack_varints
 from trireme.api.grpc.infer_reader import InferReader
 from trireme.api.grpc.infer_request import decode_infer, read_infer_request
 from trireme.api.grpc.wire import UnreadableError
-from trireme.api.grpc.wire_contents import count_varints, unpack_varints
 from trireme.api.request_parameters import MAX_TEXT_BYTES
 from trireme.engine.errors import InvalidArgumentError
 from trireme.engine.memory.regions import Regions

@@ -61,7 +61,7 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_reading_takes_no_more_than_four_times_what_is_read(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trireme.api.grpc.wire_contents._PIECE_BYTES", PIECE_BYTES)
+    monkeypatch.setattr("trireme.api.grpc.infer_messages._PIECE_BYTES", PIECE_BYTES)
     datatype, contents = KINDS[kind]
     text = message(datatype, contents)
     gc.collect()

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from infer_wire_strategies import uint64s, varint
 
+from trireme.api.grpc.infer_messages import unpack_varints
 from trireme.api.grpc.wire import UnreadableError
-from trireme.api.grpc.wire_contents import unpack_varints
 
 
 @settings(deadline=None)

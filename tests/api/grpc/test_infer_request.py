@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from grpc_requests import Request, an_input, decode, describe, refusal, with_parameters
 
-from trireme.api.grpc.infer_parameters import parse_version
-from trireme.api.grpc.infer_request import read_infer_request
+from trireme.api.grpc.infer_request import parse_version, read_infer_request
 from trireme.engine.description import ModelDescription
 from trireme.engine.errors import InternalError, InvalidArgumentError, UnsupportedError, shown
 from trireme.engine.request import LATEST

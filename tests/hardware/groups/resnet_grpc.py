@@ -19,8 +19,7 @@ async def serve(figures: dict[str, Any], repository: Path) -> None:
     from hardware import serving
 
     from trireme.api.grpc.application import GrpcApplication
-    from trireme.api.grpc.context import GrpcOptions
-    from trireme.api.grpc.options import GrpcServiceOptions
+    from trireme.api.grpc.options import GrpcOptions, GrpcServiceOptions
     from trireme.api.grpc.service import GrpcService
     from trireme.api.logging import LineHandler, Log, LogSettings, Streams
 

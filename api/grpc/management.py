@@ -1,0 +1,175 @@
+"""The RPCs about the server and its models (docs/reference/grpc.md#calls): health, metadata, configuration, statistics;
+shared-memory regions (docs/reference/shared-memory.md#regions); what is traced and logged, and how
+(docs/reference/grpc.md#settings). And gRPC's standard health service (docs/reference/grpc.md#health-service).
+
+That one tells of the server as a whole, whichever service is asked about. Watch is not part of it: as in Triton, the
+dispatcher answers that there is no such method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...engine.config import config_protobuf
+from ...engine.errors import InvalidArgumentError
+from ...engine.memory.regions import RegionKind, Regions
+from ...proto.messages import inference as pb
+from ...proto.messages.grpc.health import v1 as health
+from .. import about
+from ..logging import FORMATS, log_file_refused, log_unreachable, verbose_level
+from ..restrictions import refuse_region_changes
+from ..trace_settings import check_model, read_change, show_settings
+from .infer import GrpcContext
+from .infer_request import parse_version
+
+Fields = dict[str, Any]
+"""Of a response, as `from_dict` of its class takes them; None for an empty one."""
+
+
+# ---- the server and its models ----
+
+
+def server_live(context: GrpcContext, _message: pb.ServerLiveRequest) -> Fields:
+    about.refuse_when_exiting(context.server)
+    return {"live": context.server.live()}
+
+
+async def server_ready(context: GrpcContext, _message: pb.ServerReadyRequest) -> Fields:
+    """A server that is not ready is no error."""
+    about.refuse_when_exiting(context.server)
+    return {"ready": await context.server.check_ready()}
+
+
+def server_metadata(context: GrpcContext, _message: pb.ServerMetadataRequest) -> Fields:
+    return about.server_metadata(context.server)
+
+
+async def model_ready(context: GrpcContext, message: pb.ModelReadyRequest) -> Fields:
+    """A model that is not ready, or that there is not, is no error."""
+    version = parse_version(message.version)
+    about.refuse_when_exiting(context.server)
+    return {"ready": await context.server.check_model_ready(message.name, version)}
+
+
+def model_metadata(context: GrpcContext, message: pb.ModelMetadataRequest) -> Fields:
+    version = parse_version(message.version)
+    return about.model_metadata(context.server, message.name, version, one_version=bool(message.version))
+
+
+def model_config(context: GrpcContext, message: pb.ModelConfigRequest) -> pb.ModelConfigResponse:
+    model = context.server.describe(message.name, parse_version(message.version))
+    return pb.ModelConfigResponse(config=pb.ModelConfig.parse(config_protobuf(model.config)))
+
+
+def statistics(context: GrpcContext, message: pb.ModelStatisticsRequest) -> Fields:
+    """Of all models, if none is named."""
+    return about.model_statistics(context.server, message.name, parse_version(message.version))
+
+
+class Health(health.HealthBase):
+    """`grpc.health.v1.Health` of an `InferenceServer`."""
+
+    def __init__(self, context: GrpcContext) -> None:
+        self._context = context
+
+    async def check(self, message: health.HealthCheckRequest) -> health.HealthCheckResponse:
+        """Whether the server is ready; that it is not is no error."""
+        about.refuse_when_exiting(self._context.server)
+        status = health.HealthCheckResponseServingStatus
+        ready = await self._context.server.check_ready()
+        return health.HealthCheckResponse(status=status.SERVING if ready else status.NOT_SERVING)
+
+
+# ---- shared-memory regions: `engine.memory.regions` says which errors they raise ----
+
+
+def region_status(kind: RegionKind, context: GrpcContext, message: Any) -> Fields:
+    """SystemSharedMemoryStatus, CudaSharedMemoryStatus: of one region, or of all."""
+    regions = about.region_status(context.server, kind, message.name)
+    return {"regions": {region["name"]: region for region in regions}}
+
+
+def register_system(context: GrpcContext, message: pb.SystemSharedMemoryRegisterRequest) -> None:
+    _changeable(context).register_system(message.name, message.key, message.offset, message.byte_size)
+
+
+def register_cuda(context: GrpcContext, message: pb.CudaSharedMemoryRegisterRequest) -> None:
+    _changeable(context).register_cuda(message.name, message.raw_handle, message.device_id, message.byte_size)
+
+
+def unregister_region(kind: RegionKind, context: GrpcContext, message: Any) -> None:
+    """SystemSharedMemoryUnregister, CudaSharedMemoryUnregister: of one region, or of all."""
+    _changeable(context).unregister(kind, message.name)
+
+
+def _changeable(context: GrpcContext) -> Regions:
+    """The regions, for a client that wants to change them; raises UnsupportedError if clients may not."""
+    refuse_region_changes(context.options.allow_client_shm)
+    return context.server.shared_memory
+
+
+# ---- settings ----
+
+
+def change_trace(context: GrpcContext, message: pb.TraceSettingRequest) -> Fields:
+    """TraceSetting: all that the message asks for, or, if something in it is wrong, nothing."""
+    check_model(context.server, message.model_name)
+    given = {name: setting.value or None for name, setting in message.settings.items()}  # no value clears
+    changes = read_change(given, list, _only, gap=" ")
+    if changes:
+        context.server.tracer.change(message.model_name, **changes)
+    shown: dict[str, list[str]] = {}
+    for name, value in show_settings(context.server, message.model_name):
+        shown.setdefault(name, []).extend(value if isinstance(value, list) else [value])
+    return {"settings": {name: {"value": values} for name, values in shown.items()}}
+
+
+def _only(name: str, values: Sequence[str]) -> str:
+    if len(values) > 1:
+        raise InvalidArgumentError(f"expect only 1 value for '{name}'")
+    return values[0]
+
+
+_SETTINGS = (
+    ("log_file", "file", "string_param", "string"),
+    ("log_info", "info", "bool_param", "boolean"),
+    ("log_warning", "warning", "bool_param", "boolean"),
+    ("log_error", "error", "bool_param", "boolean"),
+    ("log_verbose_level", "verbose", "uint32_param", "int32"),
+    ("log_format", "format", "string_param", "string"),
+)
+"""Each setting, the field of `LogSettings` that it is, the choice that its value makes, and what errors call that."""
+
+
+def change_log(context: GrpcContext, message: pb.LogSettingsRequest) -> Fields:
+    """LogSettings: all that the message asks for, or, if something in it is wrong, nothing."""
+    log = context.log
+    if log is None:
+        raise log_unreachable()
+    log.change(**_changes(message.settings))
+    now = log.settings
+    shown = {name: {choice: getattr(now, field)} for name, field, choice, _ in _SETTINGS}
+    shown["log_verbose_level"] = {"uint32_param": max(0, now.verbose)}
+    return {"settings": shown}
+
+
+def _changes(given: Mapping[str, pb.LogSettingsRequestSettingValue]) -> dict[str, Any]:
+    """Fields of `LogSettings`; settings of other names are ignored.
+
+    Raises:
+        UnsupportedError: the file is among them.
+        InvalidArgumentError: a value of the wrong type, or no such format.
+    """
+    if "log_file" in given:
+        raise log_file_refused()
+    changes: dict[str, Any] = {}
+    for name, field, choice, kind in _SETTINGS:
+        if name in given:
+            value = getattr(given[name], choice)
+            if value is None:
+                raise InvalidArgumentError(f"expect {kind} for '{name}'")
+            changes[field] = verbose_level(value) if field == "verbose" else value
+    if "format" in changes and changes["format"] not in FORMATS:
+        raise InvalidArgumentError(f"invalid argument for log_format, got: {changes['format']}")
+    return changes
