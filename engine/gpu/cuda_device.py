@@ -261,20 +261,16 @@ class CudaDevice(Device, Generic[S]):
         return f"<{type(self).__name__} {self.index}>"
 
 
+@dataclass(slots=True, eq=False)
 class CudaGraph:
-    """A `device.Graph`.
+    """A `device.Graph`; `enqueue` puts it into a stream of the framework's."""
 
-    Args:
-        launch: enqueues it on a stream of the framework's.
-    """
-
-    def __init__(self, device: CudaDevice, launch: Callable[[Any], None]) -> None:
-        self._device = device
-        self._launch = launch
+    device: CudaDevice
+    enqueue: Callable[[Any], None]
 
     def launch(self, stream: Any) -> None:
-        with self._device.errors(), stream.active():
-            self._launch(stream.raw)
+        with self.device.errors(), stream.active():
+            self.enqueue(stream.raw)
 
 
 def check_number(index: int, count: int, finder: str) -> None:

@@ -131,10 +131,11 @@ def find_gpus(environment: Mapping[str, str]) -> tuple[Gpu, ...]:
         if nvml is None:
             return ()
         try:
-            handles = [_handle(nvml, number) for number in range(nvml.nvmlDeviceGetCount())]
+            count = nvml.nvmlDeviceGetCount()
         except nvml.NVMLError as error:
             logger.warning("GPUs cannot be used: %s", error)
             return ()
+        handles = [_ask(nvml, nvml.nvmlDeviceGetHandleByIndex, number) for number in range(count)]
         listed = [_list(nvml, handle) for handle in handles]
         gpus = []
         for index, (number, at) in enumerate(cuda_order([names for names, _ in listed], visible)):
@@ -209,29 +210,23 @@ def _named(gpus: Sequence[Names], told: str) -> list[Position]:
     ]
 
 
-def _handle(nvml: Any, number: int) -> Any:
-    return _ask(nvml, lambda: nvml.nvmlDeviceGetHandleByIndex(number))
-
-
 def _list(nvml: Any, handle: Any) -> tuple[Names, list[Any]]:
     """What a GPU is called, and the handles of its parts."""
     if handle is None:
         return Names(None), []
-    uuid = _ask(nvml, lambda: nvml.nvmlDeviceGetUUID(handle))
-    modes = _ask(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle))  # now, and after the next reset
+    uuid = _ask(nvml, nvml.nvmlDeviceGetUUID, handle)
+    modes = _ask(nvml, nvml.nvmlDeviceGetMigMode, handle)  # now, and after the next reset
     if not modes or not modes[0]:
         return Names(uuid), []
     names, parts = [], []
-    for at in range(_ask(nvml, lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0):
-        part = _ask(nvml, lambda at=at: nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, at))
-        own = part and _ask(nvml, lambda part=part: nvml.nvmlDeviceGetUUID(part))
+    for at in range(_ask(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+        part = _ask(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, at)
+        own = part and _ask(nvml, nvml.nvmlDeviceGetUUID, part)
         if not own:
             continue  # so many there may be, not are
-        numbers = [
-            _ask(nvml, lambda ask=ask, part=part: ask(part))
-            for ask in (nvml.nvmlDeviceGetGpuInstanceId, nvml.nvmlDeviceGetComputeInstanceId)
-        ]
-        names.append((own, f"MIG-{uuid}/{numbers[0]}/{numbers[1]}"))
+        gpu_instance = _ask(nvml, nvml.nvmlDeviceGetGpuInstanceId, part)
+        compute_instance = _ask(nvml, nvml.nvmlDeviceGetComputeInstanceId, part)
+        names.append((own, f"MIG-{uuid}/{gpu_instance}/{compute_instance}"))
         parts.append(part)
     return Names(uuid, True, tuple(names)), parts
 
@@ -243,19 +238,19 @@ def _describe(nvml: Any, index: int, handle: Any, uuid: str, whole: Any = None) 
         whole: of a part, the GPU: what it can, that one says.
     """
     able = whole or handle
-    capability = None if able is None else _ask(nvml, lambda: nvml.nvmlDeviceGetCudaComputeCapability(able))
+    capability = None if able is None else _ask(nvml, nvml.nvmlDeviceGetCudaComputeCapability, able)
     if capability is None:
         return None
-    memory = _ask(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
-    name = _ask(nvml, lambda: nvml.nvmlDeviceGetName(handle))
+    memory = _ask(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+    name = _ask(nvml, nvml.nvmlDeviceGetName, handle)
     major, minor = capability
     return Gpu(index, uuid, (major, minor), 0 if memory is None else memory.total, name or "GPU")
 
 
-def _ask(nvml: Any, question: Callable[[], Any]) -> Any:
+def _ask(nvml: Any, question: Callable[..., Any], *about: Any) -> Any:
     """The answer; None for an error."""
     try:
-        return question()
+        return question(*about)
     except nvml.NVMLError:
         return None
 

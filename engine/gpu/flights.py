@@ -148,7 +148,3 @@ class Flights:
         states = [ticket.state for ticket in self._tickets]
         flying = states.count(FlightState.FLYING)
         return FlightStatistics(len(states) - flying, flying, self._collected, self._failed)
-
-    def __repr__(self) -> str:
-        now = self.statistics()
-        return f"<Flights: {now.launching} launching, {now.flying} in flight, {now.collected} collected>"

@@ -61,9 +61,10 @@ class GraphShape:
     def serves(self, rows: int, shapes: Shapes) -> bool:
         """Whether a batch fits, padded where it is smaller (rule 3)."""
         return self.lower_rows <= rows <= self.rows and all(
-            len(shape) == len(self.shapes[name])
-            and all(map(_between, self.lower_shapes[name], shape, self.shapes[name]))
+            len(shape) == len(most)
+            and all(low <= dim <= high for low, dim, high in zip(self.lower_shapes[name], shape, most, strict=True))
             for name, shape in shapes.items()
+            for most in [self.shapes[name]]
         )
 
 
@@ -242,10 +243,6 @@ def _check_known(name: str, shape: Dims, inputs: Shapes) -> None:
         raise InvalidArgumentError(
             f"graph spec gives input '{name}' the shape {list(shape)}, but the configuration says {list(configured)}"
         )
-
-
-def _between(least: int, dim: int, most: int) -> bool:
-    return least <= dim <= most
 
 
 def _key(graph: GraphShape) -> tuple[int, ...]:

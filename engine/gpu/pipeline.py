@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -39,24 +40,16 @@ Place = Callable[[Sequence[DeviceArray]], Sequence[PlacedOutput | None]]
 """Tells of each of a batch's results where in the device's memory its clients want it; None for what the host gets."""
 
 
+@dataclass(slots=True, eq=False)
 class Flight:
-    __slots__ = ("_computed", "_device", "_error", "_held", "_landed", "_outputs")
+    """A batch on its way; `computed` is None if it failed while it was being launched, with `error`."""
 
-    def __init__(
-        self,
-        device: Device,
-        outputs: list[Output],
-        computed: tuple[Event, Event] | None,
-        landed: Event,
-        held: object,
-        error: BaseException | None,
-    ) -> None:
-        self._device = device
-        self._outputs = outputs
-        self._computed = computed
-        self._landed = landed
-        self._held = held
-        self._error = error
+    _device: Device
+    _outputs: list[Output]
+    _computed: tuple[Event, Event] | None
+    _landed: Event
+    _held: object
+    _error: BaseException | None
 
     def reached(self) -> bool:
         """Whether it has landed.
@@ -81,7 +74,9 @@ class Flight:
         """
         if self._computed is None:
             self._held = self._outputs = []
-            raise self._take_error()
+            error, self._error = self._error, None
+            assert error is not None, "collected once"
+            raise error.with_traceback(None)
         begun, computed = self._computed
         output_ns = batch.now_ns() - computed.elapsed_ns(self._landed)
         batch.marks[Phase.OUTPUT_START] = output_ns
@@ -89,11 +84,6 @@ class Flight:
         self._held = None
         outputs, self._outputs = self._outputs, []
         return [output if isinstance(output, PlacedOutput) else self._device.relieved(output) for output in outputs]
-
-    def _take_error(self) -> BaseException:
-        error, self._error = self._error, None
-        assert error is not None, "collected once"
-        return error.with_traceback(None)
 
 
 class Pipeline:
@@ -151,10 +141,8 @@ class Pipeline:
         """Rules 1 and 3; gives the events at which the computation begins and ends."""
         arrays = []
         for array in inputs:
-            copied = (
-                self._copies_in.assemble(array) if isinstance(array, DevicePieces) else self._copies_in.upload(array)
-            )
-            arrays.append(copied)
+            shared = isinstance(array, DevicePieces)
+            arrays.append(self._copies_in.assemble(array) if shared else self._copies_in.upload(array))
             held.append(arrays[-1])
         self.compute.wait(self._copies_in.record())
         begun = self.compute.record()

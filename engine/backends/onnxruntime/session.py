@@ -292,7 +292,9 @@ def _gpu_providers(config: ModelConfig, device_id: int) -> Providers:
         if accelerator.name == "tensorrt":
             chosen.append((_TENSORRT, _tensorrt_options(accelerator.parameters, device_id)))
         elif accelerator.name == "cuda":
-            cuda.update(_accelerator_cuda_options(accelerator.parameters))
+            for key, value in accelerator.parameters.items():
+                if value:
+                    cuda[key] = _boolean_text(value) if key in _CUDA_BOOLEANS else value
         else:
             raise _unknown(accelerator)
     cuda.update(_deprecated_cuda_options(config.parameters))
@@ -327,10 +329,6 @@ def _tensorrt_options(parameters: Mapping[str, str], device_id: int) -> Options:
 def _boolean_text(value: str) -> str:
     """The spelling of a boolean that every provider understands."""
     return "1" if parse_bool(value) else "0"
-
-
-def _accelerator_cuda_options(parameters: Mapping[str, str]) -> Options:
-    return {key: _boolean_text(value) if key in _CUDA_BOOLEANS else value for key, value in parameters.items() if value}
 
 
 def _deprecated_cuda_options(parameters: Mapping[str, str]) -> Options:
@@ -374,14 +372,7 @@ _BUILDS = ("onnxruntime", "onnxruntime-gpu")
 
 def installed_builds() -> list[str]:
     """The distributions that bring the package; more than one overwrite each other's files."""
-    found = []
-    for name in _BUILDS:
-        try:
-            importlib.metadata.distribution(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        found.append(name)
-    return found
+    return [name for name in _BUILDS if any(importlib.metadata.distributions(name=name))]
 
 
 def import_onnxruntime() -> Any:

@@ -7,7 +7,7 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from ...config.model import ModelConfig
 from ...datatypes import BYTES
 from ...errors import InternalError, InvalidArgumentError, TriremeError, UnavailableError
 from ...gpu.device import Stream
-from ...gpu.graphs import CapturedGraph, GraphShape, capture_each, graph_shapes, input_shapes
+from ...gpu.graphs import CapturedGraph, GraphChoice, GraphShape, capture_each, graph_shapes, input_shapes
 from ...gpu.pipeline import Compute, Pipeline
 from ...gpu.torch_device import TorchDevice, TorchStream, import_torch
 from ...instances.orders import first_instance, input_gpu
@@ -265,6 +265,18 @@ class PyTorchInstance(ThreadInstance):
         self._runner.close()
 
 
+# A program as CUDA graphs: captured once for each shape, and then launched as a whole (see `gpu.graphs`).
+#
+# Rules:
+#  1. A smaller batch is padded with zeros, never with what another one has left; what comes out of the padding is cut
+#     off. Only the batch size is padded: what a larger shape would do to the outputs, PyTorch does not tell.
+#  2. The program is run a few times before it is captured, because TorchScript and the libraries beneath settle on
+#     their ways then.
+
+
+_WARM_UP_RUNS = 3
+
+
 class PyTorchStreamInstance(PipelineInstance):
     """An instance on a GPU of a model without strings: it enqueues copies and computation on streams of its own."""
 
@@ -281,17 +293,16 @@ class PyTorchStreamInstance(PipelineInstance):
         self._device = device
         self._runner = runner
         self._checks = checks
-        self._captured: CapturedPrograms | None = None
+        self._captured: GraphChoice[CapturedGraph] | None = None
         device.loaded(self._pipeline.compute)
 
     def capture(self, shapes: Sequence[GraphShape]) -> None:
-        """Capture CUDA graphs, which then serve the batches that they fit. See `CapturedPrograms`."""
-        stream = self._pipeline.compute
-        assert isinstance(stream, TorchStream)
-        dtypes = {name: datatype.storage for name, datatype in self._tensors.inputs.items()}
-        self._captured = self._device.load(
-            lambda: CapturedPrograms(self._name, self._device, stream, self._enqueue, shapes, dtypes)
-        )
+        """Capture CUDA graphs, which then serve the batches that they fit. See the rules above.
+
+        Raises:
+            SickDeviceError: see `TorchDevice.errors`.
+        """
+        self._captured = self._device.load(partial(capture_each, shapes, self._capture, self._refused))
 
     def close(self) -> None:
         self._captured = None
@@ -306,14 +317,16 @@ class PyTorchStreamInstance(PipelineInstance):
         """See `pipeline.Compute`."""
         assert isinstance(stream, TorchStream)
         inputs = dict(zip(run.names, arrays, strict=True))
-        if self._captured is not None:
-            results = self._captured.run(run.rows, inputs)
-            if results is not None:
-                return results
+        captured = None if self._captured is None else self._captured.fitting(run.rows, inputs)
         with self._device.errors(), stream.active():
-            results = list(self._enqueue(inputs).values())
-            self._runner.clean()
-        return results
+            if captured is None:
+                results = list(self._enqueue(inputs).values())
+                self._runner.clean()
+                return results
+            for name, given in inputs.items():
+                _fill(captured.inputs[name], given)
+            captured.graph.launch(stream)
+            return [_cut(output, run.rows, captured.rows) for output in captured.outputs.values()]
 
     def _enqueue(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Enqueue a run on the current stream.
@@ -325,70 +338,18 @@ class PyTorchStreamInstance(PipelineInstance):
         outputs = zip(self._tensors.outputs, self._checks, values, strict=True)
         return {name: check.on_device(value, device) for name, check, value in outputs}
 
-
-# A program as CUDA graphs: captured once for each shape, and then launched as a whole (see `gpu.graphs`).
-#
-# Rules:
-#  1. A smaller batch is padded with zeros, never with what another one has left; what comes out of the padding is cut
-#     off. Only the batch size is padded: what a larger shape would do to the outputs, PyTorch does not tell.
-#  2. The program is run a few times before it is captured, because TorchScript and the libraries beneath settle on
-#     their ways then.
-
-
-_WARM_UP_RUNS = 3
-
-
-class CapturedPrograms:
-    """The graphs of one instance. Made and used on its thread.
-
-    Args:
-        enqueue: enqueues the program on the current stream; gives its outputs by name.
-
-    Raises:
-        SickDeviceError: see `TorchDevice.errors`.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        device: TorchDevice,
-        stream: TorchStream,
-        enqueue: Callable[[dict[str, Any]], Mapping[str, Any]],
-        shapes: Sequence[GraphShape],
-        dtypes: Mapping[str, np.dtype],
-    ) -> None:
-        self._name = name
-        self._device = device
-        self._stream = stream
-        self._choice = capture_each(shapes, partial(self._capture, enqueue, dtypes), self._refused)
-
-    def run(self, rows: int, inputs: Mapping[str, Any]) -> list[Any] | None:
-        """Serve a batch, if there is a graph for it.
-
-        Args:
-            inputs: on the device.
-
-        Returns:
-            The results, which no later batch touches; None if the batch is to be run as it is.
-        """
-        captured = self._choice.fitting(rows, inputs)
-        if captured is None:
-            return None
-        with self._device.errors(), self._stream.active():
-            for name, given in inputs.items():
-                _fill(captured.inputs[name], given)
-            captured.graph.launch(self._stream)
-            return [_cut(output, rows, captured.rows) for output in captured.outputs.values()]
-
-    def _capture(
-        self, enqueue: Callable[[dict[str, Any]], Mapping[str, Any]], dtypes: Mapping[str, np.dtype], shape: GraphShape
-    ) -> CapturedGraph:
+    def _capture(self, shape: GraphShape) -> CapturedGraph:
         outputs: dict[str, Any] = {}
-        with self._device.errors(), self._stream.active():
-            inputs = {name: self._device.empty(shape.shape(name), dtypes[name]).zero_() for name in shape.shapes}
+        stream = self._pipeline.compute
+        assert isinstance(stream, TorchStream)
+        with self._device.errors(), stream.active():
+            inputs = {
+                name: self._device.empty(shape.shape(name), self._tensors.inputs[name].storage).zero_()
+                for name in shape.shapes
+            }
             for _ in range(_WARM_UP_RUNS):
-                enqueue(inputs)
-        graph = self._device.capture(self._stream, lambda: outputs.update(enqueue(inputs)))
+                self._enqueue(inputs)
+        graph = self._device.capture(stream, lambda: outputs.update(self._enqueue(inputs)))
         # Rule 1: in all other dimensions only the exact shapes fit.
         return CapturedGraph(shape.rows, shape.shapes, shape.lower_rows, shape.shapes, graph, inputs, outputs)
 

@@ -188,9 +188,9 @@ def check_count(model_name: str, role: str, configured: int, provided: int) -> N
         )
 
 
-def structural_names(prefix: str, paths: Iterable[Sequence[object]]) -> list[str]:
-    """Names for paths into a tree: ``prefix[0][key]``."""
-    return [prefix + "".join(f"[{step}]" for step in path) for path in paths]
+def structural_name(prefix: str, path: Iterable[object]) -> str:
+    """The name of a path into a tree: ``prefix[0][key]``."""
+    return prefix + "".join(f"[{step}]" for step in path)
 
 
 # Exported programs, ``model.pt2``: written by ``torch.export.save``, or compiled by AOTInductor
@@ -224,8 +224,10 @@ class ExportedProgram(Program):
         self._tree = torch.utils._pytree
         self._call = call
         self._in_spec = in_spec
-        arguments = [_argument_name(path) for path in _paths(self._tree, in_spec)]
-        results = structural_names("RESULT", _paths(self._tree, out_spec))
+        # The root of the tree is (positional arguments, keyword arguments).
+        paths = _paths(self._tree, in_spec)
+        arguments = [structural_name("KWARGS" if which else "ARGS", rest) for which, *rest in paths]
+        results = [structural_name("RESULT", path) for path in _paths(self._tree, out_spec)]
         taken = list(names.inputs)
         check_count(model_name, "input", len(taken), len(arguments))
         inputs = leaf_positions(model_name, "input", taken, arguments)
@@ -295,13 +297,6 @@ def _paths(tree: Any, spec: Any) -> list[tuple[object, ...]]:
     example = tree.tree_unflatten(list(range(spec.num_leaves)), spec)
     leaves, _ = tree.tree_flatten_with_path(example)
     return [tuple(getattr(step, "idx", getattr(step, "key", step)) for step in path) for path, _ in leaves]
-
-
-def _argument_name(path: Sequence[object]) -> str:
-    """The root of the tree is (positional arguments, keyword arguments)."""
-    which, *rest = path
-    (name,) = structural_names("KWARGS" if which else "ARGS", [rest])
-    return name
 
 
 # ``runtime: "model.py"``: a module as Python source, or TorchScript run as such

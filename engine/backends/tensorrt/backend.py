@@ -8,45 +8,30 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from ...config.model import Dims, ModelConfig, ModelInput, ModelOutput
 from ...config.sequence import SequenceBatching
 from ...datatypes import DataType
 from ...errors import InternalError, InvalidArgumentError
-from ...gpu.cupy_device import CupyDevice
 from ..framework import FrameworkBackend, FrameworkModel, find_file
 from ..interface import Completion, InstanceSpec, ModelFiles
 from ..parameters import parse_bool
 from ..signature import GraphTensor, completed, fed_types, find_tensor, shape_text
 from .instance import TensorRtInstance
 from .library import (
+    TYPES,
+    Engine,
     EngineTensors,
     Library,
     Profile,
     allocation_strategy,
     chosen_profiles,
-    engine_tensors,
     import_library,
     read_plan,
     wrong_config_dims,
 )
 
 _POLICIES = ("DEVICE_BLOCKING", "BLOCKING")
-
-
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """A plan in the memory of a device, for all instances there.
-
-    Attributes:
-        raw: the ``ICudaEngine``.
-    """
-
-    device: CupyDevice
-    raw: Any
-    tensors: EngineTensors
 
 
 class TensorRtBackend(FrameworkBackend):
@@ -96,10 +81,8 @@ class TensorRtBackend(FrameworkBackend):
             TriremeError: it cannot be read.
         """
         path = find_file(config, files, spec, "model.plan", name=spec.name)
-        library = self.library
-        device = self.services.gpus.get(spec.device_id)
-        engine = read_plan(library, device, path, model=config.name, version_compatible=self._version_compatible)
-        return Engine(device, engine, engine_tensors(library.trt, engine, config.name))
+        library, device = self.library, self.services.gpus.get(spec.device_id)
+        return read_plan(library, device, path, model=config.name, version_compatible=self._version_compatible)
 
 
 class TensorRtModel(FrameworkModel[Engine]):
@@ -128,17 +111,8 @@ class TensorRtModel(FrameworkModel[Engine]):
         names = next((group.profile for group in self.config.instance_group if group.name == group_name), ())
         profiles = chosen_profiles(engine.tensors, names, spec.name)
         check_profiles(self.config, profiles)
-        return TensorRtInstance(
-            self._backend.library,
-            self.config,
-            spec.name,
-            self.tensors,
-            engine.device,
-            engine.raw,
-            engine.tensors,
-            profiles,
-            self._strategy,
-        )
+        library = self._backend.library
+        return TensorRtInstance(library, self.config, spec.name, self.tensors, engine, profiles, self._strategy)
 
     def make(self, spec: InstanceSpec) -> Engine:
         engine = self._backend.read(self.config, self.files, spec)
@@ -151,11 +125,6 @@ class TensorRtModel(FrameworkModel[Engine]):
 #
 # The order is Triton's: number and names of the inputs, names of the outputs, types that TensorRT has, shape tensors
 # that are marked as such; then types and shapes, one by one; then whether anything of the engine has been left out.
-
-
-_RUNTIME_TYPES = frozenset(
-    {"TYPE_FP32", "TYPE_FP16", "TYPE_BF16", "TYPE_INT8", "TYPE_UINT8", "TYPE_INT32", "TYPE_INT64", "TYPE_BOOL"}
-)
 
 
 def check_engine(config: ModelConfig, tensors: EngineTensors, sequences: SequenceBatching) -> None:
@@ -184,10 +153,13 @@ def check_engine(config: ModelConfig, tensors: EngineTensors, sequences: Sequenc
     for tensor in config.input:
         graph = signature.inputs[tensor.name]
         _check_type(config, graph, "input", tensor.datatype)
-        if tensor.allow_ragged_batch:
-            _check_ragged(config, graph, tensor)
-        else:
+        if not tensor.allow_ragged_batch:
             _check_dims(config, tensors, graph, tensor.inner_dims)
+        elif len(graph.dims) != 1:
+            raise InvalidArgumentError(
+                f"model '{config.name}', tensor '{tensor.name}': for the model to support ragged input, the engine "
+                f"shape is: {shape_text(graph.dims)} while the model config shape is: {shape_text(tensor.dims)}"
+            )
     for tensor in config.output:
         graph = signature.outputs[tensor.name]
         _check_type(config, graph, "output", tensor.datatype)
@@ -217,7 +189,7 @@ def check_profiles(config: ModelConfig, profiles: Sequence[Profile]) -> None:
 
 
 def _check_kind(config: ModelConfig, tensors: EngineTensors, role: str, tensor: ModelInput | ModelOutput) -> None:
-    if tensor.datatype.config_name not in _RUNTIME_TYPES:
+    if tensor.datatype not in TYPES.values():
         raise InternalError(
             f"unsupported datatype {tensor.datatype.config_name} for {role} '{tensor.name}' for model '{config.name}'"
         )
@@ -238,14 +210,6 @@ def _check_type(config: ModelConfig, graph: GraphTensor, role: str, datatype: Da
         raise InvalidArgumentError(
             f"unexpected datatype {graph.config_type} for inference {role} '{graph.name}', expecting "
             f"{datatype.config_name} for {config.name}"
-        )
-
-
-def _check_ragged(config: ModelConfig, graph: GraphTensor, tensor: ModelInput) -> None:
-    if len(graph.dims) != 1:
-        raise InvalidArgumentError(
-            f"model '{config.name}', tensor '{graph.name}': for the model to support ragged input, the engine shape "
-            f"is: {shape_text(graph.dims)} while the model config shape is: {shape_text(tensor.dims)}"
         )
 
 

@@ -28,16 +28,15 @@ from ...gpu.graphs import CapturedGraph, GraphShape, capture_each, graph_shapes,
 from ...gpu.pipeline import Compute, Pipeline
 from ..framework import DeviceBatch, ModelTensors, PipelineInstance, stream_priority
 from ..signature import shape_text
-from .library import EngineTensors, Library, Profile, choose
+from .library import Engine, Library, Profile, choose
 
-_NOTHING = np.dtype(np.uint8)
+_BYTE = np.dtype(np.uint8)
 
 
 class EngineContext:
     """See the rules.
 
     Args:
-        engine: the ``ICudaEngine``.
         strategy: a name of ``ExecutionContextAllocationStrategy``.
 
     Raises:
@@ -47,27 +46,25 @@ class EngineContext:
     def __init__(
         self,
         library: Library,
-        engine: Any,
-        tensors: EngineTensors,
+        engine: Engine,
         profile: Profile,
-        device: CupyDevice,
         stream: Stream,
         strategy: str,
         instance: str,
     ) -> None:
         self.profile = profile
         self._library = library
-        self._tensors = tensors
-        self._device = device
+        self._tensors = tensors = engine.tensors
+        self._device = device = engine.device
         self._stream = stream
         self._instance = instance
         self._dtypes = {
             name: tensor.datatype("output", instance).storage for name, tensor in tensors.signature.outputs.items()
         }
         self._growing: dict[str, GrowingOutput] = {}
-        self._nothing = device.empty((1,), _NOTHING)
+        self._nothing = device.empty((1,), _BYTE)
         with library.errors.caught() as errors:
-            self._context: Any = engine.create_execution_context(
+            self._context: Any = engine.raw.create_execution_context(
                 getattr(library.trt.ExecutionContextAllocationStrategy, strategy)
             )
             if self._context is None:
@@ -193,9 +190,6 @@ class EngineContext:
 # -- Outputs whose shape is unknown before they have been computed: TensorRT asks for memory as it goes
 
 
-_BYTES = np.dtype(np.uint8)
-
-
 class GrowingOutput:
     """One such output of one execution context.
 
@@ -216,7 +210,7 @@ class GrowingOutput:
     def allocate(self, size: int) -> int | None:
         """The address of so many bytes; None if there are none left."""
         try:
-            array = self._device.empty((max(size, 1),), _BYTES)
+            array = self._device.empty((max(size, 1),), _BYTE)
         except TriremeError as error:  # TensorRT cannot hand it on
             self._error = error
             return None
@@ -282,15 +276,10 @@ _log = logging.getLogger(__name__)
 
 class CapturedGraphs:
     def __init__(
-        self,
-        config: ModelConfig,
-        tensors: EngineTensors,
-        context: EngineContext,
-        device: CupyDevice,
-        stream: Stream,
-        instance: str,
+        self, config: ModelConfig, engine: Engine, context: EngineContext, stream: Stream, instance: str
     ) -> None:
-        self._device = device
+        tensors = engine.tensors
+        self._device = engine.device
         self._stream = stream
         self._instance = instance
         self._held: list[object] = []
@@ -370,10 +359,7 @@ def _inputs(config: ModelConfig, context: EngineContext) -> Mapping[str, Dims]:
 
 
 class TensorRtInstance(PipelineInstance):
-    """An instance.
-
-    Args:
-        engine: the ``ICudaEngine``, which other instances on the device use as well.
+    """An instance. Other ones on the device use the same engine.
 
     Raises:
         TriremeError: TensorRT cannot make the contexts.
@@ -387,25 +373,22 @@ class TensorRtInstance(PipelineInstance):
         config: ModelConfig,
         name: str,
         tensors: ModelTensors,
-        device: CupyDevice,
-        engine: Any,
-        engine_tensors: EngineTensors,
+        engine: Engine,
         profiles: Sequence[Profile],
         strategy: str,
     ) -> None:
-        with device.active():
-            super().__init__(name, tensors, Pipeline(device, stream_priority(config)))
+        self._device = engine.device
+        with self._device.active():
+            super().__init__(name, tensors, Pipeline(self._device, stream_priority(config)))
             stream = self._pipeline.compute
-            self._device = device
-            self._values = engine_tensors.values[0]
+            self._values = engine.tensors.values[0]
             self._profiles = profiles
             self._shape_outputs = frozenset(output.name for output in config.output if output.is_shape_tensor)
             self._contexts = {
-                profile.index: EngineContext(library, engine, engine_tensors, profile, device, stream, strategy, name)
-                for profile in profiles
+                profile.index: EngineContext(library, engine, profile, stream, strategy, name) for profile in profiles
             }
             self._graphs = {
-                index: CapturedGraphs(config, engine_tensors, context, device, stream, name)
+                index: CapturedGraphs(config, engine, context, stream, name)
                 for index, context in self._contexts.items()
                 if config.message.optimization.cuda.graphs
             }

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...config.model import Dims, ModelConfig
 from ...datatypes import BF16, BOOL, FP16, FP32, INT8, INT32, INT64, UINT8
 from ...errors import InternalError, InvalidArgumentError, TriremeError, UnavailableError, UnsupportedError
-from ...gpu.device import Device
+from ...gpu.cupy_device import CupyDevice
 from ...gpu.graphs import Shapes
 from ...plugins import import_package
 from ..signature import GraphTensor, Signature
@@ -153,14 +153,21 @@ _REMEDIES = {
 """By what TensorRT's texts say, in lower case; the first that is found counts."""
 
 
-def read_plan(library: Library, device: Device, path: Path, *, model: str, version_compatible: bool) -> Any:
-    """Read a plan into the memory of a device.
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A plan in the memory of a device, for all instances there; `raw` is the ``ICudaEngine``."""
 
-    Returns:
-        The ``ICudaEngine``.
+    device: CupyDevice
+    raw: Any
+    tensors: EngineTensors
+
+
+def read_plan(library: Library, device: CupyDevice, path: Path, *, model: str, version_compatible: bool) -> Engine:
+    """Read a plan into the memory of a device.
 
     Raises:
         InternalError: it cannot be read; the text says why, as TensorRT does, and what to do.
+        UnsupportedError: a tensor is not linear in memory.
     """
     data = path.read_bytes()
     with library.building, device.active(), library.errors.caught() as errors:
@@ -173,18 +180,13 @@ def read_plan(library: Library, device: Device, path: Path, *, model: str, versi
         except (TypeError, RuntimeError) as error:  # what pybind11 makes of a factory that gives nothing
             errors.append(str(error))
     if engine is None:
-        raise _refusal(library, path, model, errors)
-    return engine
-
-
-def _refusal(library: Library, path: Path, model: str, errors: list[str]) -> TriremeError:
-    said = "; ".join(text.strip().rstrip(".") for text in errors) or "no reason given"
-    lower = said.lower()
-    remedy = next((remedy for sign, remedy in _REMEDIES.items() if sign in lower), _DAMAGED)
-    return InternalError(
-        f"unable to load model '{model}' from '{path}': unable to create TensorRT engine: {said} "
-        f"({remedy.format(version=library.trt.__version__)})"
-    )
+        said = "; ".join(text.strip().rstrip(".") for text in errors) or "no reason given"
+        remedy = next((remedy for sign, remedy in _REMEDIES.items() if sign in said.lower()), _DAMAGED)
+        raise InternalError(
+            f"unable to load model '{model}' from '{path}': unable to create TensorRT engine: {said} "
+            f"({remedy.format(version=library.trt.__version__)})"
+        )
+    return Engine(device, engine, _engine_tensors(library.trt, engine, model))
 
 
 # -- What a configuration says about how TensorRT is to run (docs/reference/backends.md#tensorrt)
@@ -220,7 +222,7 @@ def allocation_strategy(config: ModelConfig) -> str:
 # -- What an engine says about its inputs and outputs
 
 
-_TYPES = {
+TYPES = {
     "FLOAT": FP32,
     "HALF": FP16,
     "BF16": BF16,
@@ -233,8 +235,7 @@ _TYPES = {
 """By the names of TensorRT's ``DataType``. The smaller floats and integers that it also has are none of Trireme's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(NamedTuple):
     """What a profile allows for one input: its dimensions, or the values of a shape tensor."""
 
     minimum: Dims
@@ -260,12 +261,7 @@ class EngineTensors:
     values: tuple[Mapping[str, Range], ...]
 
 
-def engine_tensors(trt: Any, engine: Any, model: str) -> EngineTensors:
-    """Ask an ``ICudaEngine``.
-
-    Raises:
-        UnsupportedError: a tensor is not linear in memory.
-    """
+def _engine_tensors(trt: Any, engine: Any, model: str) -> EngineTensors:
     names = [engine.get_tensor_name(at) for at in range(engine.num_io_tensors)]
     inputs: dict[str, GraphTensor] = {}
     outputs: dict[str, GraphTensor] = {}
@@ -279,25 +275,26 @@ def engine_tensors(trt: Any, engine: Any, model: str) -> EngineTensors:
         dims = tuple(engine.get_tensor_shape(name))
         element = engine.get_tensor_dtype(name).name
         tensors = inputs if engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT else outputs
-        tensors[name] = GraphTensor(name, element, _TYPES.get(element), dims)
+        tensors[name] = GraphTensor(name, element, TYPES.get(element), dims)
     shape_tensors = frozenset(name for name in names if engine.is_shape_inference_io(name))
     profiles = range(engine.num_optimization_profiles)
     return EngineTensors(
         Signature(inputs, outputs),
         shape_tensors,
         frozenset(name for name in names if engine.get_tensor_location(name) == trt.TensorLocation.HOST),
-        tuple({name: _range(engine.get_tensor_profile_shape(name, at)) for name in inputs} for at in profiles),
+        tuple(
+            {name: Range(*map(tuple, engine.get_tensor_profile_shape(name, at))) for name in inputs} for at in profiles
+        ),
         tuple(
             # The arguments are in this order, whatever the names that the binding gives them.
-            {name: _range(engine.get_tensor_profile_values(at, name)) for name in inputs if name in shape_tensors}
+            {
+                name: Range(*map(tuple, engine.get_tensor_profile_values(at, name)))
+                for name in inputs
+                if name in shape_tensors
+            }
             for at in profiles
         ),
     )
-
-
-def _range(three: Any) -> Range:
-    minimum, optimum, maximum = three
-    return Range(tuple(minimum), tuple(optimum), tuple(maximum))
 
 
 # Optimisation profiles: which of an instance's fits a batch best (docs/reference/backends.md#tensorrt).
@@ -346,9 +343,9 @@ class Profile:
 
     def distance(self, shapes: Shapes, values: Shapes) -> int:
         """How far a batch that fits is from the optimum (rule 3)."""
-        return sum(_difference(shape, self.shapes[name].optimum) for name, shape in shapes.items()) + sum(
-            _difference(given, self.values[name].optimum) for name, given in values.items()
-        )
+        pairs = [(shape, self.shapes[name].optimum) for name, shape in shapes.items()]
+        pairs += [(given, self.values[name].optimum) for name, given in values.items()]
+        return sum(abs(dim - best) for dims, optimum in pairs for dim, best in zip(dims, optimum, strict=True))
 
     def __str__(self) -> str:
         return f"{self.name}[{self.index}]"
@@ -431,7 +428,3 @@ def _wrong_values(values: Dims, allowed: Range) -> str:
         if not least <= value <= most:
             return f"The shape value at index {at} is expected to be in range from {least} to {most}, Got: {value}"
     return ""
-
-
-def _difference(dims: Dims, optimum: Dims) -> int:
-    return sum(abs(dim - best) for dim, best in zip(dims, optimum, strict=True))

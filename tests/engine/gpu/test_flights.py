@@ -64,7 +64,7 @@ def test_the_oldest_in_flight_is_asked_after_now_and_then() -> None:
     flights.landed(first)
     flights.over(first)
     assert flights.overdue(11.5) is second
-    assert repr(flights) == "<Flights: 0 launching, 1 in flight, 1 collected>"
+    assert flights.statistics() == FlightStatistics(launching=0, flying=1, collected=1, failed=0)
 
 
 def test_for_a_sick_device_nothing_is_kept() -> None:

@@ -493,6 +493,6 @@ def test_an_onnx_runtime_that_does_not_say_where_tensors_are(
 def test_both_builds_at_once_are_named(models: Any, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     models.unary()
     monkeypatch.setattr(machine.runtime, "get_available_providers", lambda: [CPU])
-    monkeypatch.setattr("importlib.metadata.distribution", lambda name: name)
+    monkeypatch.setattr("importlib.metadata.distributions", lambda name: [name])
     with pytest.raises(UnavailableError, match="onnxruntime and onnxruntime-gpu are both installed, in one place"):
         machine.load(unary_config())
