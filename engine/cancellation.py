@@ -16,28 +16,24 @@ class Cancellation:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._cancelled = False
+        self.cancelled = False
         self._completed = False
         self._end: Callable[[], None] | None = None
-
-    @property
-    def cancelled(self) -> bool:
-        return self._cancelled
 
     def cancel(self) -> bool:
         """The result is not wanted; False if there is one already."""
         with self._lock:
             if self._completed:
                 return False
-            if not self._cancelled and self._end is not None:
+            if not self.cancelled and self._end is not None:
                 self._end()
-            self._cancelled = True
+            self.cancelled = True
             return True
 
     def complete(self) -> bool:
         """There is a result; False if it is not needed any more."""
         with self._lock:
-            self._completed = not self._cancelled
+            self._completed = not self.cancelled
             return self._completed
 
     @contextmanager
@@ -45,7 +41,7 @@ class Cancellation:
         """While the block runs, `cancel` calls this, at once if it came before. Must not block, or raise."""
         with self._lock:
             self._end = end
-            if self._cancelled:
+            if self.cancelled:
                 end()
         try:
             yield

@@ -12,8 +12,6 @@ class FairQueue(Generic[T]):
     """Items of several owners. The owner that was served least recently comes next, with its oldest item; so an owner
     waits for one item of each other owner, however many those have."""
 
-    __slots__ = ("_length", "_owners")
-
     def __init__(self) -> None:
         self._owners: dict[str, deque[T]] = {}  # in the order in which they come next; none is empty
         self._length = 0

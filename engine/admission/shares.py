@@ -41,10 +41,7 @@ class ModelShare:
     """What one model has in flight. The budget alone changes it.
 
     Attributes:
-        name: of the model, for refusals.
         give_back: takes the share, and the bytes of a plain request that has its final answer.
-        requests: in flight.
-        plain_bytes: of its plain requests.
         lease_bytes: of its leases, those included that still grow.
         overdrawn: the one of its leases that rule 4 lets pass.
     """
@@ -96,21 +93,17 @@ class AddressShares:
 
     limit_bytes: int | None
     oversized: dict[Arriving, None] = field(default_factory=dict, init=False)
-    _shares: dict[str, AddressShare] = field(default_factory=dict, init=False)
+    by_address: dict[str, AddressShare] = field(default_factory=dict, init=False)
 
     def join(self, address: str) -> AddressShare | None:
         """The share that a new lease belongs to; None if it belongs to none."""
         if self.limit_bytes is None or not address:
             return None
-        share = self._shares.get(address)
+        share = self.by_address.get(address)
         if share is None:
-            share = self._shares[address] = AddressShare(self, address, self.limit_bytes)
+            share = self.by_address[address] = AddressShare(self, address, self.limit_bytes)
         share.leases += 1
         return share
-
-    def forget(self, address: str) -> None:
-        """Nothing arrives of an address any more."""
-        self._shares.pop(address, None)  # what goes on may have done so already
 
     def want(self) -> None:
         """A request waits for the budget (rule 4)."""
@@ -178,7 +171,7 @@ class AddressShare:
             self._settle(lease)
         self._serve()
         if not self.leases:
-            self._shares.forget(self._address)
+            self._shares.by_address.pop(self._address, None)  # what goes on may have done so already
 
     def _may(self, lease: Arriving, nbytes: int) -> bool:
         if self.nbytes + nbytes <= self._limit_bytes or self.nbytes == lease.arriving_bytes:

@@ -169,7 +169,7 @@ class RedisCache(ResponseCache):
 
     def __init__(self, settings: Mapping[str, str], clock: Clock) -> None:
         super().__init__(settings, clock)
-        numbers = _numbers(settings)
+        numbers, tls = _numbers(settings), _tls(settings)
         self._library = import_package("redis", "the cache 'redis' needs", "redis")
         connect_ms = numbers.get("connect_timeout") or DEFAULT_TIMEOUT_MS
         socket_ms = numbers.get("socket_timeout") or DEFAULT_TIMEOUT_MS
@@ -178,7 +178,7 @@ class RedisCache(ResponseCache):
         self.timeout_s = (connect_ms + socket_ms) / 1000
         self.largest_entry = _LARGEST_VALUE
         pool = self._library.BlockingConnectionPool(
-            connection_class=self._library.SSLConnection if _tls(settings) else self._library.Connection,
+            connection_class=self._library.SSLConnection if tls else self._library.Connection,
             max_connections=self.calls_at_once,
             timeout=self.wait_s,
             host=settings["host"],
@@ -190,7 +190,7 @@ class RedisCache(ResponseCache):
             socket_timeout=socket_ms / 1000,
             protocol=2,  # which every Redis speaks
             retry=self._library.retry.Retry(self._library.backoff.NoBackoff(), 0),
-            **_tls_files(settings),
+            **{theirs: settings[ours] for ours, theirs in _TLS_FILES.items() if tls and ours in settings},
         )
         self._client = self._library.Redis(connection_pool=pool)
 
@@ -237,12 +237,6 @@ def _tls(settings: Mapping[str, str]) -> bool:
     if text not in ("true", "false"):
         raise InvalidArgumentError(f"{_REDIS}: 'tls_enabled' is true or false, not '{settings['tls_enabled']}'")
     return text == "true"
-
-
-def _tls_files(settings: Mapping[str, str]) -> dict[str, str]:
-    if not _tls(settings):
-        return {}
-    return {theirs: settings[ours] for ours, theirs in _TLS_FILES.items() if ours in settings}
 
 
 ENTRY_POINT_GROUP = "trireme.caches"

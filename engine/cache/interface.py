@@ -103,10 +103,6 @@ class CacheGuard:
         self._name = name
         self._rests_until_s: float | None = None
 
-    @property
-    def working(self) -> bool:
-        return self._rests_until_s is None
-
     def admits(self, now_s: float) -> bool:
         """Whether the request at hand may ask the cache."""
         if self._rests_until_s is None:

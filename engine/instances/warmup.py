@@ -106,7 +106,9 @@ def settling_samples(config: ModelConfig, runs: int) -> tuple[WarmupSample, ...]
     has_samples = config.message is not None and bool(config.message.model_warmup)
     if not (wanted and on_gpu and runs) or config.has_sequence_batching or has_samples:
         return ()
-    if any(_is_open(tensor) for tensor in config.input):
+    if any(each.allow_ragged_batch or each.is_shape_tensor for each in config.input):
+        return ()
+    if any(each.datatype is BYTES or -1 in each.dims for each in config.input):
         return ()
     batching = config.max_batch_size > 0
     given = [_zeros(tensor, batching) for tensor in config.input]
@@ -118,10 +120,6 @@ def settling_samples(config: ModelConfig, runs: int) -> tuple[WarmupSample, ...]
     )
 
 
-def _is_open(tensor: ModelInput) -> bool:
-    return tensor.allow_ragged_batch or tensor.is_shape_tensor or tensor.datatype is BYTES or -1 in tensor.dims
-
-
 def _zeros(tensor: ModelInput, batching: bool) -> Tensor:
     data = bytes(bounded_product(tensor.dims) * tensor.datatype.size)
     return Tensor(tensor.name, tensor.datatype, (1, *tensor.dims) if batching else tensor.dims, data)
@@ -129,9 +127,8 @@ def _zeros(tensor: ModelInput, batching: bool) -> Tensor:
 
 def _sizes(most: int) -> list[int]:
     """Every size up to `_ALL_SIZES`; beyond, powers of two and the largest."""
-    powers = [1 << power for power in range(_ALL_SIZES.bit_length(), max(most, 1).bit_length())]
-    sizes = {max(most, 1), *range(1, min(most, _ALL_SIZES) + 1), *powers}
-    return sorted((size for size in sizes if size <= max(most, 1)), reverse=True)
+    powers = [1 << power for power in range(_ALL_SIZES.bit_length(), most.bit_length())]
+    return sorted({max(most, 1), *range(1, min(most, _ALL_SIZES) + 1), *powers}, reverse=True)
 
 
 def _sample(sample: Any, config: ModelConfig, model_directory: Path, states: StateLayout | None) -> WarmupSample:

@@ -87,23 +87,15 @@ class CudaDriver:
         """Copy memory of the GPU."""
         target = (ctypes.c_ubyte * len(into)).from_buffer(into)
         with self._current(device_id):
-            self._call(
-                "cuMemcpyDtoH_v2",
-                ctypes.c_void_p(ctypes.addressof(target)),
-                ctypes.c_uint64(address),
-                ctypes.c_size_t(len(into)),
-            )
+            there = ctypes.c_void_p(ctypes.addressof(target))
+            self._call("cuMemcpyDtoH_v2", there, ctypes.c_uint64(address), ctypes.c_size_t(len(into)))
 
     def write(self, device_id: int, address: int, data: Buffer) -> None:
         """Copy into memory of the GPU."""
         source = np.frombuffer(data, np.uint8)
         with self._current(device_id):
-            self._call(
-                "cuMemcpyHtoD_v2",
-                ctypes.c_uint64(address),
-                ctypes.c_void_p(source.ctypes.data),
-                ctypes.c_size_t(source.nbytes),
-            )
+            here = ctypes.c_void_p(source.ctypes.data)
+            self._call("cuMemcpyHtoD_v2", ctypes.c_uint64(address), here, ctypes.c_size_t(source.nbytes))
 
     def copy_on(self, device_id: int, stream: int, target: int, source: int, nbytes: int) -> None:
         """Enqueue a copy within the GPU's memory on a stream."""

@@ -21,14 +21,12 @@ class DevicePieces:
     pieces: tuple[RegionSlice, ...]
 
 
+@dataclass(slots=True, eq=False)
 class _Source:
     """Data that is shared by a tensor and what it was renamed or reshaped to."""
 
-    __slots__ = ("data", "place")
-
-    def __init__(self, place: RegionSlice) -> None:
-        self.place = place
-        self.data: memoryview | None = None
+    place: RegionSlice
+    data: memoryview | None = None
 
     def read(self) -> memoryview:
         if self.data is None:

@@ -200,11 +200,10 @@ class CustomMetrics:
                 return []
             return [(dict(series.labels), series.value) for series in family.series.values()]
 
-    def families(self) -> Iterator[Metric]:
+    def families(self) -> list[Metric]:
         """What is to be printed, in the order of creation."""
         with self._lock:
-            printed = [_printed(family) for family in self._families.values()]
-        yield from printed
+            return [_printed(family) for family in self._families.values()]
 
     def _find_family(self, family: int) -> tuple[_Family, set[int]]:
         held = self._held_families.get(family)

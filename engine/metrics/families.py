@@ -58,27 +58,22 @@ _REQUEST = "nv_inference_request_summary_us"
 """Not shown for models with a response cache (docs/reference/metrics.md#families-of-a-model)."""
 
 _KINDS = (
-    ("nv_inference_request_duration_us", _REQUEST, "success", "inference request", "includes"),
-    ("nv_inference_queue_duration_us", "nv_inference_queue_summary_us", "queue", "inference queuing", "includes"),
-    (
-        *("nv_inference_compute_input_duration_us", "nv_inference_compute_input_summary_us"),
-        *("compute_input", "compute input", "does not include"),
-    ),
-    (
-        *("nv_inference_compute_infer_duration_us", "nv_inference_compute_infer_summary_us"),
-        *("compute_infer", "compute inference", "does not include"),
-    ),
-    (
-        *("nv_inference_compute_output_duration_us", "nv_inference_compute_output_summary_us"),
-        *("compute_output", "inference compute output", "does not include"),
-    ),
+    ("request", "success", "inference request", "includes"),
+    ("queue", "queue", "inference queuing", "includes"),
+    ("compute_input", "compute_input", "compute input", "does not include"),
+    ("compute_infer", "compute_infer", "compute inference", "does not include"),
+    ("compute_output", "compute_output", "inference compute output", "does not include"),
 )
-"""Durations of a model version: names of the counter and of the summary, the attribute of the statistics, what it is,
-and whether it counts requests that the cache has answered."""
+"""Durations of a model version: the part of the names of counter and summary, the attribute of the statistics, what it
+is, and whether it counts requests that the cache has answered."""
 
 _DURATIONS = tuple(
-    (name, f"Cumulative {what} duration in microseconds ({counts} cached requests)", f"{kind}.us")
-    for name, _, kind, what, counts in _KINDS
+    (
+        f"nv_inference_{name}_duration_us",
+        f"Cumulative {what} duration in microseconds ({counts} cached requests)",
+        f"{kind}.us",
+    )
+    for name, kind, what, counts in _KINDS
 )
 """As `_COUNTERS`, left out where latencies are not counted."""
 
@@ -94,8 +89,12 @@ _CACHE_COUNTERS = (
 )
 
 _SUMMARIES = tuple(
-    (name, f"{begins} {what} duration in microseconds ({counts} cached requests)", kind)
-    for _, name, kind, what, counts in _KINDS
+    (
+        f"nv_inference_{name}_summary_us",
+        f"{begins} {what} duration in microseconds ({counts} cached requests)",
+        kind,
+    )
+    for name, kind, what, counts in _KINDS
     for begins in ["Summary of" if counts == "includes" else "Cumulative"]
 )
 """Name, help, and the attribute of the statistics. Count and sum are the counters', so the two agree."""

@@ -17,6 +17,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from ..config.model import ModelConfig
 from ..errors import FailureReason
@@ -78,12 +79,14 @@ class MemoryUsage:
 
 @dataclass(slots=True)
 class BatchStatistics:
+    """How long the phases of executions took."""
+
     compute_input: Duration = field(default_factory=Duration)
     compute_infer: Duration = field(default_factory=Duration)
     compute_output: Duration = field(default_factory=Duration)
 
 
-def _add_phases(statistics: BatchStatistics | ModelStatistics, marks: Sequence[int], times: int) -> None:
+def _add_phases(statistics: BatchStatistics, marks: Sequence[int], times: int) -> None:
     """Add how long the phases of an execution took; `times` requests are charged with it. Without a loop or a call, for
     it is done twice for each small request."""
     start, infer, output, end = marks
@@ -102,7 +105,7 @@ def _add_phases(statistics: BatchStatistics | ModelStatistics, marks: Sequence[i
 
 
 @dataclass(slots=True)
-class ModelStatistics:
+class ModelStatistics(BatchStatistics):
     """Everything counted for one model version since it was loaded.
 
     Attributes:
@@ -124,9 +127,6 @@ class ModelStatistics:
     success: Duration = field(default_factory=Duration)
     fail: Duration = field(default_factory=Duration)
     queue: Duration = field(default_factory=Duration)
-    compute_input: Duration = field(default_factory=Duration)
-    compute_infer: Duration = field(default_factory=Duration)
-    compute_output: Duration = field(default_factory=Duration)
     cache_hit: Duration = field(default_factory=Duration)
     cache_miss: Duration = field(default_factory=Duration)
     batches: dict[int, BatchStatistics] = field(default_factory=dict)
@@ -272,8 +272,6 @@ FIRST_RESPONSE_BUCKETS_MS = (100.0, 500.0, 2000.0, 5000.0)
 class RecentDurations:
     """Durations of the last minute, in whole microseconds. Times do not go back from one call to the next."""
 
-    __slots__ = ("_slices",)
-
     def __init__(self) -> None:
         self._slices: deque[tuple[int, Counter[int]]] = deque(maxlen=SLICES)
 
@@ -306,16 +304,10 @@ def common_quantiles(parts: Iterable[RecentDurations], quantiles: Sequence[float
     total = counts.total()
     if not total:
         return [math.nan] * len(quantiles)
-    found: dict[float, float] = {}
-    wanted = sorted((min(max(1, math.ceil(quantile * total)), total), quantile) for quantile in set(quantiles))
-    passed = 0
-    position = 0
-    for smallest in sorted(counts):
-        passed += counts[smallest]
-        while position < len(wanted) and wanted[position][0] <= passed:
-            found[wanted[position][1]] = _middle(smallest)
-            position += 1
-    return [found[quantile] for quantile in quantiles]
+    durations = sorted(counts)
+    up_to = list(accumulate(counts[duration] for duration in durations))
+    ranks = (min(max(1, math.ceil(quantile * total)), total) for quantile in quantiles)
+    return [_middle(durations[bisect_left(up_to, rank)]) for rank in ranks]
 
 
 def _middle(smallest_us: int) -> float:
@@ -349,8 +341,6 @@ class Histogram:
         bounds: in increasing order.
     """
 
-    __slots__ = ("_counts", "bounds", "total")
-
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = tuple(bounds)
         self.total: float = 0
@@ -362,12 +352,7 @@ class Histogram:
 
     def buckets(self) -> list[tuple[float, int]]:
         """Bounds, infinity the last, and the numbers of values up to each."""
-        passed = 0
-        buckets: list[tuple[float, int]] = []
-        for bound, count in zip((*self.bounds, math.inf), self._counts, strict=True):
-            passed += count
-            buckets.append((bound, passed))
-        return buckets
+        return list(zip((*self.bounds, math.inf), accumulate(self._counts), strict=True))
 
 
 def first_response_histogram(config: ModelConfig) -> Histogram | None:

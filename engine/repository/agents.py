@@ -167,9 +167,6 @@ def _name(agent: RepositoryAgent) -> str:
 #   parameters { key: "MD5:1/model.onnx" value: "d41d8cd98f00b204e9800998ecf8427e" } } ] }
 
 
-_BLOCK_BYTES = 1 << 20
-
-
 class ChecksumAgent(RepositoryAgent):
     """Each parameter is ``<algorithm>:<file relative to the model's directory>`` and the digest in hexadecimal."""
 
@@ -201,16 +198,12 @@ def _check(directory: Path, key: str, expected: str) -> None:
 
 
 def _md5(path: str) -> str:
-    digest = hashlib.md5(usedforsecurity=False)
     try:
         with open(path, "rb") as file:
-            while block := file.read(_BLOCK_BYTES):
-                digest.update(block)
-    except FileNotFoundError as error:
-        raise NotFoundError(f"failed to open text file for read {path}: {error.strerror}") from error
+            return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
     except OSError as error:
-        raise InternalError(f"failed to open text file for read {path}: {error.strerror}") from error
-    return digest.hexdigest()
+        kind = NotFoundError if isinstance(error, FileNotFoundError) else InternalError
+        raise kind(f"failed to open text file for read {path}: {error.strerror}") from error
 
 
 # -- Which agent answers to a name: ours, and the entry points of group ``trireme.repository_agents``

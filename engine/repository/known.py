@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,10 +67,8 @@ def check_override(override: Override, own: Sequence[ModelSource], options: Serv
 
 
 def _message(source: ModelSource, options: ServerOptions, config_json: str | None = None) -> Any | None:
-    try:
+    with suppress(TriremeError):
         return source.message(options, config_json)
-    except TriremeError:
-        return None
 
 
 def members(config: ModelConfig) -> tuple[str, ...]:

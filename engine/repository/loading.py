@@ -178,9 +178,8 @@ def load_ensemble(source: ModelSource, config: ModelConfig, members: Sequence[Lo
         made_by = plan.producers.get(output.name)
         if output.name not in labels and made_by is not None:
             step, name = made_by
-            inherited = members[step].labels.get(name)
-            if inherited is not None:
-                labels[output.name] = inherited
+            if name in members[step].labels:
+                labels[output.name] = members[step].labels[name]
     return LoadedEnsemble(config, labels, plan)
 
 

@@ -171,7 +171,8 @@ async def test_who_gives_up_leaves_nothing_behind() -> None:
     for lease in (first, second, third, other, full):
         lease.close()
     assert budget.statistics().bytes == budget.statistics().leases == 0
-    assert repr(budget._addresses) == "<AddressShares of 0 addresses, 0 oversized>"
+    assert not budget._addresses.by_address
+    assert not budget._addresses.oversized
 
 
 def test_which_part_an_address_has() -> None:
@@ -226,7 +227,8 @@ def test_each_lease_gets_what_it_waits_for_in_the_end(steps: list[Step]) -> None
                     over.add(lease)
                 await settled()
         assert budget.statistics().bytes == 0
-        assert repr(budget._addresses) == "<AddressShares of 0 addresses, 0 oversized>"
+        assert not budget._addresses.by_address
+        assert not budget._addresses.oversized
 
     trio.run(play)
 

@@ -383,7 +383,7 @@ class TestEnsembles:
             write_model(tmp_path, "a", {1: 2})
             await server.load_model("a", {})
             assert await ask(server, "e") == 2
-            await until(lambda: "2 of 2" in repr(server._repository))
+            await until(lambda: [model.ready for model in server._repository.models()] == [True, True])
 
     async def test_an_ensemble_that_its_new_member_does_not_fit_serves_with_the_old_one(
         self, tmp_path: Path, gates: Gates
