@@ -20,7 +20,7 @@ from ...proto.messages import inference as pb
 from ..restrictions import Restriction
 from . import management, repository
 from .codec import RawMessage
-from .infer import GrpcContext, UnaryInfer
+from .infer import GrpcContext, answer_infer, begin_infer
 from .options import GrpcOptions
 from .reflection import Reflection
 from .stream_infer import InferStream
@@ -105,7 +105,7 @@ class GrpcApplication:
     Attributes:
         services: all of them.
         guards: see `host.Guard`.
-        immediate: calls that are begun without a task of their own; see `UnaryInfer.begin`.
+        immediate: calls that are begun without a task of their own; see `begin_infer`.
 
     Raises:
         InvalidArgumentError: the options name a header pattern that is none.
@@ -113,11 +113,10 @@ class GrpcApplication:
 
     def __init__(self, server: InferenceServer, options: GrpcOptions, log: Log | None = None) -> None:
         context = self._context = GrpcContext(server, options, log)
-        self._unary = UnaryInfer(context)
         self.delays = options.delays
-        self.immediate: Mapping[str, Callable[[UnaryCall], bool]] = {MODEL_INFER: self._unary.begin}
-        if self.delays.of_model_infer:
-            self.immediate = {}
+        self.immediate: Mapping[str, Callable[[UnaryCall], bool]] = (
+            {} if self.delays.of_model_infer else {MODEL_INFER: partial(begin_infer, context)}
+        )
         self.lease = server.lease
         self.offload = server.offload
         self.client_accounts = server.client_accounts
@@ -133,7 +132,8 @@ class GrpcApplication:
             if name in _ANSWERS:
                 answer = partial(self._answer, _ANSWERS[name][1], promised.reply_type)
                 mapping[path] = Handler(answer, promised.cardinality, request_type, promised.reply_type)
-        mapping[MODEL_INFER] = Handler(self._unary.handle, Cardinality.UNARY_UNARY, RawMessage, RawMessage)
+        infer = partial(answer_infer, self._context)
+        mapping[MODEL_INFER] = Handler(infer, Cardinality.UNARY_UNARY, RawMessage, RawMessage)
         mapping[MODEL_STREAM_INFER] = Handler(self._infer_stream, Cardinality.STREAM_STREAM, RawMessage, RawMessage)
         return mapping
 

@@ -177,10 +177,6 @@ class UnaryCall:
     def _too_slow(self) -> None:
         self.fail(Status.DEADLINE_EXCEEDED, TOO_SLOW)
 
-    def request_ended(self) -> None:
-        if not self.begun:
-            self.fail(Status.INTERNAL, UNPARSABLE)
-
     def drained(self) -> None:
         """Nothing waits for that."""
 
@@ -295,7 +291,7 @@ class GrpcConnection(CallHost):
         if isinstance(call, StreamingCall):
             self.start(self._run, call)
         if event.end_stream:
-            call.request_ended()
+            call.receive(b"", True)
 
     def _refuse(self, stream_id: int, block: bytes) -> None:
         self.core.send_headers(stream_id, block, True)
@@ -307,16 +303,8 @@ class GrpcConnection(CallHost):
         try:
             if begin is not None and begin(call):
                 return
-        except GRPCError as error:
-            call.fail(error.status, error.message or "")
-            return
-        except TriremeError as error:
-            call.fail(*grpc_error(error))
-            return
-        except Exception:
-            # The boundary to handlers: a defect in one costs its call, never the connection.
-            log.exception("error in %s", call.method.path)
-            call.fail(Status.UNKNOWN, INTERNAL_SERVER_ERROR)
+        except Exception as error:  # noqa: BLE001 - the boundary to handlers, see `_outcome_of`
+            call.fail(*_outcome_of(error, call.method))
             return
         self.serve_as_task(call, Framed(False, call.message))
 
@@ -345,7 +333,7 @@ class GrpcConnection(CallHost):
         try:
             on_cancel()
         except Exception:
-            # The boundary to handlers, see `begin`: this is called by the task of all deadlines, too.
+            # The boundary to handlers, see `_outcome_of`: this is called by the task of all deadlines, too.
             log.exception("error while cancelling a call")
 
     # ---- calls with a task ----
@@ -357,7 +345,11 @@ class GrpcConnection(CallHost):
         try:
             with call.scope:
                 await trio.lowlevel.checkpoint_if_cancelled()
-                status, message = await self._outcome(call)
+                status, message = Status.OK, ""
+                try:
+                    await call.method.function(call)
+                except Exception as error:  # noqa: BLE001 - the boundary to handlers, see `_outcome_of`
+                    status, message = _outcome_of(error, call.method)
                 if delays.answer_s and not infers:
                     await delay(delays.answer_s, "the write of the response")
                 call.end(status, message)
@@ -366,15 +358,12 @@ class GrpcConnection(CallHost):
         finally:
             call.finish()
 
-    async def _outcome(self, call: StreamingCall) -> tuple[Status, str | None]:
-        try:
-            await call.method.function(call)
-        except GRPCError as error:
-            return error.status, error.message
-        except TriremeError as error:
-            return grpc_error(error)
-        except Exception:
-            # The boundary to handlers, see `begin`.
-            log.exception("error in %s", call.method.path)
-            return Status.UNKNOWN, INTERNAL_SERVER_ERROR
-        return Status.OK, None
+
+def _outcome_of(error: Exception, method: Method) -> tuple[Status, str]:
+    """How a call ends whose handler has raised that. A defect in one costs its call, never the connection."""
+    if isinstance(error, GRPCError):
+        return error.status, error.message or ""
+    if isinstance(error, TriremeError):
+        return grpc_error(error)
+    log.error("error in %s", method.path, exc_info=error)
+    return Status.UNKNOWN, INTERNAL_SERVER_ERROR

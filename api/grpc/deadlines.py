@@ -97,20 +97,19 @@ class Deadlines:
             self.expire(trio.current_time())
 
 
+@dataclass(slots=True, eq=False)
 class Patience:
     """With one message, which `reader` collects, until `stop`. `give_up` is called, once, if it does not come on."""
 
-    __slots__ = ("_deadlines", "_entry", "_give_up", "_hurries", "_limits", "_reader", "_seen_bytes")
+    _deadlines: Deadlines
+    _limits: Limits
+    _reader: MessageReader
+    _give_up: Callable[[], None] | None
+    _entry: Entry | None = None
+    _hurries: bool = False
+    _seen_bytes: int = 0
 
-    def __init__(
-        self, deadlines: Deadlines, limits: Limits, reader: MessageReader, give_up: Callable[[], None]
-    ) -> None:
-        self._deadlines = deadlines
-        self._limits = limits
-        self._reader = reader
-        self._give_up: Callable[[], None] | None = give_up
-        self._entry: Entry | None = None
-        self._hurries = False
+    def __post_init__(self) -> None:
         self._begin_period()
 
     def _begin_period(self) -> None:

@@ -57,15 +57,6 @@ class GrpcContext:
         self.pipeline = Pipeline(server, compile_forward_pattern(options.header_forward_pattern))
         self.draining = False
 
-    def refuse_when_draining(self) -> None:
-        """New inferences are refused as soon as the front end has begun to stop.
-
-        Raises:
-            UnavailableError: it has.
-        """
-        if self.draining or self.server.exiting:
-            raise UnavailableError("GRPC server is shutting down and has stopped accepting new requests.")
-
 
 def forward_metadata(call: CallHead, pattern: HeaderPattern, request: InferenceRequest) -> None:
     """Make parameters of the call's metadata in whose keys `pattern` is found; as in Triton, the user agent is part of
@@ -158,7 +149,7 @@ class GrpcInfer(Adapter):
     def decode(self) -> bool:
         context = self.context
         if context.draining or context.server.exiting:
-            context.refuse_when_draining()
+            raise UnavailableError("GRPC server is shutting down and has stopped accepting new requests.")
         decoded = context.reader.decode(self.message, self.describe)
         if decoded is None:
             return False
@@ -206,57 +197,50 @@ _log = logging.getLogger(__name__)
 _DEFECT = Status.UNKNOWN, "Internal Server Error"
 
 
-class UnaryInfer:
-    """Answers the calls of ModelInfer."""
+def begin_infer(context: GrpcContext, call: UnaryCall) -> bool:
+    """Take a call of ModelInfer over, to be answered later.
 
-    def __init__(self, context: GrpcContext) -> None:
-        self._context = context
+    Returns:
+        False if it has to wait first, for room in the server-wide budget or for a thread: then nothing has happened
+        yet.
 
-    def begin(self, call: UnaryCall) -> bool:
-        """Take a call over, to be answered later.
+    Raises:
+        TriremeError: the request is refused.
+    """
+    adapter = _InferCall(context, call)
+    reply = context.pipeline.begin(adapter)
+    if reply is None:
+        if adapter.trace is not None:
+            adapter.trace.forget()
+        return False
+    adapter.reply = reply
+    call.on_cancel = adapter.cancel
+    reply.notify(adapter.complete)
+    return True
 
-        Returns:
-            False if it has to wait first, for room in the server-wide budget or for a thread: then nothing has happened
-            yet.
 
-        Raises:
-            TriremeError: the request is refused.
-        """
-        context = self._context
-        adapter = _InferCall(context, call)
-        reply = context.pipeline.begin(adapter)
-        if reply is None:
-            if adapter.trace is not None:
-                adapter.trace.forget()
-            return False
-        adapter.reply = reply
-        call.on_cancel = adapter.cancel
-        reply.notify(adapter.complete)
-        return True
+async def answer_infer(context: GrpcContext, stream: StreamingCall) -> None:
+    """Answer a call of ModelInfer in a task of its own.
 
-    async def handle(self, stream: StreamingCall) -> None:
-        """Answer a call in a task of its own.
-
-        Raises:
-            TriremeError: the request was refused, or failed.
-        """
-        context = self._context
-        delays = context.options.delays
-        message = await stream.recv_message()
-        task = UnaryInferRequest(context, stream.head, message, stream.take_lease())
-        try:
-            await delay(delays.process_s, "the Process execution")
-            reply = await context.pipeline.admit(task)
-            stream.admitted()
-            parts = await task.encoded(await reply.response())
-            await delay(delays.response_completion_s, "InferResponseComplete")
-            if task.trace is not None:
-                task.trace.sending()
-            await stream.send_message(parts)
-            if task.trace is not None:
-                task.trace.sent()
-        finally:
-            task.abandon()
+    Raises:
+        TriremeError: the request was refused, or failed.
+    """
+    delays = context.options.delays
+    message = await stream.recv_message()
+    task = UnaryInferRequest(context, stream.head, message, stream.take_lease())
+    try:
+        await delay(delays.process_s, "the Process execution")
+        reply = await context.pipeline.admit(task)
+        stream.admitted()
+        parts = await task.encoded(await reply.response())
+        await delay(delays.response_completion_s, "InferResponseComplete")
+        if task.trace is not None:
+            task.trace.sending()
+        await stream.send_message(parts)
+        if task.trace is not None:
+            task.trace.sent()
+    finally:
+        task.abandon()
 
 
 class _InferCall(UnaryInferRequest, CallbackAnswer[list[Buffer]]):

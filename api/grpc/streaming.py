@@ -137,10 +137,6 @@ class StreamingCall(StreamIterator[Any]):
         self._waiting = False
         self._arrival.unpark()
 
-    def request_ended(self) -> None:
-        self._inbox.ended = True
-        self._wake()
-
     def drained(self) -> None:
         self._drain.unpark_all()
 

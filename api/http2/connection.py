@@ -27,7 +27,7 @@ from ...engine.admission.client_bytes import ClientBytes
 from ...engine.tensor import Buffer
 from ..sockets.roster import Connection, Phase, Roster
 from ..sockets.transport import PeerGoneError, PlainTransport, TlsTransport, Transport, linger
-from .events import DataReceived, ErrorCode, Event, H, RequestReceived, StreamDrained, StreamEnded, StreamReset
+from .events import DataReceived, ErrorCode, Event, H, RequestReceived, StreamDrained, StreamReset
 from .headers import Field
 from .limits import Http2Limits
 from .server import Http2Server
@@ -89,9 +89,6 @@ class Call(Protocol):
 
     def receive(self, data: bytes, end_stream: bool) -> None:
         """The next part of the request; see `DataReceived`."""
-
-    def request_ended(self) -> None:
-        """The request is complete."""
 
     def drained(self) -> None:
         """All that was queued for the stream has been let through by the client's windows."""
@@ -328,13 +325,11 @@ class Http2Connection(Connection, Generic[H, C]):
                 self._handle_rare(event)
 
     def _handle_rare(self, event: Event[H]) -> None:
-        if isinstance(event, StreamEnded | StreamReset | StreamDrained):
+        if isinstance(event, StreamReset | StreamDrained):
             call = self.calls.get(event.stream_id)
             if call is None:
                 return
-            if isinstance(event, StreamEnded):
-                call.request_ended()
-            elif isinstance(event, StreamDrained):
+            if isinstance(event, StreamDrained):
                 call.drained()
             else:
                 self._roster.disconnects += 1

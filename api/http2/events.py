@@ -72,18 +72,11 @@ class RequestReceived(Generic[H]):
 @dataclass(slots=True)
 class DataReceived:
     """The next data of a request, without padding; `Http2Server.consumed` is to be told of it when it has been used up.
-    Large DATA frames come in several pieces."""
+    Large DATA frames come in several pieces. Trailers, which are dropped, are an end without data."""
 
     stream_id: int
     data: bytes
     end_stream: bool
-
-
-@dataclass(slots=True)
-class StreamEnded:
-    """The request is complete; said only when its end came without data, in trailers (which are dropped)."""
-
-    stream_id: int
 
 
 @dataclass(slots=True)
@@ -109,4 +102,4 @@ class Terminated:
     debug: str
 
 
-Event = RequestReceived[H] | DataReceived | StreamEnded | StreamReset | StreamDrained | Terminated
+Event = RequestReceived[H] | DataReceived | StreamReset | StreamDrained | Terminated

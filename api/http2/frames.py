@@ -20,20 +20,6 @@ GOAWAY = 0x7
 WINDOW_UPDATE = 0x8
 CONTINUATION = 0x9
 
-NAMES = (
-    "DATA",
-    "HEADERS",
-    "PRIORITY",
-    "RST_STREAM",
-    "SETTINGS",
-    "PUSH_PROMISE",
-    "PING",
-    "GOAWAY",
-    "WINDOW_UPDATE",
-    "CONTINUATION",
-)
-"""Frame types by their numbers."""
-
 ACK = 0x1
 END_STREAM = 0x1
 END_HEADERS = 0x4
@@ -58,8 +44,9 @@ FRAME_HEADER = struct.Struct(">IBI")
 
 FRAME_HEADER_BYTES = 9
 WORD = struct.Struct(">I")
+SETTING = struct.Struct(">HI")
+"""An identifier and a value."""
 
-_SETTING = struct.Struct(">HI")
 _FRAME_AND_WORD = struct.Struct(">IBII")
 _GOAWAY = struct.Struct(">IBIII")
 
@@ -70,7 +57,7 @@ def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
 
 
 def settings(values: Iterable[tuple[int, int]]) -> bytes:
-    return frame(SETTINGS, 0, 0, b"".join([_SETTING.pack(*value) for value in values]))
+    return frame(SETTINGS, 0, 0, b"".join([SETTING.pack(*value) for value in values]))
 
 
 SETTINGS_ACK = frame(SETTINGS, ACK, 0)
@@ -91,8 +78,3 @@ def ping(payload: bytes, *, ack: bool = False) -> bytes:
 def goaway(last_stream_id: int, code: ErrorCode, debug: str = "") -> bytes:
     text = debug.encode()
     return _GOAWAY.pack((8 + len(text)) << 8 | GOAWAY, 0, 0, last_stream_id, code) + text
-
-
-def read_settings(payload: bytes) -> list[tuple[int, int]]:
-    """The (identifier, value) pairs of a SETTINGS payload whose length is a multiple of 6."""
-    return list(_SETTING.iter_unpack(payload))

@@ -215,11 +215,6 @@ def _malformed(debug: str) -> StreamFault:
     return StreamFault(ErrorCode.PROTOCOL_ERROR, debug)
 
 
-def is_request(fields: Sequence[Field]) -> bool:
-    """Whether a header list on a closed stream opens a request, instead of being trailers."""
-    return any(name[:1] == b":" for name, _ in fields)
-
-
 def encode_block(headers: Iterable[Field]) -> bytes:
     """A header block that uses no dynamic table, so that it means the same at any time, on any connection."""
     out = bytearray()

@@ -21,15 +21,14 @@ from .events import (
     H,
     RequestReceived,
     StreamDrained,
-    StreamEnded,
     StreamFault,
     StreamReset,
 )
 from .frames import DATA, HEADERS, MAX_STREAM_ID, MAX_WINDOW_BYTES, RST_STREAM, WINDOW_UPDATE
-from .headers import TABLE_SIZE_ZERO, Field, HeaderReader, check_fields, is_request
+from .headers import TABLE_SIZE_ZERO, Field, HeaderReader, check_fields
 from .keepalive import Keepalive
 from .limits import Budget, Http2Limits
-from .reader import FrameReader
+from .reader import SHAPES, FrameReader
 from .streams import Sender, State, Stream, Streams
 
 _TINY_DATA_BYTES = 64
@@ -144,7 +143,7 @@ class Incoming(Generic[H]):
         """A frame has come that does not fit its stream's state (streams, rule 6)."""
         state = self._streams.state(stream_id)
         if state is State.IDLE:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"{frames.NAMES[kind]} on idle stream {stream_id}")
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"{SHAPES[kind][0]} on idle stream {stream_id}")
         if state is not State.CUT and kind in (DATA, HEADERS):
             self._break(stream_id, ErrorCode.STREAM_CLOSED)
 
@@ -253,7 +252,7 @@ class Incoming(Generic[H]):
         stream = self._open.get(stream_id)
         try:
             fields = self._headers.decode(block)
-            if stream is None and (is_request(fields) or not stream_id & 1):
+            if stream is None and (any(name[:1] == b":" for name, _ in fields) or not stream_id & 1):
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"stream {stream_id} cannot be opened")
             if stream is None or stream.ended:
                 self._misfit(stream_id, HEADERS)
@@ -267,7 +266,7 @@ class Incoming(Generic[H]):
         stream.ended = True
         self._unended -= 1
         if stream.queue is None or not stream.queue.ending:
-            self._events.append(StreamEnded(stream_id))
+            self._events.append(DataReceived(stream_id, b"", True))
 
     def on_unknown(self) -> None:
         self._meaningless.spend(self._now_s)
@@ -383,7 +382,7 @@ def check(payload: bytes) -> dict[int, int]:
         ConnectionFault: a value is out of its range.
     """
     values: dict[int, int] = {}
-    for name, value in frames.read_settings(payload):
+    for name, value in frames.SETTING.iter_unpack(payload):
         if name == frames.ENABLE_PUSH and value > 1:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"SETTINGS_ENABLE_PUSH is {value}, expected 0 or 1")
         if name == frames.INITIAL_WINDOW_SIZE and value > frames.MAX_WINDOW_BYTES:

@@ -49,18 +49,18 @@ _HEADERS_WEIGHT = 16
 _STEP_WEIGHT = 8
 """The same for each step of a frame that does not go the short way: it takes two, and may be HEADERS."""
 
-SHAPES: Mapping[int, tuple[int, int, bool | None]] = {
-    frames.DATA: (0, 1 << 24, True),
-    frames.HEADERS: (0, 1 << 24, True),
-    frames.PRIORITY: (5, 5, True),
-    frames.RST_STREAM: (4, 4, True),
-    frames.SETTINGS: (0, 1 << 24, False),
-    frames.PING: (8, 8, False),
-    frames.GOAWAY: (8, 1 << 24, False),
-    frames.WINDOW_UPDATE: (4, 4, None),
-    frames.CONTINUATION: (0, 1 << 24, True),
+SHAPES: Mapping[int, tuple[str, int, int, bool | None]] = {
+    frames.DATA: ("DATA", 0, 1 << 24, True),
+    frames.HEADERS: ("HEADERS", 0, 1 << 24, True),
+    frames.PRIORITY: ("PRIORITY", 5, 5, True),
+    frames.RST_STREAM: ("RST_STREAM", 4, 4, True),
+    frames.SETTINGS: ("SETTINGS", 0, 1 << 24, False),
+    frames.PING: ("PING", 8, 8, False),
+    frames.GOAWAY: ("GOAWAY", 8, 1 << 24, False),
+    frames.WINDOW_UPDATE: ("WINDOW_UPDATE", 4, 4, None),
+    frames.CONTINUATION: ("CONTINUATION", 0, 1 << 24, True),
 }
-"""By frame type: the smallest and largest payload, and whether it is about a stream (None: it may be)."""
+"""By frame type: its name, the smallest and largest payload, and whether it is about a stream (None: it may be)."""
 
 
 class Expect(Enum):
@@ -268,11 +268,11 @@ class FrameReader:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a client cannot push")
         if kind not in SHAPES:
             return
-        smallest, largest, on_stream = SHAPES[kind]
+        name, smallest, largest, on_stream = SHAPES[kind]
         if not smallest <= length <= largest:
-            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"{frames.NAMES[kind]} of {length} bytes")
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"{name} of {length} bytes")
         if on_stream is not None and on_stream != (stream_id != 0):
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"{frames.NAMES[kind]} on stream {stream_id}")
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"{name} on stream {stream_id}")
         if kind in (HEADERS, CONTINUATION):
             self._check_block(length)
         elif kind == frames.SETTINGS:

@@ -18,7 +18,6 @@ from trireme.api.http2.events import (
     Event,
     RequestReceived,
     StreamDrained,
-    StreamEnded,
     StreamReset,
 )
 from trireme.api.http2.headers import encode_block
@@ -227,8 +226,6 @@ class H2Peer:
                     self.server.consumed(event.stream_id, len(event.data))
                 if event.end_stream:
                     self.complete.add(event.stream_id)
-            case StreamEnded():
-                self.complete.add(event.stream_id)
             case StreamReset() | StreamDrained():
                 assert event.stream_id in self.requests
 

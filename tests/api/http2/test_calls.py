@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from trireme.api.http2 import frames
-from trireme.api.http2.events import DataReceived, ErrorCode, RequestReceived, StreamDrained, StreamEnded, StreamReset
+from trireme.api.http2.events import DataReceived, ErrorCode, RequestReceived, StreamDrained, StreamReset
 from trireme.api.http2.headers import encode_block
 from trireme.api.http2.limits import Http2Limits, Rate
 
@@ -107,7 +107,7 @@ def test_request_that_ends_in_trailers() -> None:
     stream_id = peer.call(b"a", end_stream=False)
     peer.client.send_headers(stream_id, [(b"x-checksum", b"1")], end_stream=True)
     peer.pump()
-    assert peer.server_events[2:] == [StreamEnded(stream_id)]
+    assert peer.server_events[2:] == [DataReceived(stream_id, b"", True)]
 
 
 def test_client_cancels() -> None:

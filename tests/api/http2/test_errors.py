@@ -7,7 +7,7 @@ from http2_held import held
 from http2_peer import BLOCK, EMPTY_SETTINGS, HEADERS, REQUEST, TRAILERS, RawPeer, call, data, headers, settings
 
 from trireme.api.http2 import frames
-from trireme.api.http2.events import DataReceived, ErrorCode, RequestReceived, StreamEnded, StreamReset, Terminated
+from trireme.api.http2.events import DataReceived, ErrorCode, RequestReceived, StreamReset, Terminated
 from trireme.api.http2.frames import frame
 from trireme.api.http2.headers import encode_block
 from trireme.api.http2.limits import Http2Limits
@@ -309,7 +309,7 @@ def test_unknown_reset_code() -> None:
 
 def test_trailers_of_the_client() -> None:
     peer = RawPeer()
-    assert peer.say(headers(1), headers(1, TRAILERS, end_stream=True))[1:] == [StreamEnded(1)]
+    assert peer.say(headers(1), headers(1, TRAILERS, end_stream=True))[1:] == [DataReceived(1, b"", True)]
 
 
 @pytest.mark.parametrize("kind", [*range(10), 0x77])

@@ -78,7 +78,7 @@ def test_limits_are_announced() -> None:
     """The client learns what it may do from the server's SETTINGS and first WINDOW_UPDATE."""
     limits = Http2Limits(max_concurrent_streams=7, max_frame_bytes=20_000, stream_window_bytes=70_000)
     first, second = RawPeer(limits, greet=False).sent()
-    assert dict(frames.read_settings(first.payload)) == {
+    assert dict(frames.SETTING.iter_unpack(first.payload)) == {
         frames.MAX_CONCURRENT_STREAMS: 7,
         frames.INITIAL_WINDOW_SIZE: 70_000,
         frames.MAX_FRAME_SIZE: 20_000,

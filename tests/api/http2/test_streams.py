@@ -8,6 +8,7 @@ from http2_peer import HEADERS, TRAILERS, RawPeer, data, headers
 from trireme.api.http2 import frames
 from trireme.api.http2.events import ErrorCode, StreamReset, Terminated
 from trireme.api.http2.limits import Http2Limits
+from trireme.api.http2.reader import SHAPES
 from trireme.api.http2.streams import State, Streams
 
 FRAMES = {
@@ -82,7 +83,7 @@ MISFITS = {
 """Everything else is legal: anything on an OPEN stream, windows and resets on an ENDED one, HEADERS on an IDLE one."""
 
 
-@pytest.mark.parametrize("kind", FRAMES, ids=frames.NAMES.__getitem__)
+@pytest.mark.parametrize("kind", FRAMES, ids=lambda kind: SHAPES[kind][0])
 @pytest.mark.parametrize(("state", "way"), WAYS)
 def test_table_is_what_happens(state: State, way: str, kind: int) -> None:
     peer = enter(way)
