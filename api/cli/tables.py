@@ -124,7 +124,7 @@ def _options(server: InferenceServer) -> Iterator[Row]:
         )
     yield "pinned_memory_pool_byte_size", str(options.gpu_limits.pinned_pool_bytes)
     for gpu in server.gpus.found:
-        limit = options.gpu_limits.pool_bytes(gpu.index)
+        limit = options.gpu_limits.device_pool_bytes.get(gpu.index)
         yield f"cuda_memory_pool_byte_size{{{gpu.index}}}", "no limit" if limit is None else str(limit)
     yield "min_supported_compute_capability", f"{options.min_compute_capability:.1f}"
     yield "strict_readiness", str(int(options.strict_readiness))

@@ -206,7 +206,12 @@ def _tensor(port: Any, batch: int) -> GraphTensor:
 
 
 _HINTS = ("latency", "throughput", "cumulative_throughput")
-_COUNTS = ("INFERENCE_NUM_THREADS", "COMPILATION_NUM_THREADS")
+_COUNTS = (
+    ("INFERENCE_NUM_THREADS", (), "a non-negative number"),
+    ("COMPILATION_NUM_THREADS", (), "a non-negative number"),
+    ("NUM_STREAMS", ("auto", "numa"), "either AUTO/NUMA/<int_value>"),
+)
+"""Parameters that are numbers: what else they may say, and what is expected."""
 
 
 def _properties(known: Mapping[str, str]) -> dict[str, str]:
@@ -220,13 +225,15 @@ def _properties(known: Mapping[str, str]) -> dict[str, str]:
         )
     if hint:
         properties["PERFORMANCE_HINT"] = hint.upper()
-    for key in _COUNTS:
-        if key in known:
-            properties[key] = _count(key, known[key].lower())
-    if "NUM_STREAMS" in known:
-        properties["NUM_STREAMS"] = _streams(known["NUM_STREAMS"].lower())
+    for key, words, expected in _COUNTS:
+        if key not in known:
+            continue
+        value = known[key].lower()
+        if not (value in words or (value.isascii() and value.isdecimal())):
+            raise InvalidArgumentError(f"expected the parameter '{key}' to be {expected}, got {value}")
+        properties[key] = value.upper()
     if "HINT_BF16" in known:
-        if known["HINT_BF16"].lower() != "yes":
+        if not _yes(known, "HINT_BF16"):
             raise InvalidArgumentError(
                 f"expected the parameter 'HINT_BF16' to be YES, got {known['HINT_BF16'].lower()}"
             )
@@ -238,17 +245,3 @@ def _properties(known: Mapping[str, str]) -> dict[str, str]:
 
 def _yes(known: Mapping[str, str], key: str) -> bool:
     return known.get(key, "").lower() == "yes"
-
-
-def _count(key: str, value: str) -> str:
-    if not (value.isascii() and value.isdecimal()):
-        raise InvalidArgumentError(f"expected the parameter '{key}' to be a non-negative number, got {value}")
-    return value
-
-
-def _streams(value: str) -> str:
-    if value in ("auto", "numa"):
-        return value.upper()
-    if value.isascii() and value.isdecimal():
-        return value
-    raise InvalidArgumentError(f"expected the parameter 'NUM_STREAMS' to be either AUTO/NUMA/<int_value>, got {value}")

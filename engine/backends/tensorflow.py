@@ -51,7 +51,10 @@ class TensorFlowBackend(GraphBackend):
         return TensorFlowModel(self.library, config, files)
 
     def import_library(self) -> Any:
-        return import_tensorflow()
+        for key, value in _QUIET.items():
+            os.environ.setdefault(key, value)
+        logging.getLogger("tensorflow").setLevel(logging.ERROR)  # its warnings are for those who write models
+        return import_package("tensorflow", "the backend 'tensorflow' needs", "tensorflow")
 
 
 class TensorFlowModel(FrameworkModel["LoadedGraph"]):
@@ -89,7 +92,9 @@ class TensorFlowInstance(ThreadInstance):
         super().__init__(name, tensors, self._call_graph, error_types(tf))
         self._fetches = True
         self._graph: LoadedGraph | None = graph
-        self._call: Any = graph.callable(list(tensors.inputs), list(tensors.outputs))
+        self._fetched = [graph.outputs[name] for name in tensors.outputs]
+        fed = [graph.inputs[name] for name in tensors.inputs]
+        self._call: Any = graph.session.make_callable(self._fetched, feed_list=fed)
 
     def close(self) -> None:
         super().close()
@@ -99,7 +104,8 @@ class TensorFlowInstance(ThreadInstance):
         assert self._graph is not None, "a closed instance executes nothing"
         if len(inputs) == len(self._tensors.inputs):
             return self._call(*[inputs[name] for name in self._tensors.inputs])
-        return self._graph.run(inputs, list(self._tensors.outputs))  # an optional input is absent
+        feed = {self._graph.inputs[name]: array for name, array in inputs.items()}
+        return self._graph.session.run(self._fetched, feed)  # an optional input is absent
 
     def _failure(self, error: Exception) -> InternalError:
         return InternalError(f"tensorflow error: {_reason(error)}")
@@ -124,17 +130,6 @@ class LoadedGraph:
     signature: Signature
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
-
-    def callable(self, inputs: Sequence[str], outputs: Sequence[str]) -> Any:
-        """A function of arrays, in the order of `inputs`, that gives the outputs."""
-        return self.session.make_callable(
-            [self.outputs[name] for name in outputs], feed_list=[self.inputs[name] for name in inputs]
-        )
-
-    def run(self, inputs: Mapping[str, np.ndarray], outputs: Sequence[str]) -> list[Any]:
-        """Run with whatever inputs there are."""
-        feed = {self.inputs[name]: array for name, array in inputs.items()}
-        return self.session.run([self.outputs[name] for name in outputs], feed)
 
 
 def _load(tf: Any, config: ModelConfig, files: ModelFiles, spec: InstanceSpec) -> LoadedGraph:
@@ -236,25 +231,13 @@ def _to_array(value: Any, datatype: DataType) -> np.ndarray:
     return array.reshape(1) if array.ndim == 0 else array
 
 
-# -- The tensorflow package: imported when a model needs it, never before; and its errors in plain words
+# -- How the tensorflow package is to behave, and its errors in plain words
 
 
 _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}
 """Errors only; and results that do not depend on the processor. What the environment says goes before."""
 
 _ANNOUNCEMENTS = ("Graph execution error:", "Detected at node", "Node: ", "[[")
-
-
-def import_tensorflow() -> Any:
-    """The package.
-
-    Raises:
-        UnavailableError: it is not installed, or broken.
-    """
-    for key, value in _QUIET.items():
-        os.environ.setdefault(key, value)
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)  # its warnings are for those who write models
-    return import_package("tensorflow", "the backend 'tensorflow' needs", "tensorflow")
 
 
 def error_types(tf: Any) -> tuple[type[Exception], ...]:
@@ -311,12 +294,12 @@ class Settings:
         for accelerator in config.cpu_accelerators:
             raise InvalidArgumentError(f"unknown Execution Accelerator '{accelerator.name}' is requested")
         return cls(
-            intra_threads=_count(known, "TF_NUM_INTRA_THREADS", 0),
-            inter_threads=_count(known, "TF_NUM_INTER_THREADS", 0),
+            intra_threads=_count(known, "TF_NUM_INTRA_THREADS"),
+            inter_threads=_count(known, "TF_NUM_INTER_THREADS"),
             own_threads=_flag(known, "TF_USE_PER_SESSION_THREADS"),
             tag=known.get("TF_GRAPH_TAG", "serve"),
             signature=known.get("TF_SIGNATURE_DEF", "serving_default"),
-            share=max(_count(known, "MAX_SESSION_SHARE_COUNT", 1), 1),
+            share=max(_count(known, "MAX_SESSION_SHARE_COUNT"), 1),
             init_ops=_init_ops(known.get("TF_INIT_OPS_FILE", ""), files),
             xla=None if config.graph_level == 0 else config.graph_level > 0,
             mixed_precision=_mixed_precision(config),
@@ -342,10 +325,8 @@ class Settings:
         return made
 
 
-def _count(known: Mapping[str, str], key: str, default: int) -> int:
-    if key not in known:
-        return default
-    number = parse_int(known[key])
+def _count(known: Mapping[str, str], key: str) -> int:
+    number = parse_int(known.get(key, "0"))
     if number < 0:
         raise InvalidArgumentError(f"parameter '{key}' must be a non-negative number, got {number}")
     return number

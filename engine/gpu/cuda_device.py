@@ -94,14 +94,12 @@ class Captures:
         _log.error("no CUDA graph is captured any more until the server is started again: %s", why)
 
 
+@dataclass(slots=True, eq=False)
 class CudaEvent:
     """See `device.Event`; `raw` is the framework's."""
 
-    __slots__ = ("_device", "raw")
-
-    def __init__(self, device: CudaDevice, raw: Any) -> None:
-        self.raw = raw
-        self._device = device
+    _device: CudaDevice
+    raw: Any
 
     def __del__(self) -> None:
         self._device.idle_events.append(self.raw)

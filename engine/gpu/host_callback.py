@@ -109,7 +109,7 @@ class HostCallbacks:
                 ctypes.c_void_p(stream), self._ring, ctypes.c_void_p(ctypes.addressof(bell))
             )
             if status:
-                call.function = _nothing  # rule 1: the bell may ring yet
+                call.function = lambda: None  # rule 1: the bell may ring yet
                 with self._lock:
                     self._owed -= 1
                 raise CallRefusedError(status, f"cuLaunchHostFunc: {error_text(self._driver, status)}")
@@ -131,13 +131,12 @@ class HostCallbacks:
     def _serve(self) -> None:
         """The thread. ctypes lets go of the interpreter's lock while it waits, and it gets it back soon (rule 5)."""
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
-        while not self._is_over():
+        while True:
+            with self._lock:
+                if self._closed and not self._owed and not self._pending:
+                    return
             if self._libc.sem_wait(ctypes.byref(self._common)) == 0:
                 self._answer()
-
-    def _is_over(self) -> bool:
-        with self._lock:
-            return self._closed and not self._owed and not self._pending
 
     def _answer(self) -> None:
         with self._lock:
@@ -153,10 +152,6 @@ class HostCallbacks:
                 call.function()
             except Exception:  # noqa: BLE001 - the boundary to those that wait: the others wait as well
                 _log.exception("a function that waited for a GPU failed")
-
-
-def _nothing() -> None:
-    """Instead of a function whose call was refused."""
 
 
 def load_driver() -> Any:

@@ -162,7 +162,3 @@ class GpuLimits:
     pinned_pool_bytes: int = DEFAULT_LIMIT_BYTES
     device_pool_bytes: Mapping[int, int] = field(default_factory=dict)
     load_fractions: Mapping[int, float] = field(default_factory=dict)
-
-    def pool_bytes(self, gpu: int) -> int | None:
-        """Most bytes of device memory for tensors; None for no limit but the GPU's own."""
-        return self.device_pool_bytes.get(gpu)

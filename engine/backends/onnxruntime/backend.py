@@ -115,10 +115,7 @@ class OnnxRuntimeModel(FrameworkModel[tuple[Any, Pipeline | None]]):
     def create_instance(self, spec: InstanceSpec) -> OnnxRuntimeInstance | OnnxRuntimeGpuInstance:
         session, pipeline = self.program(spec)
         if pipeline is not None:
-            device = self._gpus.get(spec.device_id)
-            return OnnxRuntimeGpuInstance(
-                self._runtime, self.config, spec.name, self.tensors, session, pipeline, device
-            )
+            return OnnxRuntimeGpuInstance(self._runtime, self.config, spec.name, self.tensors, session, pipeline)
         instance = OnnxRuntimeInstance(self._runtime, self.config, spec.name, self.tensors, session)
         instance.thread_bound = self._thread_bound or spec.gpu is not None
         return instance
@@ -287,10 +284,10 @@ class OnnxRuntimeGpuInstance(PipelineInstance):
         tensors: ModelTensors,
         session: Any,
         pipeline: Pipeline,
-        device: CupyDevice,
     ) -> None:
         super().__init__(name, tensors, pipeline)
-        self._device = device
+        assert isinstance(pipeline.device, CupyDevice)
+        self._device = pipeline.device
         self._runtime = runtime
         self._errors = error_types(runtime)
         self._run_options = run_options(runtime, config)

@@ -242,7 +242,7 @@ def providers(config: ModelConfig, spec: InstanceSpec, runtime: Any) -> Provider
     available = runtime.get_available_providers()
     for name, _ in chosen:
         if name not in available:
-            remedy = _BOTH_BUILDS if name in _ON_GPU and len(installed_builds()) > 1 else _REMEDIES[name]
+            remedy = _BOTH_BUILDS if name in _ON_GPU and _both_builds() else _REMEDIES[name]
             raise UnavailableError(
                 f"unable to load model '{config.name}', instance '{spec.name}' of {spec.kind} needs {name}, which the "
                 f"installed ONNX Runtime does not have: {remedy}"
@@ -367,12 +367,9 @@ _SOURCE_POSITION = re.compile(
 )
 
 
-_BUILDS = ("onnxruntime", "onnxruntime-gpu")
-
-
-def installed_builds() -> list[str]:
-    """The distributions that bring the package; more than one overwrite each other's files."""
-    return [name for name in _BUILDS if any(importlib.metadata.distributions(name=name))]
+def _both_builds() -> bool:
+    """Whether both distributions that bring the package are installed: they overwrite each other's files."""
+    return all(any(importlib.metadata.distributions(name=name)) for name in ("onnxruntime", "onnxruntime-gpu"))
 
 
 def import_onnxruntime() -> Any:

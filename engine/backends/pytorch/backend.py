@@ -41,7 +41,7 @@ from .formats import (
     load_python_module,
     load_torchscript,
 )
-from .program import OutputCheck, Program, Runner, Settings, check_datatype, error_types, execute_error, to_torch
+from .program import TORCH_NAMES, OutputCheck, Program, Runner, Settings, error_types, execute_error, to_torch
 
 _log = logging.getLogger(__name__)
 
@@ -144,17 +144,19 @@ class PyTorchModel(FrameworkModel[Program]):
     def _check_datatypes(self) -> None:
         name, sequences = self.config.name, self.tensors.sequences
         text = self.config.platform != _EXPORTED and not self._is_python
-        inputs = [("input", tensor.name, tensor.datatype, tensor.dims) for tensor in self.config.input]
-        inputs += [("state", state.input_name, state.datatype, state.dims) for state in sequences.states]
-        inputs += [("control input", each.name, each.datatype, (1,)) for each in sequences.controls]
-        for role, tensor_name, datatype, dims in inputs:
-            check_datatype(datatype, role, tensor_name, name, text=text)
+        tensors = [("input", tensor.name, tensor.datatype, tensor.dims) for tensor in self.config.input]
+        tensors += [("state", state.input_name, state.datatype, state.dims) for state in sequences.states]
+        tensors += [("control input", each.name, each.datatype, (1,)) for each in sequences.controls]
+        tensors += [("output", tensor.name, tensor.datatype, (1,)) for tensor in self.config.output]
+        for role, tensor_name, datatype, dims in tensors:
+            if datatype not in TORCH_NAMES and not (text and datatype is BYTES):
+                raise InvalidArgumentError(
+                    f"unsupported datatype {datatype.config_name} for {role} '{tensor_name}' for model '{name}'"
+                )
             if datatype is BYTES and len(dims) != 1:
                 raise InvalidArgumentError(
                     f"Triton only supports 1 dimensional List of String as input for '{tensor_name}' for model '{name}'"
                 )
-        for tensor in self.config.output:
-            check_datatype(tensor.datatype, "output", tensor.name, name, text=text)
 
     def make(self, spec: InstanceSpec) -> Program:
         with self._loading:

@@ -56,19 +56,14 @@ def execute_error(error: Exception) -> InternalError:
 # -- Runs a program as the model's parameters say: without gradients, in mixed precision, with or without cuDNN
 
 
+@dataclass(slots=True, eq=False)
 class Runner:
-    """A program and how it is run. On one thread at a time.
+    """A program and how it is run, on a GPU if it is on one. On one thread at a time."""
 
-    Args:
-        gpu: where the program is, if that is a GPU.
-    """
-
-    def __init__(self, torch: Any, program: Program, settings: Settings, gpu: TorchDevice | None = None) -> None:
-        self.program = program
-        self._torch = torch
-        self._settings = settings
-        self._gpu = gpu
-        self._errors = error_types(torch)
+    _torch: Any
+    program: Program
+    _settings: Settings
+    _gpu: TorchDevice | None
 
     def run(self, inputs: Values) -> Sequence[Any]:
         """Execute the model; on a GPU, enqueue it on the current stream.
@@ -93,7 +88,7 @@ class Runner:
                 return self.program.run(inputs)
         except TriremeError:
             raise
-        except self._errors as error:
+        except error_types(torch) as error:
             raise execute_error(error) from error
 
     def clean(self) -> None:
@@ -215,7 +210,7 @@ def _compile_options(parameters: Mapping[str, str]) -> Mapping[str, Any] | None:
 # which has no tensors of text.
 
 
-_TORCH_NAMES = {
+TORCH_NAMES = {
     BOOL: "bool",
     UINT8: "uint8",
     INT8: "int8",
@@ -226,22 +221,6 @@ _TORCH_NAMES = {
     FP32: "float32",
     FP64: "float64",
 }
-
-
-def check_datatype(datatype: DataType, role: str, name: str, model_name: str, *, text: bool) -> None:
-    """Refuse types that PyTorch models cannot have.
-
-    Args:
-        text: whether the model's format knows strings.
-
-    Raises:
-        InvalidArgumentError: it is one.
-    """
-    if datatype in _TORCH_NAMES or (text and datatype is BYTES):
-        return
-    raise InvalidArgumentError(
-        f"unsupported datatype {datatype.config_name} for {role} '{name}' for model '{model_name}'"
-    )
 
 
 def to_torch(torch: Any, array: np.ndarray, device: Any, *, own: bool = False) -> Any:
@@ -268,7 +247,7 @@ class OutputCheck:
         self._name = name
         self._datatype = datatype
         self._batching = batching
-        self._dtype = None if datatype is BYTES else getattr(torch, _TORCH_NAMES[datatype])
+        self._dtype = None if datatype is BYTES else getattr(torch, TORCH_NAMES[datatype])
 
     def array(self, value: Any) -> np.ndarray:
         """The output as an array of its own, dtype `DataType.storage`: a model may keep what it has returned, and write
@@ -319,4 +298,4 @@ def _is_text(value: Any) -> bool:
 def _config_name(dtype: Any) -> str:
     """``TYPE_…`` of a torch dtype, or torch's own name."""
     name = str(dtype).removeprefix("torch.")
-    return next((datatype.config_name for datatype, known in _TORCH_NAMES.items() if known == name), name)
+    return next((datatype.config_name for datatype, known in TORCH_NAMES.items() if known == name), name)

@@ -198,12 +198,13 @@ class GrowingOutput:
 
     Attributes:
         allocator: the ``IOutputAllocator``: one for as long as the context lives, which keeps all that it ever got.
+        shape: the batch's, once TensorRT has told it.
     """
 
     def __init__(self, trt: Any, device: CupyDevice) -> None:
         self._device = device
         self._arrays: list[DeviceArray] = []
-        self._shape: Dims | None = None
+        self.shape: Dims | None = None
         self._error: TriremeError | None = None
         self.allocator = _make_allocator(trt, self)
 
@@ -217,10 +218,6 @@ class GrowingOutput:
         self._arrays.append(array)
         return self._device.address(array)
 
-    def told(self, shape: Dims) -> None:
-        """The shape is known."""
-        self._shape = shape
-
     def take(self, name: str, dtype: np.dtype, held: list[object]) -> DeviceArray:
         """The output that a batch has made.
 
@@ -230,7 +227,7 @@ class GrowingOutput:
         Raises:
             InternalError: TensorRT told no shape.
         """
-        arrays, shape = self._arrays, self._shape
+        arrays, shape = self._arrays, self.shape
         self.give_up(held)
         if shape is None or not arrays:
             raise InternalError(f"TensorRT told no shape of the output '{name}'")
@@ -240,7 +237,7 @@ class GrowingOutput:
         """The batch has failed; gives why there was no memory, if that is it."""
         error = self._error
         held.extend(self._arrays)
-        self._arrays, self._shape, self._error = [], None, None
+        self._arrays, self.shape, self._error = [], None, None
         return error
 
 
@@ -258,7 +255,7 @@ def _make_allocator(trt: Any, output: GrowingOutput) -> Any:
             return output.allocate(size)
 
         def notify_shape(self, tensor_name: str, shape: Any) -> None:
-            output.told(tuple(shape))
+            output.shape = tuple(shape)
 
     return Allocator()
 

@@ -10,7 +10,7 @@ from google.protobuf import text_format
 
 from trireme.engine.backends import tensorflow
 from trireme.engine.backends.interface import InstanceSpec, ModelFiles
-from trireme.engine.backends.tensorflow import Settings, import_tensorflow
+from trireme.engine.backends.tensorflow import Settings, TensorFlowBackend
 from trireme.engine.config import model_config
 from trireme.engine.config.model import ModelConfig, ModelConfigMessage
 from trireme.engine.errors import InvalidArgumentError
@@ -20,7 +20,7 @@ ON_TWO = "instance_group { name: 'm' kind: KIND_GPU count: 1 gpus: [ 0, 1 ] }"
 
 @pytest.fixture(scope="session")
 def tf() -> Any:
-    return import_tensorflow()
+    return TensorFlowBackend({}).library
 
 
 @pytest.fixture

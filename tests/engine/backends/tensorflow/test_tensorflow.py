@@ -12,7 +12,7 @@ import pytest
 from google.protobuf import text_format
 
 from trireme.engine.backends.interface import InstanceSpec
-from trireme.engine.backends.tensorflow import Settings, TensorFlowBackend, import_tensorflow
+from trireme.engine.backends.tensorflow import Settings, TensorFlowBackend
 from trireme.engine.config import model_config
 from trireme.engine.config.model import ModelConfig, ModelConfigMessage
 from trireme.engine.datatypes import BY_NAME, BYTES, FP32, INT32
@@ -26,7 +26,7 @@ NAMES = ["BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32"
 
 @pytest.fixture(scope="session")
 def tf() -> Any:
-    return import_tensorflow()
+    return TensorFlowBackend({}).library
 
 
 def config(text: str = "max_batch_size: 4", tensors: str = XY, platform: str = SAVED) -> ModelConfig:
