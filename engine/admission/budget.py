@@ -85,7 +85,6 @@ class LeaseCore:
     One task at a time may wait for it to grow, and it must not be closed meanwhile.
 
     Attributes:
-        nbytes: held now.
         address: the share of its client's address that it counts in while its body arrives; None if it does in none.
         arriving_bytes: what counts in the share of its client's address.
         share: of the request's model, once that is known.

@@ -75,16 +75,14 @@ class Placement:
             self._passed = 0
 
     def _prove(self, nbytes: int, short: bool) -> None:
-        if not short:
-            self._passed = 0
-            self._largest_bytes = 0
-            return
-        self._passed += 1
-        self._largest_bytes = max(self._largest_bytes, nbytes)
-        if self._passed >= self._trials:
+        if short:
+            self._passed += 1
+            self._largest_bytes = max(self._largest_bytes, nbytes)
+            if self._passed < self._trials:
+                return
             self.trusted_bytes = self._largest_bytes
-            self._passed = 0
-            self._largest_bytes = 0
+        self._passed = 0
+        self._largest_bytes = 0
 
 
 PARAMETER = "EXECUTION_LIMIT_SECS"

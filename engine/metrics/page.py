@@ -79,7 +79,7 @@ def write_text(families: Iterable[Metric]) -> str:
     for family in families:
         samples = _series_in_order(family)
         if samples:
-            lines.append(f"# HELP {family.name} {_escape_help(family.documentation)}")
+            lines.append(f"# HELP {family.name} {_escaped(family.documentation)}")
             lines.append(f"# TYPE {family.name} {family.type}")
             lines += samples
     return "".join(f"{line}\n" for line in lines)
@@ -108,7 +108,8 @@ def _grouped(name: str, samples: Iterable[Sample]) -> Iterable[Sample]:
 
 def _line(name: str, labels: Mapping[str, str], value: float) -> str:
     names = sorted(labels, key=lambda label: (label in _LAST_LABELS, label))
-    written = ",".join(f'{label}="{_escape_value(labels[label])}"' for label in names)
+    values = ((label, _escaped(labels[label]).replace('"', '\\"')) for label in names)
+    written = ",".join(f'{label}="{value}"' for label, value in values)
     return f"{name}{{{written}}} {number_text(value)}" if written else f"{name} {number_text(value)}"
 
 
@@ -121,9 +122,5 @@ def number_text(value: float) -> str:
     return str(int(value)) if value == int(value) and abs(value) < _LARGEST_PLAIN else repr(float(value))
 
 
-def _escape_value(text: str) -> str:
-    return _escape_help(text).replace('"', '\\"')
-
-
-def _escape_help(text: str) -> str:
+def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\n", "\\n")
