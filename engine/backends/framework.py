@@ -74,11 +74,6 @@ class GraphBackend(FrameworkBackend):
         """
 
     def auto_complete(self, config: ModelConfig, files: ModelFiles) -> Completion | None:
-        """See docs/reference/model-configuration.md#completion-by-backends.
-
-        Raises:
-            TriremeError: the model cannot be read, or cannot batch although the configuration wants it to.
-        """
         if not needs_completion(config):
             return None
         return complete(config, self.signature(config, files), self._default_max_batch_size)
@@ -202,11 +197,7 @@ def find_file(
 
 
 def check_rows(rows: int, most: int, instance: str) -> None:
-    """A batch must not be larger than the configuration says.
-
-    Raises:
-        InternalError: it is.
-    """
+    """A batch must not be larger than the configuration says. Raises `InternalError`: it is."""
     if rows > most:
         raise InternalError(f"batch size {rows} for '{instance}', max allowed is {most}")
 

@@ -242,13 +242,7 @@ class TorchDevice(CudaDevice[TorchStream]):
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Raise what torch raises as what it is for the device.
-
-        Raises:
-            OutOfDeviceMemoryError: there was not enough memory.
-            SickDeviceError: rule 3.
-            RuntimeError: anything else, as torch raised it.
-        """
+        """See `CudaDevice.errors` and rule 3. What is not about the device goes on as torch raised it."""
         try:
             yield
         except self.torch.cuda.OutOfMemoryError as error:
@@ -261,11 +255,7 @@ class TorchDevice(CudaDevice[TorchStream]):
             raise
 
     def ask(self, error: Exception) -> None:
-        """Whether the device has failed for good (rule 3); returns if it has not.
-
-        Raises:
-            SickDeviceError: it has.
-        """
+        """Raise `SickDeviceError` if the device has failed for good (rule 3)."""
         if self.captures.here:
             return
         for _ in range(2):

@@ -272,11 +272,7 @@ def on_stream(chosen: Providers, stream: int) -> Providers:
 
 
 def check_in_use(config: ModelConfig, spec: InstanceSpec, chosen: Providers, session: Any) -> None:
-    """ONNX Runtime goes on without a provider whose libraries it cannot load: not here.
-
-    Raises:
-        UnavailableError: that has happened.
-    """
+    """ONNX Runtime goes on without a provider whose libraries it cannot load; here `UnavailableError` is raised."""
     for name, _ in chosen:
         if name not in session.get_providers():
             raise UnavailableError(
@@ -373,11 +369,7 @@ def _both_builds() -> bool:
 
 
 def import_onnxruntime() -> Any:
-    """The package, told to log errors only.
-
-    Raises:
-        UnavailableError: it is not installed, or broken.
-    """
+    """The package, told to log errors only. Raises `UnavailableError`: it is not installed, or broken."""
     runtime = import_package("onnxruntime", "the backend 'onnxruntime' needs", "cpu")
     runtime.set_default_logger_severity(_ERROR_SEVERITY)
     return runtime

@@ -86,11 +86,7 @@ def load_torchscript(torch: Any, path: Path, model_name: str, device: Any) -> An
 
 
 def pick(result: Any, positions: Sequence[int]) -> list[Any]:
-    """The results at some positions of what a module returned.
-
-    Raises:
-        InternalError: it returned fewer.
-    """
+    """The results at some positions of what a module returned. Raises `InternalError`: it returned fewer."""
     results = list(result) if isinstance(result, tuple) else [result]
     if len(results) <= max(positions, default=-1):
         raise InternalError(
@@ -176,11 +172,7 @@ def leaf_positions(model_name: str, role: str, names: Sequence[str], leaves: Seq
 
 
 def check_count(model_name: str, role: str, configured: int, provided: int) -> None:
-    """Every tensor of the model must be configured.
-
-    Raises:
-        InvalidArgumentError: there are more or fewer.
-    """
+    """Every tensor of the model must be configured. Raises `InvalidArgumentError`: there are more or fewer."""
     if configured != provided:
         raise InvalidArgumentError(
             f"unable to load model '{model_name}', configuration expects {configured} {role}s, model provides "
@@ -316,11 +308,7 @@ class PythonProgram(ModuleProgram):
 
 
 def find_python_model(directory: Path, filename: str) -> Path:
-    """The file to load from a version directory.
-
-    Raises:
-        UnavailableError: there is none.
-    """
+    """The file to load from a version directory. Raises `UnavailableError`: there is none."""
     candidates = list(dict.fromkeys(name for name in (filename, "model.py", "model.pt") if name))
     for name in candidates:
         if (directory / name).is_file():

@@ -54,11 +54,6 @@ class TensorRtBackend(FrameworkBackend):
         self._version_compatible = parse_bool(options.get("version-compatible", "false"))
 
     def auto_complete(self, config: ModelConfig, files: ModelFiles) -> Completion | None:
-        """See docs/reference/model-configuration.md#completion-by-backends.
-
-        Raises:
-            TriremeError: the plan cannot be read, or contradicts the configuration.
-        """
         groups = config.instance_group
         if not groups or groups[0].kind != "KIND_GPU":
             return None  # it cannot be loaded, and `load` says why
@@ -75,11 +70,7 @@ class TensorRtBackend(FrameworkBackend):
         return import_library(self._plugins)
 
     def read(self, config: ModelConfig, files: ModelFiles, spec: InstanceSpec) -> Engine:
-        """The plan of an instance, in the memory of its device.
-
-        Raises:
-            TriremeError: it cannot be read.
-        """
+        """The plan of an instance, in the memory of its device. Raises `TriremeError`: it cannot be read."""
         path = find_file(config, files, spec, "model.plan", name=spec.name)
         library, device = self.library, self.services.gpus.get(spec.device_id)
         return read_plan(library, device, path, model=config.name, version_compatible=self._version_compatible)

@@ -290,11 +290,7 @@ class CapturedGraphs:
         self._tried = stream.record()
 
     def find(self, rows: int, arrays: Mapping[str, np.ndarray]) -> CapturedGraph | None:
-        """The graph for a batch; None if it is to be executed without one.
-
-        Args:
-            arrays: of all inputs, with the batch dimension if the model has one.
-        """
+        """The graph for a batch, by its inputs; None if it is to be executed without one."""
         if self._held and self._tried.reached():
             self._held.clear()
         return self._choice.fitting(rows, arrays)
@@ -302,14 +298,8 @@ class CapturedGraphs:
     def launch(
         self, captured: CapturedGraph, run: DeviceBatch, stream: Stream, arrays: Sequence[DeviceArray]
     ) -> list[DeviceArray]:
-        """Launch a graph for a batch; gives what will hold the results.
-
-        Args:
-            arrays: the inputs that `run` names, of the graph's shapes.
-
-        Raises:
-            OutOfDeviceMemoryError: there is no room for the results.
-        """
+        """Launch a graph for a batch whose inputs have the graph's shapes; gives what will hold the results. Raises
+        `OutOfDeviceMemoryError`: there is no room for these."""
         for name, array in zip(run.names, arrays, strict=True):
             stream.copy(array, captured.inputs[name])
         captured.graph.launch(stream)
