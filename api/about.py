@@ -1,17 +1,19 @@
-"""What the server tells about itself, its models and its regions, whichever protocol asks: plain values, with members
-in the order of docs/reference/http.md. The messages of gRPC have the same fields."""
+"""What the server tells about itself, its models, its regions and its traces, whichever protocol asks: plain values,
+with members in the order of docs/reference/http.md. The messages of gRPC have the same fields."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ..engine.config.model import ModelInput, ModelOutput
 from ..engine.description import ModelDescription
-from ..engine.errors import UnavailableError
+from ..engine.errors import InvalidArgumentError, NotFoundError, UnavailableError, UnsupportedError
 from ..engine.memory.regions import RegionKind
 from ..engine.metrics.statistics import Duration
+from ..engine.tracing.settings import TraceLevel, TraceMode
 
 if TYPE_CHECKING:
     from ..actors import InferenceServer
@@ -115,3 +117,125 @@ def region_status(server: InferenceServer, kind: RegionKind, name: str) -> list[
     shown = ("device_id",) if kind is RegionKind.CUDA else ("key", "offset")
     regions = server.shared_memory.status(kind, name)
     return [{each: getattr(region, each) for each in ("name", *shown, "byte_size")} for region in regions]
+
+
+# ---- trace settings: how they are read and shown (docs/reference/traces.md#settings) ----
+
+_LEADING_INTEGER = re.compile(r"[ \t\n\v\f\r]*([+-]?)0*([0-9]*)")
+_INT32_MAX = 2**31 - 1
+_FIELDS = {
+    "trace_level": "level",
+    "trace_rate": "rate",
+    "trace_count": "count",
+    "log_frequency": "log_frequency",
+}
+"""What the protocols call the fields of a setting; read in this order."""
+_DIGITS = len(str(_INT32_MAX))
+
+
+def check_traced_model(server: InferenceServer, name: str) -> None:
+    """Trace settings are those of a ready model, or, without a name, of the server.
+
+    Raises:
+        InvalidArgumentError: there is no such model.
+        UnavailableError: the server could not start.
+    """
+    if not name:
+        return
+    try:
+        server.describe(name)
+    except (InvalidArgumentError, NotFoundError):
+        raise InvalidArgumentError(f"Request for unknown model : {name}") from None
+
+
+def read_trace_change(
+    given: Mapping[str, Any], strings: Callable[[Any], Sequence[str]], string: Callable[[str, Any], str], gap: str
+) -> dict[str, TraceLevel | int | None]:
+    """What is to be changed, as `Tracer.change` takes it; settings of other names are ignored.
+
+    Args:
+        given: settings by name; None clears one.
+        strings, string: read the value of the level, and that of the setting of a name.
+        gap: see `_read_count`.
+
+    Raises:
+        UnsupportedError: the file, which a client cannot choose, is among them.
+        InvalidArgumentError: a value that cannot be.
+    """
+    if "trace_file" in given:
+        raise UnsupportedError("trace file location can not be updated through network protocol")
+    changes: dict[str, TraceLevel | int | None] = {}
+    for name, field in _FIELDS.items():
+        value = given.get(name)
+        if name not in given:
+            continue
+        if value is None:
+            changes[field] = None
+        elif name == "trace_level":
+            level = _read_level(strings(value))
+            if level is not None:
+                changes[field] = level
+        elif name == "trace_count":
+            changes[field] = _read_count(string(name, value), gap)
+        else:
+            changes[field] = _leading_integer(name, string(name, value), "[ 0, 4294967295 ]") & 0xFFFF_FFFF
+    return changes
+
+
+def _read_level(given: Sequence[str]) -> TraceLevel | None:
+    """The level that is all of the names; those that name none are ignored, and None is for no name at all.
+
+    Raises:
+        InvalidArgumentError: OFF is not alone.
+    """
+    if "OFF" in given and len(given) > 1:
+        raise InvalidArgumentError("Expect only one trace level 'OFF' is specified")
+    known = [TraceLevel[name] for name in given if name in TraceLevel.__members__]
+    level = TraceLevel.OFF
+    for each in known:
+        level |= each
+    return level if known else None
+
+
+def _read_count(text: str, gap: str) -> int:
+    """``trace_count``.
+
+    Args:
+        gap: what stands before the value in one of the texts, in which the protocols differ.
+
+    Raises:
+        InvalidArgumentError: no integer, or less than -1.
+    """
+    count = _leading_integer("trace_count", text, "[ -1, 2147483647 ]")
+    if count < -1:
+        raise InvalidArgumentError(f"Unable to parse 'trace_count'. Expecting value >= -1, got:{gap}{count}")
+    return count
+
+
+def _leading_integer(name: str, text: str, bounds: str) -> int:
+    found = _LEADING_INTEGER.match(text)
+    digits = "" if found is None else found[2]
+    if found is None or not (digits or found[0].endswith("0")):
+        raise InvalidArgumentError(f"Unable to parse '{name}', got: {text}")
+    value = int(digits[: _DIGITS + 1] or "0")  # int() refuses thousands of digits, and so many are out of range anyway
+    if found[1] == "-":
+        value = -value
+    if not -_INT32_MAX - 1 <= value <= _INT32_MAX:
+        raise InvalidArgumentError(f"Unable to parse '{name}', value is out of range {bounds}, got: {text}")
+    return value
+
+
+def show_settings(server: InferenceServer, model_name: str) -> Iterator[tuple[str, str | list[str]]]:
+    """The settings that hold for a model, or for the server, in the order of the protocols; a name may come twice."""
+    tracer = server.tracer
+    config = tracer.config
+    setting = tracer.setting(model_name)
+    yield "trace_level", setting.level.names()
+    yield "trace_rate", str(setting.rate)
+    yield "trace_count", str(setting.count)
+    if config.mode is TraceMode.TRITON:
+        yield "log_frequency", str(setting.log_frequency)
+        yield "trace_file", config.file
+    yield "trace_mode", config.mode.value
+    if config.mode is TraceMode.OPENTELEMETRY:
+        yield from config.export.given

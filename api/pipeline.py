@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from ..actors import InferenceServer
 from ..actors.budget import Lease
-from ..actors.offload import Offload
+from ..actors.offload import LARGE_BYTES, Offload
 from ..actors.reply import Reply
 from ..engine.datatypes import BYTES
 from ..engine.description import ModelDescription
@@ -33,7 +33,6 @@ from ..engine.request import InferenceRequest, InferenceResponse
 from ..engine.tensor import Tensor
 from ..engine.tracing import Tracer
 from ..engine.tracing.record import Trace, read_context
-from . import large_answers
 from .request_parameters import HeaderPattern
 
 T = TypeVar("T")
@@ -237,10 +236,37 @@ class Pipeline:
             adapter.trace.decoded(request)
 
 
+# ---- which outputs take long to be put into an answer, and so are put there on a thread ----
+
+MANY_ELEMENTS = 8_192
+"""So many elements are written, sorted or packed one by one on the event loop, in some two milliseconds."""
+
+
+def element_by_element(tensor: Tensor) -> bool:
+    """Whether an output takes long that is written as JSON, or classified."""
+    if tensor.datatype is not BYTES:
+        return tensor.nbytes > MANY_ELEMENTS and tensor.element_count > MANY_ELEMENTS
+    if tensor.element_count > MANY_ELEMENTS:
+        return True
+    nbytes = sum(map(len, tensor.array.flat)) if tensor.has_array else tensor.nbytes
+    return nbytes > LARGE_BYTES
+
+
+def as_bytes(tensor: Tensor, copied: bool) -> bool:
+    """Whether an output takes long of which the bytes are wanted.
+
+    Args:
+        copied: they are copied, instead of being sent from where they lie.
+    """
+    if tensor.datatype is BYTES and tensor.has_array:
+        return tensor.element_count > MANY_ELEMENTS
+    return copied and tensor.nbytes > LARGE_BYTES
+
+
 def may_take_long(tensors: Sequence[Tensor]) -> bool:
     """Whether outputs are worth a closer look; asked of every answer."""
     for tensor in tensors:  # noqa: SIM110 - a generator costs more than what it asks
-        if tensor.datatype is BYTES or tensor.nbytes > large_answers.MANY_ELEMENTS:
+        if tensor.datatype is BYTES or tensor.nbytes > MANY_ELEMENTS:
             return True
     return False
 

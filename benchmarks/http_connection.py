@@ -17,8 +17,8 @@ import time
 
 import trio
 
+from trireme.api.http.app import HttpService
 from trireme.api.http.exchange import JSON, Answer, Exchange
-from trireme.api.http.service import HttpService
 from trireme.api.sockets.service import ServiceOptions
 
 

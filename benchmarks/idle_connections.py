@@ -17,8 +17,8 @@ import time
 import psutil
 import trio
 
+from trireme.api.http.app import HttpService
 from trireme.api.http.exchange import TEXT, Answer, Exchange
-from trireme.api.http.service import HttpService
 from trireme.api.sockets.limits import raise_open_file_limit
 from trireme.api.sockets.service import ServiceOptions
 

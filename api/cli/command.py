@@ -25,7 +25,7 @@ from ..http2.limits import Http2Limits, KeepaliveOptions
 from ..logging import LogSettings, escape_wanted
 from ..sockets.limits import Limits
 from ..sockets.service import ServiceOptions
-from ..sockets.tls import TlsOptions
+from ..sockets.transport import TlsOptions
 from .flags import ParsedFlags, UsageError
 from .trace_flags import trace_config, trace_warnings
 from .values import INT32_MAX, BadValueError, read_quantile

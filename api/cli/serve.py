@@ -30,8 +30,7 @@ from ...engine.repository.temporary import remove_abandoned
 from ...engine.request import InferenceRequest
 from ..grpc.application import GrpcApplication
 from ..grpc.service import GrpcService
-from ..http.app import HttpApplication
-from ..http.service import HttpService
+from ..http.app import HttpApplication, HttpService
 from ..logging import Log, log_bare, log_table, logging_to
 from ..metrics.collector import MetricsApplication, ServerCollector
 from ..metrics.host import HostMeter

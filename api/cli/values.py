@@ -15,8 +15,7 @@ from typing import Any
 
 from ...engine.errors import InvalidArgumentError
 from ...engine.scheduling.rate_limiter import ExplicitResource
-from ..request_parameters import compile_forward_pattern
-from ..restrictions import RESTRICTABLE, Restriction
+from ..request_parameters import RESTRICTABLE, Restriction, compile_forward_pattern
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1

@@ -17,7 +17,7 @@ from grpclib.exceptions import GRPCError
 
 from ...engine.memory.regions import RegionKind
 from ...proto.messages import inference as pb
-from ..restrictions import Restriction
+from ..request_parameters import Restriction
 from . import management, repository
 from .codec import RawMessage
 from .infer import GrpcContext, answer_infer, begin_infer

@@ -67,7 +67,7 @@ def forward_metadata(call: CallHead, pattern: HeaderPattern, request: InferenceR
     """
     pairs = call.metadata.items()
     for key, value in pairs if call.user_agent is None else (("user-agent", call.user_agent), *pairs):
-        if pattern.matches(key):
+        if pattern(key):
             check_forwarded_name(key)
             request.parameters[key] = value if isinstance(value, str) else value.decode("utf-8", "surrogateescape")
 

@@ -18,7 +18,7 @@ from ...engine.memory.tensors import is_in_place, put_in_place
 from ...engine.request import InferenceResponse, ParameterValue
 from ...engine.tensor import Buffer
 from ..classification import classify
-from ..large_answers import as_bytes, element_by_element
+from ..pipeline import as_bytes, element_by_element
 from .infer_request import DecodedGrpcInfer
 from .wire import FIXED64, LENGTH, VARINT, tag
 

@@ -17,9 +17,9 @@ from ...engine.memory.regions import RegionKind, Regions
 from ...proto.messages import inference as pb
 from ...proto.messages.grpc.health import v1 as health
 from .. import about
+from ..about import check_traced_model, read_trace_change, show_settings
 from ..logging import FORMATS, log_file_refused, log_unreachable, verbose_level
-from ..restrictions import refuse_region_changes
-from ..trace_settings import check_model, read_change, show_settings
+from ..request_parameters import refuse_region_changes
 from .infer import GrpcContext
 from .infer_request import parse_version
 
@@ -114,9 +114,9 @@ def _changeable(context: GrpcContext) -> Regions:
 
 def change_trace(context: GrpcContext, message: pb.TraceSettingRequest) -> Fields:
     """TraceSetting: all that the message asks for, or, if something in it is wrong, nothing."""
-    check_model(context.server, message.model_name)
+    check_traced_model(context.server, message.model_name)
     given = {name: setting.value or None for name, setting in message.settings.items()}  # no value clears
-    changes = read_change(given, list, _only, gap=" ")
+    changes = read_trace_change(given, list, _only, gap=" ")
     if changes:
         context.server.tracer.change(message.model_name, **changes)
     shown: dict[str, list[str]] = {}

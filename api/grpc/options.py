@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import trio
 
 from ..http2.limits import Http2Limits
-from ..restrictions import Restriction
+from ..request_parameters import Restriction
 from ..sockets.service import ServiceOptions
 from .compression import CompressionLevel
 from .framing import INT32_MAX

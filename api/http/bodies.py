@@ -29,8 +29,7 @@ import trio
 
 from ...engine.admission.shares import HURRY_S
 from ...engine.tensor import Buffer
-from .errors import error_body
-from .exchange import JSON, Answer, BodyKind, Headers, HttpOptions
+from .exchange import JSON, Answer, BodyKind, Headers, HttpOptions, error_body
 from .json import reader as json_reader
 from .json.reader import ON_LOOP_BYTES, read_text
 

@@ -9,16 +9,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...engine.errors import InvalidArgumentError
+from ...engine.errors import ErrorKind, InvalidArgumentError, TriremeError
 from ...engine.request import LATEST, InferenceRequest
 from ...engine.tensor import Buffer
 from ...engine.tracing import Tracer
 from ...engine.tracing.record import Activity
 from ..pipeline import Pipeline, RequestTrace
-from ..request_parameters import compile_forward_pattern
-from ..restrictions import Restriction
+from ..request_parameters import Restriction, compile_forward_pattern
 from ..sockets.limits import shared_address
 from .infer.request import InferDecoder, InferTerms
+from .json import writer as json_writer
 from .json.scan import DEFAULT_MAX_VALUES
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class HttpOptions:
             (docs/reference/http.md#request-bodies).
         max_management_bytes: ``--http-max-management-size``, bound on the bodies of all other calls, and on load
             requests without files.
-        header_forward_pattern: see `request_parameters.HeaderPattern`; empty: no header becomes a parameter.
+        header_forward_pattern: see `compile_forward_pattern`; empty: no header becomes a parameter.
         allow_client_shm: whether clients may register shared-memory regions (docs/reference/shared-memory.md#regions).
         max_json_values: most values that a JSON text may have, besides plain data of tensors in large arrays.
         max_compression_ratio: most bytes that one byte of a compressed body may become; 0 for any number.
@@ -149,6 +149,42 @@ class Answer:
     body: bytes = b""
     headers: Headers = ()
     tail: Buffer | None = None
+
+
+# ---- which HTTP status an error becomes, and how its body looks (docs/reference/errors.md#error-kinds) ----
+
+_STATUS = {
+    ErrorKind.INVALID_ARGUMENT: 400,
+    ErrorKind.UNKNOWN: 400,
+    ErrorKind.ALREADY_EXISTS: 400,
+    ErrorKind.CANCELLED: 400,
+    ErrorKind.NOT_FOUND: 404,
+    ErrorKind.INTERNAL: 500,
+    ErrorKind.UNSUPPORTED: 501,
+    ErrorKind.UNAVAILABLE: 503,
+    # Triton has no such class: a request that ran out of time is one that the server was not available for.
+    ErrorKind.DEADLINE: 503,
+}
+
+
+def error_answer(error: TriremeError, media: bytes, headers: Headers = ()) -> Answer:
+    """The answer to a request that ended with `error`."""
+    return Answer(_STATUS[error.kind], media, error_body(error.message), headers)
+
+
+def error_body(message: str) -> bytes:
+    """``{"error":"<message>"}``."""
+    return b'{"error":' + json_writer.string(message) + b"}"
+
+
+def method_not_allowed(media: bytes) -> Answer:
+    """The path has a route, but not for this method."""
+    return Answer(405, media, error_body("Method Not Allowed"))
+
+
+def unexpected_failure(media: bytes) -> Answer:
+    """A defect of the server. What it was stands in the log, not in the answer."""
+    return Answer(500, media, error_body("unexpected failure inside the server, see its log"))
 
 
 @dataclass(eq=False, repr=False)

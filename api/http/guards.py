@@ -17,9 +17,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ..restrictions import Restriction
-from .errors import error_body
-from .exchange import JSON, TEXT, Answer, Headers
+from ..request_parameters import Restriction
+from .exchange import JSON, TEXT, Answer, Headers, error_body
 
 ANY_ORIGIN = "*"
 

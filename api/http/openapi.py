@@ -13,7 +13,7 @@ from typing import Any
 
 from ...engine.description import server_version
 from .exchange import Handler
-from .handlers import about, repository, settings, shared_memory
+from .handlers import management
 from .handlers.generate import generate, generate_stream
 from .infer.handler import infer
 from .routes import ROUTES
@@ -60,13 +60,13 @@ _EVENTS = "text/event-stream"
 _BINARY = "application/octet-stream"
 
 OPERATIONS: dict[Handler, Operation] = {
-    about.server_live: Operation("Is the server alive?", (400, 503)),
-    about.server_ready: Operation("Is the server ready for requests?", (400, 503)),
-    about.server_metadata: Operation("About the server.", response="ServerMetadata"),
-    about.model_ready: Operation("Is the model ready for requests?", (400, 503)),
-    about.model_metadata: Operation("About a model.", (400, 404, 503), response="ModelMetadata"),
-    about.model_config: Operation("How a model is configured.", (400, 404, 503), response="ModelConfig"),
-    about.statistics: Operation("Statistics of a model, or of all.", (400,), response="Statistics"),
+    management.server_live: Operation("Is the server alive?", (400, 503)),
+    management.server_ready: Operation("Is the server ready for requests?", (400, 503)),
+    management.server_metadata: Operation("About the server.", response="ServerMetadata"),
+    management.model_ready: Operation("Is the model ready for requests?", (400, 503)),
+    management.model_metadata: Operation("About a model.", (400, 404, 503), response="ModelMetadata"),
+    management.model_config: Operation("How a model is configured.", (400, 404, 503), response="ModelConfig"),
+    management.statistics: Operation("Statistics of a model, or of all.", (400,), response="Statistics"),
     infer: Operation(
         "Ask a model that answers once.",
         (400, 404, 500, 501, 503),
@@ -83,16 +83,20 @@ OPERATIONS: dict[Handler, Operation] = {
         request="GenerateRequest",
         media=(_EVENTS,),
     ),
-    repository.index: Operation("List the models, loaded or not.", (400, 500), "IndexRequest", "Index", optional=True),
-    repository.load: Operation("Load a model, or load it again.", (400, 500, 501, 503), "LoadRequest", optional=True),
-    repository.unload: Operation("Unload a model.", (400, 500, 501, 503), "UnloadRequest", optional=True),
-    shared_memory.status: Operation("Registered regions.", (404,), response="Regions"),
-    shared_memory.register: Operation("Register a region.", (400, 500, 501), "*Region"),
-    shared_memory.unregister: Operation("Forget a region, or all.", (400, 501)),
-    settings.trace_settings: Operation("What is traced.", (400, 501), response="TraceSettings"),
-    settings.change_trace: Operation("Change what is traced.", (400, 500, 501), "TraceChange", "TraceSettings"),
-    settings.log_settings: Operation("What is logged.", (501,), response="LogSettings"),
-    settings.change_log: Operation("Change what is logged.", (400, 500, 501, 503), "LogChange", "LogSettings"),
+    management.repository_index: Operation(
+        "List the models, loaded or not.", (400, 500), "IndexRequest", "Index", optional=True
+    ),
+    management.load_model: Operation(
+        "Load a model, or load it again.", (400, 500, 501, 503), "LoadRequest", optional=True
+    ),
+    management.unload_model: Operation("Unload a model.", (400, 500, 501, 503), "UnloadRequest", optional=True),
+    management.region_status: Operation("Registered regions.", (404,), response="Regions"),
+    management.register_region: Operation("Register a region.", (400, 500, 501), "*Region"),
+    management.unregister_region: Operation("Forget a region, or all.", (400, 501)),
+    management.trace_settings: Operation("What is traced.", (400, 501), response="TraceSettings"),
+    management.change_trace: Operation("Change what is traced.", (400, 500, 501), "TraceChange", "TraceSettings"),
+    management.log_settings: Operation("What is logged.", (501,), response="LogSettings"),
+    management.change_log: Operation("Change what is logged.", (400, 500, 501, 503), "LogChange", "LogSettings"),
 }
 """Of the handlers in `ROUTES`."""
 

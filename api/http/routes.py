@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from ...engine.request import LATEST
 from ..memo import Memo
 from .exchange import JSON, TEXT, Answer, BodyKind, Context, Handler, Match, Route
-from .handlers import about, repository, settings, shared_memory
+from .handlers import management
 from .handlers.generate import generate, generate_stream
 from .infer.handler import admit_infer, infer
 
@@ -47,25 +47,25 @@ def _route(
 
 
 ROUTES = (
-    _route("/v2/models/stats", "statistics", GET=about.statistics),
-    _route("/v2/logging", "logging", GET=settings.log_settings, POST=settings.change_log),
+    _route("/v2/models/stats", "statistics", GET=management.statistics),
+    _route("/v2/logging", "logging", GET=management.log_settings, POST=management.change_log),
     _route(_MODEL + "/infer", "inference", TEXT, BodyKind.TENSORS, admit_infer, POST=infer),
     _route(_MODEL + "/generate", "inference", JSON, BodyKind.JSON, admit_infer, POST=generate),
     _route(_MODEL + "/generate_stream", "inference", JSON, BodyKind.JSON, admit_infer, POST=generate_stream),
-    _route(_MODEL + "/ready", "health", TEXT, GET=about.model_ready),
-    _route(_MODEL + "/config", "model-config", GET=about.model_config),
-    _route(_MODEL + "/stats", "statistics", GET=about.statistics),
-    _route(_MODEL, "metadata", GET=about.model_metadata),
-    _route("/v2[/models/{model}]/trace/setting", "trace", GET=settings.trace_settings, POST=settings.change_trace),
-    _route("/v2/health/live", "health", TEXT, GET=about.server_live),
-    _route("/v2/health/ready", "health", TEXT, GET=about.server_ready),
-    _route("/v2", "metadata", GET=about.server_metadata),
-    _route(_REPOSITORY + "/index", "model-repository", POST=repository.index),
-    _route(_REPOSITORY + "/models/{model}/load", "model-repository", JSON, BodyKind.FILES, POST=repository.load),
-    _route(_REPOSITORY + "/models/{model}/unload", "model-repository", POST=repository.unload),
-    _route(_REGION + "/status", "shared-memory", GET=shared_memory.status),
-    _route(_REGION + "/register", "shared-memory", POST=shared_memory.register),
-    _route(_REGION + "/unregister", "shared-memory", POST=shared_memory.unregister),
+    _route(_MODEL + "/ready", "health", TEXT, GET=management.model_ready),
+    _route(_MODEL + "/config", "model-config", GET=management.model_config),
+    _route(_MODEL + "/stats", "statistics", GET=management.statistics),
+    _route(_MODEL, "metadata", GET=management.model_metadata),
+    _route("/v2[/models/{model}]/trace/setting", "trace", GET=management.trace_settings, POST=management.change_trace),
+    _route("/v2/health/live", "health", TEXT, GET=management.server_live),
+    _route("/v2/health/ready", "health", TEXT, GET=management.server_ready),
+    _route("/v2", "metadata", GET=management.server_metadata),
+    _route(_REPOSITORY + "/index", "model-repository", POST=management.repository_index),
+    _route(_REPOSITORY + "/models/{model}/load", "model-repository", JSON, BodyKind.FILES, POST=management.load_model),
+    _route(_REPOSITORY + "/models/{model}/unload", "model-repository", POST=management.unload_model),
+    _route(_REGION + "/status", "shared-memory", GET=management.region_status),
+    _route(_REGION + "/register", "shared-memory", POST=management.register_region),
+    _route(_REGION + "/unregister", "shared-memory", POST=management.unregister_region),
 )
 """The first route whose pattern matches wins. What stands in brackets may be missing. `openapi` describes handlers."""
 

@@ -20,8 +20,7 @@ from ...engine.metrics.families import (
     sealed_families,
 )
 from ...engine.metrics.page import DEFAULT_QUANTILES, Scrape, Section, write_text
-from ..http.errors import method_not_allowed
-from ..http.exchange import TEXT, Answer, Exchange
+from ..http.exchange import TEXT, Answer, Exchange, method_not_allowed
 
 if TYPE_CHECKING:
     from ...actors import InferenceServer

@@ -57,11 +57,6 @@ def within_open_files(limits: Limits, open_files: int) -> Limits:
     return replace(limits, max_connections=max(1, open_files // 2))
 
 
-def open_file_limit() -> int:
-    """How many files this process may have open; below 0 is without limit."""
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-
-
 def raise_open_file_limit() -> int:
     """Raises this process's soft limit of open files, usually 1,024, to its hard limit; returns the limit in force."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -109,6 +104,7 @@ def shared_address(host: str) -> str:
     return str(ipaddress.IPv6Address(int(address) >> 64 << 64)) + "/64"
 
 
+@dataclass(slots=True, eq=False)
 class BodyPace:
     """How fast one body arrives. Times are in seconds, on any one clock.
 
@@ -118,13 +114,10 @@ class BodyPace:
             average.
     """
 
-    __slots__ = ("_limits", "_nbytes", "_since_s", "_waited_s")
-
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._nbytes = 0
-        self._waited_s = 0.0
-        self._since_s: float | None = None
+    _limits: Limits
+    _nbytes: int = 0
+    _waited_s: float = 0.0
+    _since_s: float | None = None
 
     def wait(self, now_s: float) -> None:
         """The server begins to wait for more, or waits on."""

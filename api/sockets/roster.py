@@ -39,7 +39,7 @@ _LOOKED_AT = 64
 
 
 class Phase(enum.Enum):
-    """What a connection is doing. The value is for people."""
+    """What a connection is doing."""
 
     HANDSHAKE = "TLS handshake"
     IDLE = "waiting for a request"
@@ -176,9 +176,6 @@ class Roster:
 
     def __len__(self) -> int:
         return len(self._connections)
-
-    def __repr__(self) -> str:
-        return f"<Roster {len(self)} of {self.limits.max_connections} connections, {self.requests} requests>"
 
     def read_clock(self) -> None:
         """Sets `now_s`, which stands still while there are no connections: to be called before new ones note it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import resource
 import socket
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
@@ -13,11 +14,10 @@ import trio
 from ...actors.actor import Turn
 from ...actors.socket_readiness import Readiness
 from ...engine.admission.client_bytes import ClientAccounts
-from .limits import Limits, open_file_limit, within_open_files
+from .limits import Limits, within_open_files
 from .listener import BindError, Listener, endpoint, listen
 from .roster import Connection, Roster, ServiceStatistics
-from .tls import TlsOptions, server_context
-from .transport import Transport
+from .transport import TlsOptions, Transport, server_context
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,8 @@ class Service(ABC):
     ) -> None:
         self._options = options
         self._readiness = readiness
-        self._roster = Roster(within_open_files(options.limits, open_file_limit()), accounts)
+        open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._roster = Roster(within_open_files(options.limits, open_files), accounts)
         self._sockets: list[socket.socket] = []
         self._scope = trio.CancelScope()
         self._closed = trio.Event()
@@ -72,9 +73,6 @@ class Service(ABC):
 
     async def accompany(self) -> None:
         """What else runs while the service does, until cancelled."""
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._options.name} on {self.addresses}, {len(self._roster)} connections>"
 
     @property
     def addresses(self) -> tuple[tuple[str, int], ...]:

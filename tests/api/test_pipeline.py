@@ -23,7 +23,7 @@ from trireme.engine.tensor import Tensor
 from trireme.engine.tracing import Tracer
 
 MODEL = ModelDescription("m", 1, (1,), ModelConfig("m"), {})
-PATTERN = HeaderPattern("x")
+PATTERN: HeaderPattern = "x".__eq__
 
 
 class Admitted:

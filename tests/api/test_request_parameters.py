@@ -10,6 +10,12 @@ from trireme.api.request_parameters import HeaderPattern, compile_forward_patter
 from trireme.engine.errors import InvalidArgumentError
 
 
+def compiled(pattern: str) -> HeaderPattern:
+    found = compile_forward_pattern(pattern)
+    assert found is not None
+    return found
+
+
 @pytest.mark.parametrize(
     ("pattern", "name", "found"),
     [
@@ -23,14 +29,14 @@ from trireme.engine.errors import InvalidArgumentError
     ],
 )
 def test_what_matches(pattern: str, name: str, found: bool) -> None:
-    assert HeaderPattern(pattern).matches(name) is found
+    assert compiled(pattern)(name) is found
 
 
 def test_no_pattern_takes_exponential_time() -> None:
     """Python's own would take 2^5000 steps for this one; none that backtracks is used."""
-    assert HeaderPattern("^(a+)+$").matches("a" * 5000 + "b") is False
+    assert compiled("^(a+)+$")("a" * 5000 + "b") is False
     with pytest.raises(InvalidArgumentError):
-        HeaderPattern(r"(a)\1")
+        compile_forward_pattern(r"(a)\1")
     assert re.compile(r"(a)\1")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 import trustme
 
-from trireme.api.sockets.tls import TlsOptions
+from trireme.api.sockets.transport import TlsOptions
 
 
 class Authority:

@@ -24,9 +24,8 @@ from trireme.actors import InferenceServer
 from trireme.api.grpc.application import GrpcApplication
 from trireme.api.grpc.options import GrpcOptions, GrpcServiceOptions
 from trireme.api.grpc.service import GrpcService
-from trireme.api.http.app import HttpApplication
+from trireme.api.http.app import HttpApplication, HttpService
 from trireme.api.http.exchange import HttpOptions
-from trireme.api.http.service import HttpService
 from trireme.api.sockets.limits import Limits
 from trireme.api.sockets.service import ServiceOptions
 from trireme.engine.backends.interface import Backend, InstanceSpec, LoadedModel, ModelFiles, ModelInstance

@@ -13,9 +13,8 @@ import trio
 from http_sockets import PATIENCE_S
 
 from trireme.actors import InferenceServer
-from trireme.api.http.app import HttpApplication
+from trireme.api.http.app import HttpApplication, HttpService
 from trireme.api.http.exchange import HttpOptions
-from trireme.api.http.service import HttpService
 from trireme.api.metrics.collector import MetricsApplication, ServerCollector
 from trireme.api.sockets.service import ServiceOptions
 from trireme.engine.backends.interface import Backend, InstanceSpec, LoadedModel, ModelFiles, ModelInstance

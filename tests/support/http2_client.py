@@ -11,7 +11,7 @@ import h2.events
 import trio
 from http_sockets import Response, connect
 
-from trireme.api.http.service import HttpService
+from trireme.api.http.app import HttpService
 
 
 class Http2Client:

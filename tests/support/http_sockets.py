@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 import httptools
 import trio
 
+from trireme.api.http.app import HttpService
 from trireme.api.http.exchange import TEXT, Answer, Application, Exchange
-from trireme.api.http.service import HttpService
 from trireme.api.sockets.limits import Limits
 from trireme.api.sockets.service import ServiceOptions
-from trireme.api.sockets.tls import TlsOptions
+from trireme.api.sockets.transport import TlsOptions
 from trireme.engine.admission.client_bytes import ClientAccounts
 
 PATIENCE_S = 60.0

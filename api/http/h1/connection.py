@@ -32,12 +32,10 @@ from ...http2.frames import PREFACE
 from ...sockets.limits import BodyPace
 from ...sockets.roster import Connection, Phase, Roster
 from ...sockets.transport import PeerGoneError, PlainTransport, TlsTransport, Transport, linger
-from ..errors import error_body
-from ..exchange import JSON, Answer, Application, Exchange
+from ..exchange import JSON, Answer, Application, Exchange, error_body
 from ..h2.connection import H2Connection, first_bytes
 from ..infer.handler import ImmediateCall, ImmediateInfer
-from .parser import HeadMemory, Refusal, Request, RequestParser
-from .response import CHUNKED, chunk, whole_response
+from .messages import CHUNKED, HeadMemory, Refusal, Request, RequestParser, chunk, whole_response
 
 _CONTINUE: list[Buffer] = [b"HTTP/1.1 100 Continue\r\n\r\n"]
 READ_BYTES = 65_536
@@ -159,9 +157,6 @@ class H1Connection(Connection):
         self._exchange: H1Exchange | None = None
         self._farewell: Refusal | None = None
         self._pace: BodyPace | None = None  # of the body that the application waits for
-
-    def __repr__(self) -> str:
-        return f"<Connection from {self._client}: {self.phase.value}>"
 
     # ---- seen by the roster ----
 

@@ -25,6 +25,10 @@ class RequestBody:
     Args:
         length: the announced one; None if there is none.
         consumed: told how many received bytes the client may send anew.
+
+    Attributes:
+        unconsumed: bytes that have come and have not been asked for.
+        complete: all of it has arrived.
     """
 
     def __init__(self, length: int | None, limits: Limits, consumed: Callable[[int], None]) -> None:
@@ -35,10 +39,10 @@ class RequestBody:
         self._pieces: list[Buffer] = []
         self._buffer: memoryview | None = None  # of the piece that is being received
         self._filled = 0
-        self._unconsumed = 0
+        self.unconsumed = 0
         self._arrived = 0
         self._given = 0
-        self._ended = False
+        self.complete = False
         self._over = False
         self._dropping = False
         self._pace: BodyPace | None = None
@@ -49,7 +53,7 @@ class RequestBody:
     def add(self, data: bytes) -> bool:
         """The next bytes. False: there are more than announced."""
         self._arrived += len(data)
-        self._unconsumed += len(data)
+        self.unconsumed += len(data)
         if self._length is not None and self._arrived > self._length:
             return False
         if self._buffer is not None:
@@ -69,7 +73,7 @@ class RequestBody:
         """The body is complete. False: it is shorter than announced."""
         if self._length is not None and self._arrived != self._length:
             return False  # who waits is cancelled, and is not to see what has come
-        self._ended = True
+        self.complete = True
         self._news.unpark_all()
         return True
 
@@ -80,7 +84,7 @@ class RequestBody:
         self._filled = end
 
     def _consume(self) -> None:
-        nbytes, self._unconsumed = self._unconsumed, 0
+        nbytes, self.unconsumed = self.unconsumed, 0
         if nbytes:
             self._consumed(nbytes)
 
@@ -112,11 +116,11 @@ class RequestBody:
             piece = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
             self._pieces.clear()
         self._given += len(piece)
-        self._over = self._ended and self._given == self._arrived
+        self._over = self.complete and self._given == self._arrived
         return piece, not self._over
 
     def _has_next(self) -> bool:
-        return self._ended or (self._length is None and bool(self._pieces))
+        return self.complete or (self._length is None and bool(self._pieces))
 
     async def _wait(self) -> None:
         if self._pace is None:
@@ -134,22 +138,12 @@ class RequestBody:
         """Waits for the end. What still comes is dropped; the client may send so many bytes of it."""
         self._buffer = None
         self._dropping = True
-        while not self._ended:
+        while not self.complete:
             self._pieces.clear()
             if limit_bytes > 0:
-                limit_bytes -= self._unconsumed
+                limit_bytes -= self.unconsumed
                 self._consume()
             await self._news.park()
-
-    @property
-    def unconsumed(self) -> int:
-        """Bytes that have come and have not been asked for."""
-        return self._unconsumed
-
-    @property
-    def complete(self) -> bool:
-        """All of it has arrived."""
-        return self._ended
 
     def is_late(self, now_s: float) -> bool:
         """Whether the app has waited too long."""

@@ -18,8 +18,7 @@ from ...http2.limits import Http2Limits, KeepaliveOptions, Rate
 from ...sockets.limits import Limits
 from ...sockets.roster import Roster
 from ...sockets.transport import Transport
-from ..errors import error_body
-from ..exchange import JSON, Answer, Application, Exchange
+from ..exchange import JSON, Answer, Application, Exchange, error_body
 from .body import RequestBody
 
 log = logging.getLogger(__name__)
@@ -175,9 +174,6 @@ class H2Exchange(Exchange):
         self.scope = trio.CancelScope()
         self.gone = False
         self.refusal: Answer | None = None
-
-    def __repr__(self) -> str:
-        return f"<H2Exchange {self.stream_id}: {self.method} {self.path!r}>"
 
     # ---- told by the connection ----
 

@@ -26,12 +26,10 @@ from ....engine.request import InferenceRequest, InferenceResponse
 from ....engine.tensor import Tensor, add_packed
 from ....engine.tensor_limits import TensorLimits
 from ....engine.tracing import Tracer
-from ...large_answers import element_by_element
-from ...pipeline import Adapter
+from ...pipeline import Adapter, element_by_element
 from ...request_parameters import HeaderPattern
 from ...unread import UnreadAnswers, answer_bytes
-from ..errors import error_body
-from ..exchange import JSON, Answer, Context, Exchange, Headers, HttpRequest, StreamedAnswer
+from ..exchange import JSON, Answer, Context, Exchange, Headers, HttpRequest, StreamedAnswer, error_body
 from ..infer.request import custom_parameter
 from ..infer.response import refuse_bytes
 from ..json import reader as json_reader

@@ -20,10 +20,20 @@ from ....engine.tracing import Tracer
 from ...pipeline import CallbackAnswer, Encoder
 from ...request_parameters import HeaderPattern, check_forwarded_name
 from .. import compression
-from ..errors import error_answer, unexpected_failure
-from ..exchange import JSON, TEXT, Answer, Context, Headers, HttpRequest, HttpTrace, Match
+from ..exchange import (
+    JSON,
+    TEXT,
+    Answer,
+    Context,
+    Headers,
+    HttpRequest,
+    HttpTrace,
+    Match,
+    error_answer,
+    unexpected_failure,
+)
 from ..guards import RequestGuard
-from ..h1.parser import Request
+from ..h1.messages import Request
 from ..json.reader import ON_LOOP_BYTES, LargeText
 from .request import DecodedInfer, header_length
 from .response import encode_infer, takes_long
@@ -88,7 +98,7 @@ class HttpInfer(Encoder[Answer]):
         names = self._names or [name for name, _ in self._headers]
         for raw_name, (_, raw_value) in zip(names, self._headers, strict=True):
             name = raw_name.decode("utf-8", "surrogateescape")
-            if pattern.matches(name):
+            if pattern(name):
                 check_forwarded_name(name)
                 request.parameters[name] = raw_value.decode("utf-8", "surrogateescape")
 

@@ -12,7 +12,7 @@ from ....engine.memory.tensors import is_in_place, put_in_place
 from ....engine.request import InferenceResponse, ParameterValue
 from ....engine.tensor import Buffer
 from ...classification import classify
-from ...large_answers import as_bytes, element_by_element
+from ...pipeline import as_bytes, element_by_element
 from ..exchange import BINARY, JSON, Answer
 from ..json import writer as json_writer
 from .request import DecodedInfer

@@ -13,8 +13,8 @@ from trireme.api.cli.flags import UsageError, parse, usage_text
 from trireme.api.grpc.compression import CompressionLevel
 from trireme.api.grpc.options import GrpcOptions
 from trireme.api.http2.limits import KeepaliveOptions
-from trireme.api.restrictions import Restriction
-from trireme.api.sockets.tls import TlsOptions
+from trireme.api.request_parameters import Restriction
+from trireme.api.sockets.transport import TlsOptions
 from trireme.engine.backends.confinement import Confinement, find_account
 from trireme.engine.gpu.discovery import Gpu, Gpus
 from trireme.engine.gpu.pinned_pool import GpuLimits

@@ -9,7 +9,7 @@ import pytest
 from trireme.api.cli.command import ServeCommand, build_command
 from trireme.api.cli.flag_table import FLAGS
 from trireme.api.cli.flags import UsageError, parse
-from trireme.api.restrictions import Restriction
+from trireme.api.request_parameters import Restriction
 
 
 def command(*words: str) -> ServeCommand:

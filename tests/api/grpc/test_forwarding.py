@@ -14,7 +14,7 @@ from http_fakes import FakeServer
 from scripted_server import ScriptedServer, scripted_server
 
 from trireme.api.grpc.infer import forward_metadata
-from trireme.api.request_parameters import HeaderPattern
+from trireme.api.request_parameters import compile_forward_pattern
 from trireme.engine.errors import InvalidArgumentError
 from trireme.engine.request import InferenceRequest
 
@@ -23,7 +23,9 @@ RESERVED = ["sequence_id", "sequence_start", "sequence_end", "priority", "timeou
 
 def forwarded(pattern: str, *metadata: tuple[str, str | bytes], user_agent: str | None = None) -> dict[str, Any]:
     request = InferenceRequest("m", parameters={"own": 1})
-    forward_metadata(head_of("", metadata, user_agent), HeaderPattern(pattern), request)
+    compiled = compile_forward_pattern(pattern)
+    assert compiled is not None
+    forward_metadata(head_of("", metadata, user_agent), compiled, request)
     return request.parameters
 
 

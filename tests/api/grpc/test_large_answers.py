@@ -11,7 +11,7 @@ import trio
 from grpc_stub import PATIENCE_S, OpenStream, infer_request, stub_for
 from scripted_server import scripted_server
 
-from trireme.api import large_answers
+from trireme.api import pipeline
 from trireme.api.grpc import infer, stream_infer
 
 
@@ -51,7 +51,7 @@ def classes(count: int) -> Any:
 def test_what_takes_long_is_written_elsewhere(
     stub: Any, on_loop: list[bool], monkeypatch: pytest.MonkeyPatch, count: int, small: bool
 ) -> None:
-    monkeypatch.setattr(large_answers, "MANY_ELEMENTS", 8)
+    monkeypatch.setattr(pipeline, "MANY_ELEMENTS", 8)
     answer = stub.ModelInfer(classes(count), timeout=PATIENCE_S)
     top = f"{count - 1}.000000:{count - 1}".encode()
     assert top in answer.raw_output_contents[0]

@@ -14,7 +14,7 @@ from http_fakes import FakeServer
 from scripted_server import ScriptedServer, scripted_server
 
 from trireme.api.grpc.application import RestrictedProtocols, paths_of
-from trireme.api.restrictions import RESTRICTABLE, Restriction
+from trireme.api.request_parameters import RESTRICTABLE, Restriction
 
 REFUSAL = "This protocol is restricted, expecting header 'triton-grpc-protocol-{}'"
 

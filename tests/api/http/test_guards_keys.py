@@ -15,11 +15,10 @@ from http_fakes import FakeServer, HttpClient, HttpReply, fp32_request
 from http_sockets import Responses, connect, serving, tell
 
 from trireme.actors import InferenceServer
-from trireme.api.http.app import HttpApplication
+from trireme.api.http.app import HttpApplication, HttpService
 from trireme.api.http.exchange import Exchange, HttpOptions
 from trireme.api.http.routes import ROUTES as HTTP_ROUTES
-from trireme.api.http.service import HttpService
-from trireme.api.restrictions import RESTRICTABLE, Restriction
+from trireme.api.request_parameters import RESTRICTABLE, Restriction
 from trireme.engine.options import ServerOptions
 
 REFUSAL = "This API is restricted, expecting header 'Admin-Key'"

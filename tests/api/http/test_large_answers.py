@@ -18,7 +18,7 @@ from repository_models import link_models
 from segments import open_segments
 
 from trireme.actors import InferenceServer
-from trireme.api import classification, large_answers
+from trireme.api import classification, pipeline
 from trireme.api.classification import classify
 from trireme.api.http.app import HttpApplication
 from trireme.api.http.exchange import HttpOptions
@@ -113,7 +113,7 @@ async def test_a_client_without_a_task_gets_its_large_answer_too(
     tmp_path: Path, threads: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And one that has left meanwhile gets nothing, and harms no other."""
-    monkeypatch.setattr(large_answers, "MANY_ELEMENTS", 8)
+    monkeypatch.setattr(pipeline, "MANY_ELEMENTS", 8)
     numbers = [float(number) for number in range(16)]
     body = orjson.dumps({"inputs": [{"name": "INPUT0", "shape": [1, 16], "datatype": "FP32", "data": numbers}]})
     request = (

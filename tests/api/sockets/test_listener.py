@@ -33,15 +33,15 @@ from http_sockets import (
 )
 from trio.testing import MockClock
 
+from trireme.api.http.app import HttpService
 from trireme.api.http.exchange import Exchange
-from trireme.api.http.service import HttpService
 from trireme.api.http2 import frames
 from trireme.api.http2.events import ErrorCode
 from trireme.api.sockets.limits import Limits, raise_open_file_limit, within_open_files
 from trireme.api.sockets.listener import BindError
 from trireme.api.sockets.roster import Connection, Phase
 from trireme.api.sockets.service import ServiceOptions
-from trireme.api.sockets.tls import TlsOptions
+from trireme.api.sockets.transport import TlsOptions
 from trireme.engine.admission.client_bytes import ClientBytes
 from trireme.engine.errors import ErrorKind
 
@@ -466,10 +466,9 @@ async def test_stop_cancels_what_is_left() -> None:
             await trio.open_tcp_stream("127.0.0.1", service.ports[0] if service.ports else 1)
 
 
-async def test_statistics_and_repr() -> None:
+async def test_statistics() -> None:
     async with serving(echo) as service:
         await tell(service, b"GET / HTTP/1.0\r\n\r\n")
         await until(lambda: service.statistics().connections == 0)
         statistics = service.statistics()
         assert (statistics.accepted, statistics.requests, statistics.accepting) == (1, 1, True)
-        assert repr(service) == f"<HttpService HTTP on (('127.0.0.1', {service.ports[0]}),), 0 connections>"

@@ -25,10 +25,10 @@ from http_sockets import (
 )
 from trio.testing import MockClock
 
+from trireme.api.http.app import HttpService
 from trireme.api.http.exchange import Exchange
-from trireme.api.http.service import HttpService
 from trireme.api.sockets.roster import Phase
-from trireme.api.sockets.tls import TlsOptions, server_context
+from trireme.api.sockets.transport import TlsOptions, server_context
 from trireme.engine.errors import InvalidArgumentError
 
 

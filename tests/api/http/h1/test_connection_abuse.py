@@ -28,8 +28,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
+from trireme.api.http.app import HttpService
 from trireme.api.http.exchange import TEXT, Answer, Exchange
-from trireme.api.http.service import HttpService
 from trireme.api.sockets.limits import Limits
 from trireme.api.sockets.roster import Phase
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trireme.api.http.h1.parser import HeadMemory, Refusal, Request, RequestParser
+from trireme.api.http.h1.messages import HeadMemory, Refusal, Request, RequestParser
 from trireme.api.sockets.limits import Limits
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n"

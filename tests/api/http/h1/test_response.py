@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trireme.api.http.exchange import TEXT, Answer
-from trireme.api.http.h1.response import CHUNKED, chunk, whole_response
+from trireme.api.http.h1.messages import CHUNKED, chunk, whole_response
 
 
 def encode(answer: Answer, keep_alive: bool = True, **how: bool) -> bytes:

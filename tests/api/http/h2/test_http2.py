@@ -30,12 +30,12 @@ from http_sockets import (
 )
 from trio.testing import MockClock
 
+from trireme.api.http.app import HttpService
 from trireme.api.http.exchange import TEXT, Answer, Exchange
-from trireme.api.http.service import HttpService
 from trireme.api.http2 import frames
 from trireme.api.http2.events import ErrorCode
 from trireme.api.sockets.limits import Limits
-from trireme.api.sockets.tls import TlsOptions
+from trireme.api.sockets.transport import TlsOptions
 
 
 async def test_prior_knowledge() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from trireme.api.http.handlers.repository import decode_pieces
+from trireme.api.http.handlers.management import decode_pieces
 
 
 def in_pieces(text: bytes, nbytes: int) -> bytes | str:

@@ -20,10 +20,9 @@ from scripted_models import Script, write_scripted_models
 
 from trireme.actors import InferenceServer
 from trireme.actors.reply import ANSWER_WINDOW
-from trireme.api.http.app import HttpApplication
+from trireme.api.http.app import HttpApplication, HttpService
 from trireme.api.http.exchange import HttpOptions
 from trireme.api.http.handlers import generate as handlers_generate
-from trireme.api.http.service import HttpService
 from trireme.engine.admission.client_bytes import ClientAccounts, ClientBytes
 from trireme.engine.errors import TriremeError
 from trireme.engine.instances.answer_window import AnswerWindow

@@ -14,11 +14,10 @@ import trio.testing
 from gated_server import GatedServer, gated_server
 from http_sockets import Responses, connect, connect_now, read_to_end, until
 
-from trireme.api.http.app import HttpApplication
+from trireme.api.http.app import HttpApplication, HttpService
 from trireme.api.http.exchange import Exchange, HttpOptions
 from trireme.api.http.infer import handler
 from trireme.api.http.json.reader import ON_LOOP_BYTES
-from trireme.api.http.service import HttpService
 from trireme.api.sockets.limits import Limits
 from trireme.api.sockets.service import ServiceOptions
 from trireme.api.sockets.transport import PlainTransport
