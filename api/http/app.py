@@ -11,6 +11,8 @@ from ...engine.admission.client_bytes import ClientAccounts
 from ...engine.errors import TriremeError
 from ...engine.logs.request_lines import about
 from ..http2.connection import Http2Group
+from ..http2.limits import Http2Limits, KeepaliveOptions, Rate
+from ..sockets.limits import Limits
 from ..sockets.roster import Roster
 from ..sockets.service import Service, ServiceOptions
 from ..sockets.transport import Transport
@@ -24,7 +26,6 @@ from .exchange import (
     HttpOptions,
     HttpRequest,
     HttpTrace,
-    StreamedAnswer,
     error_answer,
     error_body,
     method_not_allowed,
@@ -33,7 +34,6 @@ from .exchange import (
 from .guards import RequestGuard
 from .h1.connection import H1Connection
 from .h1.messages import HeadMemory
-from .h2.connection import http2_limits
 from .infer.handler import ImmediateInfer
 from .routes import Router
 
@@ -120,10 +120,34 @@ class HttpApplication:
             return unexpected_failure(request.error_media)
         finally:
             request.release()
-        if isinstance(answer, StreamedAnswer):
-            await answer.send(exchange)
-            return None
-        return answer
+        if isinstance(answer, Answer):
+            return answer
+        await answer(exchange)
+        return None
+
+
+_SMALLEST_WINDOW_BYTES = 65_535
+_CONNECTION_WINDOW_BYTES = 1 << 18
+_SMALLEST_FRAME_BYTES = 16_384
+
+
+def http2_limits(limits: Limits) -> Http2Limits:
+    """Bounds of an HTTP/2 connection that carries HTTP requests.
+
+    Windows are small, because what fills them has been received and is in no budget yet. Clients may ask as often as
+    `Http2Limits.pings` allows whether the server is still there: that rule of gRPC's is not HTTP's.
+    """
+    return Http2Limits(
+        max_concurrent_streams=limits.streams,
+        header_list_bytes=limits.head_bytes,
+        header_block_bytes=limits.head_bytes,
+        max_frame_bytes=_SMALLEST_FRAME_BYTES,
+        stream_window_bytes=_SMALLEST_WINDOW_BYTES,
+        connection_window_bytes=_CONNECTION_WINDOW_BYTES,
+        resets=Rate(1024, 100.0),
+        tiny_data=Rate(1024, 100.0),
+        keepalive=KeepaliveOptions(time_s=float("inf"), permit_without_calls=True, max_ping_strikes=0),
+    )
 
 
 class HttpService(Service):

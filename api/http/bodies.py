@@ -29,7 +29,7 @@ import trio
 
 from ...engine.admission.shares import HURRY_S
 from ...engine.tensor import Buffer
-from .exchange import JSON, Answer, BodyKind, Headers, HttpOptions, error_body
+from .exchange import Answer, BodyKind, Headers, HttpOptions, json_refusal
 from .json import reader as json_reader
 from .json.reader import ON_LOOP_BYTES, read_text
 
@@ -77,7 +77,7 @@ def too_large(nbytes: int | None, limit_bytes: int, flag: str) -> Answer:
     """What to answer to a body that has more bytes than `flag` lets it have; `nbytes` if it is known how many."""
     size = "" if nbytes is None else f"of {nbytes} bytes "
     text = f"request size {size}exceeds the maximum allowed input size of {limit_bytes} bytes. "
-    return Answer(413, JSON, error_body(f"{text}Use --{flag} to increase the limit."))
+    return json_refusal(413, f"{text}Use --{flag} to increase the limit.")
 
 
 def body_terms(kind: BodyKind, headers: Headers, options: HttpOptions, inflight_bytes: int) -> BodyTerms:
@@ -159,7 +159,7 @@ class BodyReader:
             if self._lease is not None:
                 self._lease.arrived()
             return body
-        raise BodyRefusedError(Answer(408, JSON, error_body(_TOO_SLOW)))
+        raise BodyRefusedError(json_refusal(408, _TOO_SLOW))
 
     def _hurry(self) -> None:
         self._scope.deadline = min(self._scope.deadline, trio.current_time() + HURRY_S)

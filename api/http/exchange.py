@@ -177,6 +177,11 @@ def error_body(message: str) -> bytes:
     return b'{"error":' + json_writer.string(message) + b"}"
 
 
+def json_refusal(status: int, message: str) -> Answer:
+    """The answer to a request that is refused, in JSON whatever media its route has for errors."""
+    return Answer(status, JSON, error_body(message))
+
+
 def method_not_allowed(media: bytes) -> Answer:
     """The path has a route, but not for this method."""
     return Answer(405, media, error_body("Method Not Allowed"))
@@ -284,13 +289,8 @@ class HttpRequest:
         return dict(reversed(self.exchange.headers))
 
 
-class StreamedAnswer(ABC):
-    """An answer that is sent while it comes about. It is to be sent at once, or not at all."""
-
-    @abstractmethod
-    async def send(self, exchange: Exchange) -> None:
-        """Send all of it. Cancelling this cancels what it tells about."""
-
+StreamedAnswer = Callable[[Exchange], Awaitable[None]]
+"""Sends an answer while it comes about: at once, or not at all. Cancelling it cancels what the answer tells about."""
 
 Handler = Callable[[Context, HttpRequest], Awaitable[Answer | StreamedAnswer]]
 

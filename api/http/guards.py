@@ -18,7 +18,7 @@ import re
 from collections.abc import Sequence
 
 from ..request_parameters import Restriction
-from .exchange import JSON, TEXT, Answer, Headers, error_body
+from .exchange import TEXT, Answer, Headers, error_body, json_refusal
 
 ANY_ORIGIN = "*"
 
@@ -84,7 +84,7 @@ class RequestGuard:
             return None
         shown = f"the host '{_shown(given[0])}'" if given else "no host"
         message = f"the request is for {shown}, expected one of those that --http-allowed-hosts names"
-        return Answer(403, JSON, error_body(message))
+        return json_refusal(403, message)
 
 
 def _without_port(host: bytes) -> bytes:
@@ -93,7 +93,7 @@ def _without_port(host: bytes) -> bytes:
 
 
 def _forbidden(what: str) -> Answer:
-    return Answer(403, JSON, error_body(f"{what}, expected none or one that --http-allowed-origins names"))
+    return json_refusal(403, f"{what}, expected none or one that --http-allowed-origins names")
 
 
 def _shown(value: bytes) -> str:

@@ -28,10 +28,6 @@ _STARVED_S = 0.1
 _STARVED_ERRNOS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 
-Connect = Callable[[Transport, tuple[str, int] | None, Roster], Connection]
-"""Makes a connection of (transport, client's address, roster)."""
-
-
 class BindError(UnavailableError):
     """An address cannot be listened on; the message names it (docs/reference/command-line.md#start)."""
 
@@ -79,7 +75,7 @@ class Listener:
     new connections at once, without a word (docs/reference/command-line.md#shutdown).
     """
 
-    connect: Connect
+    connect: Callable[[Transport, tuple[str, int] | None, Roster], Connection]
     listening: socket.socket
     roster: Roster
     readiness: Readiness

@@ -161,17 +161,14 @@ class Roster:
         self._addresses: dict[str, dict[Connection, None]] = {}
         self._peak = 0
         self._swept_s = -math.inf
-        self._changed = trio.Event()
-        self._limit_s: dict[Phase, float | None] = {
+        self._changed = trio.lowlevel.ParkingLot()
+        self._limit_s = {  # of phases that have one
             Phase.HANDSHAKE: limits.head_timeout_s,
-            Phase.IDLE: limits.idle_timeout_s,
+            Phase.IDLE: math.inf if limits.idle_timeout_s is None else limits.idle_timeout_s,
             Phase.HEAD: limits.head_timeout_s,
             Phase.BODY: limits.body_timeout_s,
-            Phase.APP: None,
             Phase.SENDING: limits.write_timeout_s,
-            Phase.ENDING: None,
             Phase.CLOSING: limits.linger_timeout_s,
-            Phase.CALLS: None,
         }
 
     def __len__(self) -> int:
@@ -205,7 +202,7 @@ class Roster:
         self._addresses.setdefault(address, {})[connection] = None
         self.accepted += 1
         self._peak = max(self._peak, len(self._connections))
-        self._announce()
+        self._changed.unpark_all()
 
     def remove(self, connection: Connection) -> None:
         address = self._connections.pop(connection, None)
@@ -215,7 +212,7 @@ class Roster:
             if not held:
                 del self._addresses[address]
         self._forget(connection)
-        self._announce()
+        self._changed.unpark_all()
 
     def _forget(self, connection: Connection) -> None:
         self.accounts.unfinished.drop(connection)
@@ -239,24 +236,18 @@ class Roster:
         del held[connection]
         held[successor] = None
 
-    def _announce(self) -> None:
-        self._changed.set()
-        self._changed = trio.Event()
-
     def stop_accepting(self) -> None:
         """No new connections; those that are there finish what they do."""
         self.accepting = False
         for phase in (Phase.HANDSHAKE, Phase.IDLE, Phase.HEAD):
-            limit_s = self._limit_s[phase]
-            linger_s = self.limits.linger_timeout_s
-            self._limit_s[phase] = linger_s if limit_s is None else min(limit_s, linger_s)
+            self._limit_s[phase] = min(self._limit_s[phase], self.limits.linger_timeout_s)
         for connection in list(self._connections):
             connection.go_away()
-        self._announce()
+        self._changed.unpark_all()
 
     async def change(self) -> None:
         """Waits until a connection has come or gone."""
-        await self._changed.wait()
+        await self._changed.park()
 
     def abort_all(self) -> None:
         for connection in list(self._connections):
@@ -276,7 +267,7 @@ class Roster:
         # Locals, and idle ones first: they may be ten thousand, ten times a second.
         idle, app, body = Phase.IDLE, Phase.APP, Phase.BODY
         limits_s = self._limit_s
-        idle_is_limited = limits_s[idle] is not None
+        idle_is_limited = limits_s[idle] < math.inf
         for connection in self._connections:
             phase = connection.phase
             if phase is idle and not idle_is_limited:
@@ -285,8 +276,7 @@ class Roster:
                 if connection.since_s < last_sweep_s:
                     running[connection.fileno()] = connection
                 continue
-            limit_s = limits_s[phase]
-            late = limit_s is not None and now_s - connection.since_s > limit_s
+            late = now_s - connection.since_s > limits_s.get(phase, math.inf)
             if late or (phase is body and connection.is_slow(now_s)):
                 self.timeouts += 1
                 connection.time_out()

@@ -32,8 +32,8 @@ from ...http2.frames import PREFACE
 from ...sockets.limits import BodyPace
 from ...sockets.roster import Connection, Phase, Roster
 from ...sockets.transport import PeerGoneError, PlainTransport, TlsTransport, Transport, linger
-from ..exchange import JSON, Answer, Application, Exchange, error_body
-from ..h2.connection import H2Connection, first_bytes
+from ..exchange import Answer, Application, Exchange, json_refusal
+from ..h2.connection import H2Connection
 from ..infer.handler import ImmediateCall, ImmediateInfer
 from .messages import CHUNKED, HeadMemory, Refusal, Request, RequestParser, chunk, whole_response
 
@@ -225,7 +225,13 @@ class H1Connection(Connection):
                 await self._hand_over(b"")
                 return
         self.enter(Phase.IDLE)
-        data = await first_bytes(transport, self._read_bytes, self._enter_head)
+        data = await transport.receive(self._read_bytes)
+        while data and len(data) < len(PREFACE) and PREFACE.startswith(data):  # it may become HTTP/2's preface
+            self._enter_head()
+            more = await transport.receive(self._read_bytes)
+            if not more:
+                break
+            data += more
         if data.startswith(PREFACE):
             await self._hand_over(data)
             return
@@ -398,8 +404,8 @@ class H1Connection(Connection):
         self.enter(Phase.CLOSING)
         if refusal.status == 0 or (self._exchange is not None and self._exchange.begun):
             return
-        answer = Answer(refusal.status, JSON, error_body(refusal.message))
-        rest = self._transport.send_now(whole_response(answer, keep_alive=False))
+        answer = whole_response(json_refusal(refusal.status, refusal.message), keep_alive=False)
+        rest = self._transport.send_now(answer)
         while rest:
             rest = await self._transport.send_some(rest)
         await linger(self._transport)

@@ -7,50 +7,26 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import trio
 
 from ....engine.tensor import Buffer
 from ...http2.connection import Http2Connection, Http2Group
 from ...http2.events import ErrorCode, RequestReceived, StreamFault
-from ...http2.frames import PREFACE
 from ...http2.headers import Field, encode_block
-from ...http2.limits import Http2Limits, KeepaliveOptions, Rate
-from ...sockets.limits import Limits
+from ...sockets.limits import BodyPace, Limits
 from ...sockets.roster import Roster
 from ...sockets.transport import Transport
-from ..exchange import JSON, Answer, Application, Exchange, error_body
-from .body import RequestBody
+from ..exchange import Answer, Application, Exchange, json_refusal
 
 log = logging.getLogger(__name__)
 
-_SMALLEST_WINDOW_BYTES = 65_535
-_CONNECTION_WINDOW_BYTES = 1 << 18
-_SMALLEST_FRAME_BYTES = 16_384
 _MAX_HELD_STREAMS = 1024
 """Of all connections of a service. What such a stream's window lets come is in no budget: 64 MiB in all."""
 
 
 _LENT_BYTES = 2048
 """As many streams as a connection may have, with so much each, leave others room in the connection's window."""
-
-
-def http2_limits(limits: Limits) -> Http2Limits:
-    """Bounds of an HTTP/2 connection that carries HTTP requests.
-
-    Windows are small, because what fills them has been received and is in no budget yet. Clients may ask as often as
-    `Http2Limits.pings` allows whether the server is still there: that rule of gRPC's is not HTTP's.
-    """
-    return Http2Limits(
-        max_concurrent_streams=limits.streams,
-        header_list_bytes=limits.head_bytes,
-        header_block_bytes=limits.head_bytes,
-        max_frame_bytes=_SMALLEST_FRAME_BYTES,
-        stream_window_bytes=_SMALLEST_WINDOW_BYTES,
-        connection_window_bytes=_CONNECTION_WINDOW_BYTES,
-        resets=Rate(1024, 100.0),
-        tiny_data=Rate(1024, 100.0),
-        keepalive=KeepaliveOptions(time_s=float("inf"), permit_without_calls=True, max_ping_strikes=0),
-    )
 
 
 # ---- what the header list of a request says, and the header blocks of responses; a list that HTTP/2 lets through and
@@ -126,10 +102,6 @@ def _malformed(debug: str) -> StreamFault:
     return StreamFault(ErrorCode.PROTOCOL_ERROR, debug)
 
 
-def _refusal(status: int, message: str) -> Answer:
-    return Answer(status, JSON, error_body(message))
-
-
 def _response_block(answer: Answer, size: int | None = None) -> bytes:
     """The header block of a response: names in lower case, with the size of its body, if that is known."""
     fields = [(b":status", b"%d" % answer.status), (b"content-type", answer.media)]
@@ -139,6 +111,148 @@ def _response_block(answer: Answer, size: int | None = None) -> bytes:
 
 
 # ---- requests and connections ----
+
+_READ_BYTES = 65_536
+
+
+class RequestBody:
+    """The body of one request, between the frames that bring it and the application that asks for it.
+
+    Rule 1: Only what the app has asked for is consumed. So the stream's window closes when it does not ask, and the
+            client waits.
+    Rule 2: A body of announced length comes whole; if it is larger than one read, it is received into a buffer of its
+            size. The app has seen how long it is before it asks. Any other body comes as it arrives.
+    Rule 3: A body that is not as long as its content-length is malformed (RFC 9113 §8.1.1).
+
+    Args:
+        length: the announced one; None if there is none.
+        consumed: told how many received bytes the client may send anew.
+
+    Attributes:
+        unconsumed: bytes that have come and have not been asked for.
+        complete: all of it has arrived.
+    """
+
+    def __init__(self, length: int | None, limits: Limits, consumed: Callable[[int], None]) -> None:
+        self._length = length
+        self._limits = limits
+        self._consumed = consumed
+        self._news = trio.lowlevel.ParkingLot()
+        self._pieces: list[Buffer] = []
+        self._buffer: memoryview | None = None  # of the piece that is being received
+        self._filled = 0
+        self.unconsumed = 0
+        self._arrived = 0
+        self._given = 0
+        self.complete = False
+        self._over = False
+        self._dropping = False
+        self._pace: BodyPace | None = None
+        self._waits_since_s: float | None = None  # when something last came, while the app waits
+
+    # ---- from the client ----
+
+    def add(self, data: bytes) -> bool:
+        """The next bytes. False: there are more than announced."""
+        self._arrived += len(data)
+        self.unconsumed += len(data)
+        if self._length is not None and self._arrived > self._length:
+            return False
+        if self._buffer is not None:
+            self._fill(data)
+        elif data:
+            self._pieces.append(data)
+        if self._waits_since_s is not None:
+            self._note_progress(len(data))
+            self._consume()
+            if self._length is None:
+                self._news.unpark_all()
+        elif self._dropping:
+            self._news.unpark_all()
+        return True
+
+    def end(self) -> bool:
+        """The body is complete. False: it is shorter than announced."""
+        if self._length is not None and self._arrived != self._length:
+            return False  # who waits is cancelled, and is not to see what has come
+        self.complete = True
+        self._news.unpark_all()
+        return True
+
+    def _fill(self, data: Buffer) -> None:
+        assert self._buffer is not None, "only what is received into a buffer"
+        end = self._filled + len(data)
+        self._buffer[self._filled : end] = data
+        self._filled = end
+
+    def _consume(self) -> None:
+        nbytes, self.unconsumed = self.unconsumed, 0
+        if nbytes:
+            self._consumed(nbytes)
+
+    def _note_progress(self, nbytes: int) -> None:
+        assert self._pace is not None, "who waits has one"
+        now_s = self._waits_since_s = trio.current_time()
+        self._pace.arrived(nbytes, now_s)
+        self._pace.wait(now_s)
+
+    # ---- for the app ----
+
+    async def next(self) -> tuple[Buffer, bool]:
+        """The next piece, and whether more follows. After the last one it waits until it is cancelled."""
+        if self._over:
+            await trio.sleep_forever()
+        length = self._length
+        if length is not None and length > _READ_BYTES and self._buffer is None:
+            self._buffer = np.empty(length, np.uint8).data  # not zeroed: what is only announced costs no memory
+            for piece in self._pieces:
+                self._fill(piece)
+            self._pieces.clear()
+        self._consume()
+        if not self._has_next():
+            await self._wait()
+        piece: Buffer
+        if self._buffer is not None:
+            piece, self._buffer = self._buffer, None
+        else:
+            piece = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+            self._pieces.clear()
+        self._given += len(piece)
+        self._over = self.complete and self._given == self._arrived
+        return piece, not self._over
+
+    def _has_next(self) -> bool:
+        return self.complete or (self._length is None and bool(self._pieces))
+
+    async def _wait(self) -> None:
+        if self._pace is None:
+            self._pace = BodyPace(self._limits)
+        now_s = self._waits_since_s = trio.current_time()
+        self._pace.wait(now_s)
+        try:
+            while not self._has_next():
+                await self._news.park()
+        finally:
+            self._waits_since_s = None
+            self._pace.arrived(0, trio.current_time())
+
+    async def drop(self, limit_bytes: int) -> None:
+        """Waits for the end. What still comes is dropped; the client may send so many bytes of it."""
+        self._buffer = None
+        self._dropping = True
+        while not self.complete:
+            self._pieces.clear()
+            if limit_bytes > 0:
+                limit_bytes -= self.unconsumed
+                self._consume()
+            await self._news.park()
+
+    def is_late(self, now_s: float) -> bool:
+        """Whether the app has waited too long."""
+        since_s = self._waits_since_s
+        if since_s is None or self._pace is None:
+            return False
+        return now_s - since_s > self._limits.body_timeout_s or self._pace.is_slow(now_s)
 
 
 class H2Exchange(Exchange):
@@ -199,7 +313,8 @@ class H2Exchange(Exchange):
 
     def _consumed(self, nbytes: int) -> None:
         self.let_go()
-        self._connection.consumed(self.stream_id, nbytes)
+        self._connection.core.consumed(self.stream_id, nbytes)
+        self._connection.mark(1)
 
     def drained(self) -> None:
         self._news.unpark_all()
@@ -216,7 +331,7 @@ class H2Exchange(Exchange):
     def look_at_clock(self, now_s: float) -> None:
         """Gives up a client that sends its body, or takes the response, too slowly."""
         if self._body.is_late(now_s):
-            self.refusal = _refusal(408, "request body did not arrive in time")
+            self.refusal = json_refusal(408, "request body did not arrive in time")
             self.scope.cancel()
         elif self._sends_since_s is not None:
             pending = self._connection.core.pending(self.stream_id)
@@ -291,9 +406,6 @@ class H2Exchange(Exchange):
             await connection.until_unblocked()
 
 
-READ_BYTES = 65_536
-
-
 class H2Connection(Http2Connection[RequestHead, H2Exchange]):
     """Serves one client until it leaves, misbehaves, or is cancelled."""
 
@@ -307,11 +419,6 @@ class H2Connection(Http2Connection[RequestHead, H2Exchange]):
     ) -> None:
         super().__init__(group, transport, roster, client, parse_head)
         self._app = app
-
-    def consumed(self, stream_id: int, nbytes: int) -> None:
-        """So many received bytes have been used up."""
-        self.core.consumed(stream_id, nbytes)
-        self.mark(1)
 
     def hold(self, stream_id: int) -> bool:
         """Have a stream's data not count against the connection's window (`Http2Server.hold`), until `let_go`; whether
@@ -354,7 +461,7 @@ class H2Connection(Http2Connection[RequestHead, H2Exchange]):
                 self._refuse(exchange, exchange.refusal)
             elif not exchange.done:
                 log.error("the application left its response to %s %r unfinished", exchange.method, exchange.path)
-                self._refuse(exchange, _refusal(500, "the application gave no response"))
+                self._refuse(exchange, json_refusal(500, "the application gave no response"))
         finally:
             exchange.let_go()
             del self.calls[exchange.stream_id]
@@ -366,7 +473,7 @@ class H2Connection(Http2Connection[RequestHead, H2Exchange]):
         except Exception:
             # The boundary to the application: a bug in a handler costs its own request, never the connection.
             log.exception("error while serving %s", self._client)
-            exchange.refusal = _refusal(500, "internal error")
+            exchange.refusal = json_refusal(500, "internal error")
 
     def _refuse(self, exchange: H2Exchange, answer: Answer) -> None:
         """Answers in place of the app, unless that has begun to."""
@@ -375,19 +482,3 @@ class H2Connection(Http2Connection[RequestHead, H2Exchange]):
             return
         self.core.send_headers(exchange.stream_id, _response_block(answer, len(answer.body)))
         self.core.send_data(exchange.stream_id, [answer.body], True)
-
-
-async def first_bytes(transport: Transport, max_bytes: int, in_part: Callable[[], None]) -> bytes:
-    """What a client sends first: enough to tell HTTP/2's preface from a request; empty if it left.
-
-    Args:
-        in_part: called when the first read was not enough.
-    """
-    data = await transport.receive(max_bytes)
-    while data and len(data) < len(PREFACE) and PREFACE.startswith(data):
-        in_part()
-        more = await transport.receive(max_bytes)
-        if not more:
-            break
-        data += more
-    return data

@@ -10,6 +10,7 @@ and a model whose responses are not taken waits (`engine.instances.answer_window
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -51,12 +52,12 @@ _NOT_READ = error_body("the answers were not read, and too many wait to be; the 
 
 async def generate(context: Context, request: HttpRequest) -> StreamedAnswer:
     """The only response of a model."""
-    return _Whole(await context.pipeline.admit(_GenerateTask(context, request)), context, request)
+    return _Whole(await context.pipeline.admit(_GenerateTask(context, request)), context, request).send
 
 
 async def generate_stream(context: Context, request: HttpRequest) -> StreamedAnswer:
     """All responses of a model, each an event."""
-    return _Events(await context.pipeline.admit(_GenerateTask(context, request)), context, request)
+    return _Events(await context.pipeline.admit(_GenerateTask(context, request)), context, request).send
 
 
 class _GenerateTask(Adapter):
@@ -106,7 +107,7 @@ class _GenerateTask(Adapter):
         """As in Triton."""
 
 
-class _Generation(StreamedAnswer):
+class _Generation(ABC):
     """What a model responds. If sending stops before its end, the request is cancelled.
 
     Attributes:
@@ -137,8 +138,9 @@ class _Generation(StreamedAnswer):
             if not self._reply.final:
                 self._reply.cancel()
 
+    @abstractmethod
     async def _send(self, exchange: Exchange) -> None:
-        raise AssertionError("every kind says how")
+        """As its kind says."""
 
     def _hear(self, reply: Reply) -> None:
         if len(self._news):

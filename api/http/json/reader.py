@@ -36,18 +36,9 @@ UINT64_MAX = 2**64 - 1
 T = TypeVar("T")
 
 
-def _reader_of(kind: type[T], access: str) -> Callable[[Any], T]:
+def _reader_of(kind: type[T], access: str, allowed: range | None = None) -> Callable[[Any], T]:
     def read(value: Any) -> T:
-        if type(value) is not kind:
-            raise InternalError(f"attempt to access JSON {access}")
-        return value
-
-    return read
-
-
-def _integer_in(allowed: range, access: str) -> Callable[[Any], int]:
-    def read(value: Any) -> int:
-        if type(value) is not int or value not in allowed:
+        if type(value) is not kind or (allowed is not None and value not in allowed):
             raise InternalError(f"attempt to access JSON {access}")
         return value
 
@@ -58,8 +49,8 @@ as_string = _reader_of(str, "non-string as string")
 as_bool = _reader_of(bool, "non-boolean as boolean")
 as_array: Callable[[Any], list[Any]] = _reader_of(list, "non-array as array")
 as_object: Callable[[Any], dict[str, Any]] = _reader_of(dict, "non-object as object")
-as_unsigned = _integer_in(range(UINT64_MAX + 1), "non-unsigned-integer as unsigned-integer")
-as_signed = _integer_in(range(-INT64_MAX - 1, INT64_MAX + 1), "non-signed-integer as signed-integer")
+as_unsigned = _reader_of(int, "non-unsigned-integer as unsigned-integer", range(UINT64_MAX + 1))
+as_signed = _reader_of(int, "non-signed-integer as signed-integer", range(-INT64_MAX - 1, INT64_MAX + 1))
 
 
 def as_double(value: Any) -> float:
