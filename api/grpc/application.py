@@ -81,11 +81,7 @@ class RestrictedProtocols:
         }
 
     def __call__(self, head: CallHead) -> None:
-        """Let the call pass.
-
-        Raises:
-            GRPCError: it lacks the key, or has it with another value.
-        """
+        """Raises GRPCError: the call lacks the key, or has it with another value."""
         needed = self._needed.get(head.path)
         if needed is not None:
             key, restriction = needed

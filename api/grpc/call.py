@@ -29,7 +29,7 @@ from grpclib.exceptions import GRPCError
 
 from ...engine.errors import TriremeError
 from ...engine.tensor import Buffer
-from ..http2.events import RequestReceived
+from ..http2.frames import RequestReceived
 from . import blocks, call_log
 from .blocks import grpc_error
 from .call_head import CallHead

@@ -7,7 +7,6 @@ microsecond, goes first, and betterproto2 sees what that one writes again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from google.protobuf.message import DecodeError, Message
@@ -24,14 +23,12 @@ MAX_FIELDS = 8_192
 
 
 class RawMessage:
-    """Stands in a `grpclib.const.Handler` for messages that its method reads and writes itself.
-
-    Requests arrive as they came; an answer is bytes, or pieces that are the answer when put together.
-    """
+    """Stands in a `grpclib.const.Handler` for messages that its method reads itself, as they came, and writes, as
+    `StreamingCall.send_message` takes them."""
 
 
 class MessageCodec(CodecBase):
-    """Reads and writes `RawMessage`, and betterproto2's messages."""
+    """Reads `RawMessage`; reads and writes betterproto2's messages."""
 
     def __init__(self) -> None:
         self._strict: dict[type, type[Message]] = {
@@ -48,8 +45,6 @@ class MessageCodec(CodecBase):
         Raises:
             TypeError: the message is of another type than its method promises.
         """
-        if message_type is RawMessage:
-            return _joined(message)
         if not isinstance(message, message_type):
             raise TypeError(f"message must be of type {message_type.__name__}, not {type(message).__name__}")
         return bytes(message)
@@ -87,9 +82,3 @@ def _count_fields(data: Buffer) -> None:
 
 def too_many_fields() -> InvalidArgumentError:
     return InvalidArgumentError(f"request has more than {MAX_FIELDS} fields, which is the most")
-
-
-def _joined(message: Buffer | Sequence[Buffer]) -> bytes:
-    if isinstance(message, (bytes, bytearray, memoryview)):
-        return bytes(message)
-    return bytes(message[0]) if len(message) == 1 else b"".join(message)

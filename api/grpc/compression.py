@@ -123,11 +123,7 @@ class Unpacking:
         return False
 
     def step_promptly(self) -> bool:
-        """Unpack a message that is soon done with. Whether that was all.
-
-        Raises:
-            GRPCError: as `step`.
-        """
+        """Unpack a message that is soon done with. Whether that was all. Raises as `step`."""
         while self.nbytes < _PROMPT_BYTES:
             if self.step():
                 return True
@@ -161,14 +157,8 @@ class Unpacking:
 
 
 async def unpack(unpacking: Unpacking, lease: Lease, offload: Offload) -> Buffer:
-    """Unpack the rest of a message on a thread.
-
-    Args:
-        lease: takes what comes out, before it is there.
-
-    Raises:
-        GRPCError: see `Unpacking.step`.
-    """
+    """Unpack the rest of a message on a thread. `lease` takes what comes out, before it is there. Raises GRPCError as
+    `Unpacking.step`."""
     await lease.grow(unpacking.nbytes)
     done = False
     while not done:

@@ -70,7 +70,6 @@ class Method:
     """One method.
 
     Attributes:
-        path: ``/package.Service/Method``.
         function: grpclib's handler: takes a stream.
         begin: takes a `UnaryCall` over, or gives False: then `function` has to run; None if it always has to.
         max_message_bytes: the largest request message, as sent and unpacked.
@@ -152,8 +151,6 @@ class CallHost(Http2Connection[CallHead, Call]):
         finally:
             waiting.leave(window_bytes)
             self.core.hold(stream_id, False)
-
-    # ---- compression ----
 
     def response_encoding(self, head: CallHead) -> str:
         """What the responses of a method that compresses are packed with."""

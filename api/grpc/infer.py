@@ -118,12 +118,7 @@ class GrpcTrace(RequestTrace):
 
 
 class GrpcInfer(Adapter):
-    """What all of them have in common: see `pipeline.Adapter`.
-
-    Args:
-        message: the request; empty once it has been decoded.
-        lease: what it came with.
-    """
+    """What all of them have in common: see `pipeline.Adapter`. `message` is empty once it has been decoded."""
 
     decoded: DecodedGrpcInfer | None = None
 
@@ -136,11 +131,7 @@ class GrpcInfer(Adapter):
         self.trace = None
 
     def describe(self, name: str, version: int) -> ModelDescription:
-        """Find the model.
-
-        Raises:
-            TriremeError: there is none, or none that takes such requests.
-        """
+        """The model; raises TriremeError: there is none, or none that takes such requests."""
         return self.context.server.describe(name, version)
 
     def received(self, tracer: Tracer) -> None:

@@ -260,11 +260,7 @@ class WireRequest:
     parts: int = 0
 
     def count_part(self) -> None:
-        """One more of what `MAX_PARTS` counts.
-
-        Raises:
-            InvalidArgumentError: one too many.
-        """
+        """One more of what `MAX_PARTS` counts; raises InvalidArgumentError: one too many."""
         self.parts += 1
         if self.parts > MAX_PARTS:
             raise InvalidArgumentError(

@@ -142,11 +142,7 @@ class InferReader:
 
     def names(self, message: Buffer) -> WireRequest | None:
         """What a request that was refused calls itself and its model; None if it has more of something than there may
-        be. Its typed contents are not unpacked.
-
-        Raises:
-            UnreadableError: the message is no ``ModelInferRequest``.
-        """
+        be. Its typed contents are not unpacked. Raises UnreadableError as `decode`."""
         try:
             return scan_infer_request(message, self._limits)
         except InvalidArgumentError:

@@ -228,11 +228,8 @@ def read_inputs(request: WireRequest, regions: Regions) -> list[Tensor]:
 
 
 def _pack(contents: WireContents, given: WireInput, request: WireRequest) -> Buffer | InvalidArgumentError:
-    """Typed contents as they would be sent raw; an error unless only the field for the datatype has elements.
-
-    Raises:
-        UnreadableError: a number is too long.
-    """
+    """Typed contents as they would be sent raw; an error unless only the field for the datatype has elements. Raises
+    UnreadableError: a number is too long."""
     datatype = datatype_of(given)
     where = _where(given, request)
     data: Buffer | None = None
@@ -327,13 +324,7 @@ def decode_infer(wire: WireRequest, describe: Describe, regions: Regions) -> Dec
 
 def _read_outputs(outputs: list[WireOutput], regions: Regions) -> tuple[dict[str, int], dict[str, RegionSlice]]:
     """The class counts of the outputs that are to be classified, and the places of those that are to go to shared
-    memory; of an output listed twice, the first of each.
-
-    Raises:
-        InvalidArgumentError: a parameter of the wrong type, or shared memory together with another form, or a region
-            that has no such part.
-        NotFoundError: an output is to go to a region that is not registered.
-    """
+    memory; of an output listed twice, the first of each. Raises as `decode_infer`."""
     class_counts: dict[str, int] = {}
     places: dict[str, RegionSlice] = {}
     for output in outputs:

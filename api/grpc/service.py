@@ -40,9 +40,7 @@ class GrpcService(Service):
 
     Args:
         services: see `call.Servable`.
-        options: where, and how.
         codec: reads and writes messages, by the types that the handlers name; by default betterproto2's.
-        guards: see `host.Guard`.
         readiness: see `Service`.
     """
 

@@ -197,11 +197,7 @@ class InferStream:
         self._ready.unpark_all()
 
     async def _issue(self, message: Buffer) -> None:
-        """Submit a request.
-
-        Raises:
-            TriremeError: the message is no request at all.
-        """
+        """Submit a request. Raises TriremeError: the message is no request at all."""
         pipeline, reader = self.context.pipeline, self.context.reader
         request = _Request(self, message, self.stream.take_lease())
         try:
@@ -230,11 +226,7 @@ class InferStream:
             reply.notify(request.hear)
 
     def _refuse(self, given: WireRequest | None, error: TriremeError) -> None:
-        """Answer a request that has not come to be executed.
-
-        Args:
-            given: its names; None if not all of its parts could be read.
-        """
+        """Answer a request that has not come to be executed; not all of its parts could be read if `given` is None."""
         request = _Request(self)
         request.outcome = error
         if given is not None:
@@ -288,11 +280,7 @@ class InferStream:
 class _Request(GrpcInfer, Place):
     """A request on a stream.
 
-    Args:
-        message: nothing, if it was refused.
-
     Attributes:
-        id: the client's name for it.
         decoded: None if it was refused, by its model's queue at last.
         held_bytes: of its answers, that wait.
         reply: None if it was refused.

@@ -28,7 +28,7 @@ from grpclib.exceptions import GRPCError
 from grpclib.stream import StreamIterator
 
 from ...engine.tensor import Buffer
-from ..http2.events import ErrorCode
+from ..http2.frames import ErrorCode
 from . import blocks
 from .codec import RawMessage
 from .compression import IDENTITY, LARGE_BYTES, packed, unpack
@@ -65,7 +65,6 @@ class StreamingCall(StreamIterator[Any]):
         deadline: the call's, if it has one already.
 
     Attributes:
-        head: the request's headers.
         deadline_entry: None if the call has none.
         waiting_bytes: of a request that came without a lease, and waits for room.
         scope: of the task that serves the call.
@@ -310,12 +309,8 @@ class StreamingCall(StreamIterator[Any]):
             await trio.lowlevel.checkpoint()  # a handler with much to say lets others speak
 
     def listen(self, listener: Callable[[Buffer], bool] | None) -> None:
-        """Have small messages taken in as they come (rule 2).
-
-        Args:
-            listener: gets a message, and says whether it has taken it in; if not, `recv_message` gives it. Must not
-                raise. None for no more.
-        """
+        """Have small messages taken in as they come (rule 2), until None is given. `listener` says whether it has taken
+        a message in; if not, `recv_message` gives it. It must not raise."""
         self._listener = listener
 
     @property

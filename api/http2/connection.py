@@ -27,7 +27,7 @@ from ...engine.admission.client_bytes import ClientBytes
 from ...engine.tensor import Buffer
 from ..sockets.roster import Connection, Phase, Roster
 from ..sockets.transport import PeerGoneError, PlainTransport, TlsTransport, Transport, linger
-from .events import DataReceived, ErrorCode, Event, H, RequestReceived, StreamDrained, StreamReset
+from .frames import DataReceived, ErrorCode, Event, H, RequestReceived, StreamDrained, StreamReset
 from .headers import Field
 from .limits import Http2Limits
 from .server import Http2Server
@@ -43,7 +43,6 @@ class Http2Group:
 
     Attributes:
         buffer: for reading into, between two checkpoints.
-        turn: in which they are heard, and written to.
         held_streams: whose data do not count against their connections' windows, if there is a bound for these.
     """
 

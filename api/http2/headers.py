@@ -18,7 +18,7 @@ from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
 
 from ..memo import Memo
-from .events import ConnectionFault, ErrorCode, H, StreamFault
+from .frames import ConnectionFault, ErrorCode, H, StreamFault
 from .limits import Http2Limits
 
 Field = tuple[bytes, bytes]

@@ -12,7 +12,13 @@ from enum import Enum
 from typing import Generic
 
 from . import frames
-from .events import (
+from .frames import (
+    DATA,
+    HEADERS,
+    MAX_STREAM_ID,
+    MAX_WINDOW_BYTES,
+    RST_STREAM,
+    WINDOW_UPDATE,
     ConnectionFault,
     DataReceived,
     ErrorCode,
@@ -24,7 +30,6 @@ from .events import (
     StreamFault,
     StreamReset,
 )
-from .frames import DATA, HEADERS, MAX_STREAM_ID, MAX_WINDOW_BYTES, RST_STREAM, WINDOW_UPDATE
 from .headers import TABLE_SIZE_ZERO, Field, HeaderReader, check_fields
 from .keepalive import Keepalive
 from .limits import Budget, Http2Limits

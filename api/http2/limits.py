@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from .events import ConnectionFault, ErrorCode
+from .frames import ConnectionFault, ErrorCode
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ from enum import Enum, auto
 from typing import Protocol
 
 from . import frames
-from .events import ConnectionFault, ErrorCode
 from .frames import (
     CONTINUATION,
     DATA,
@@ -37,6 +36,8 @@ from .frames import (
     PREFACE,
     WINDOW_UPDATE,
     WORD,
+    ConnectionFault,
+    ErrorCode,
 )
 from .limits import Http2Limits
 

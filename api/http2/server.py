@@ -18,8 +18,7 @@ from collections.abc import Sequence
 
 from ...engine.tensor import Buffer
 from . import frames
-from .events import ConnectionFault, ErrorCode, Event, Farewell, H, Terminated
-from .frames import MAX_STREAM_ID
+from .frames import MAX_STREAM_ID, ConnectionFault, ErrorCode, Event, Farewell, H, Terminated
 from .incoming import PING_PAYLOAD, Incoming, Shutdown
 from .keepalive import Due
 

@@ -38,8 +38,7 @@ from enum import Enum
 
 from ...engine.tensor import Buffer
 from . import frames
-from .events import ConnectionFault, ErrorCode
-from .frames import CONTINUATION, END_HEADERS, END_STREAM, FRAME_HEADER, HEADERS
+from .frames import CONTINUATION, END_HEADERS, END_STREAM, FRAME_HEADER, HEADERS, ConnectionFault, ErrorCode
 from .limits import Budget
 
 _JOIN_BYTES = 16_384

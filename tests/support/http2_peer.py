@@ -12,7 +12,7 @@ import h2.events
 import h2.settings
 
 from trireme.api.http2 import frames
-from trireme.api.http2.events import (
+from trireme.api.http2.frames import (
     DataReceived,
     ErrorCode,
     Event,

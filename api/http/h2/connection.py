@@ -12,7 +12,7 @@ import trio
 
 from ....engine.tensor import Buffer
 from ...http2.connection import Http2Connection, Http2Group
-from ...http2.events import ErrorCode, RequestReceived, StreamFault
+from ...http2.frames import ErrorCode, RequestReceived, StreamFault
 from ...http2.headers import Field, encode_block
 from ...sockets.limits import BodyPace, Limits
 from ...sockets.roster import Roster

@@ -18,7 +18,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from trireme.api.grpc.call import UnaryCall
 from trireme.api.grpc.compression import CompressionLevel
 from trireme.api.grpc.service import GrpcService
-from trireme.api.http2.events import ErrorCode
+from trireme.api.http2.frames import ErrorCode
 from trireme.api.sockets.transport import PlainTransport
 from trireme.engine.tensor import Buffer
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
 from trireme.api.http2 import frames
-from trireme.api.http2.events import ErrorCode
+from trireme.api.http2.frames import ErrorCode
 from trireme.api.http2.headers import encode_block
 
 PATHS = [SERVICE + name for name in ("Unary", "Split", "Join", "Each")]

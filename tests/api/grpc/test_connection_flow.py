@@ -16,7 +16,7 @@ from http2_held import watch
 from http_sockets import LONG_S, QUICK, UNHURRIED, until
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from trireme.api.http2.events import ErrorCode
+from trireme.api.http2.frames import ErrorCode
 from trireme.api.http2.limits import Http2Limits
 from trireme.engine.admission.client_bytes import ClientAccounts, ClientBytes
 

@@ -19,7 +19,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from trireme.api.grpc.call_head import CallHead
 from trireme.api.http2 import frames
-from trireme.api.http2.events import ErrorCode
+from trireme.api.http2.frames import ErrorCode
 from trireme.api.http2.limits import Http2Limits, KeepaliveOptions
 
 GREETED = dataclasses.replace(QUICK, head_timeout_s=60.0)

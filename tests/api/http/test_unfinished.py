@@ -19,7 +19,7 @@ from http_sockets import UNHURRIED, Responses, connect, echo, read_body, read_to
 from trireme.api.http.exchange import Exchange
 from trireme.api.http.h1 import connection as http_connection
 from trireme.api.http2 import frames
-from trireme.api.http2.events import ErrorCode
+from trireme.api.http2.frames import ErrorCode
 from trireme.api.sockets.limits import Limits
 from trireme.api.sockets.transport import PlainTransport
 from trireme.engine.admission.client_bytes import ClientAccounts, ClientBytes

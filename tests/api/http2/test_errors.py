@@ -7,8 +7,7 @@ from http2_held import held
 from http2_peer import BLOCK, EMPTY_SETTINGS, HEADERS, REQUEST, TRAILERS, RawPeer, call, data, headers, settings
 
 from trireme.api.http2 import frames
-from trireme.api.http2.events import DataReceived, ErrorCode, RequestReceived, StreamReset, Terminated
-from trireme.api.http2.frames import frame
+from trireme.api.http2.frames import DataReceived, ErrorCode, RequestReceived, StreamReset, Terminated, frame
 from trireme.api.http2.headers import encode_block
 from trireme.api.http2.limits import Http2Limits
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from trireme.api.http2 import frames
-from trireme.api.http2.events import DataReceived, ErrorCode, Event, RequestReceived, StreamReset, Terminated
+from trireme.api.http2.frames import DataReceived, ErrorCode, Event, RequestReceived, StreamReset, Terminated
 from trireme.api.http2.headers import encode_block
 from trireme.api.http2.limits import Http2Limits, KeepaliveOptions, Rate
 

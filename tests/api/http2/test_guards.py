@@ -7,7 +7,7 @@ from http2_held import held
 from http2_peer import BLOCK, EMPTY_SETTINGS, HEADERS, TRAILERS, RawPeer, call, data, headers, parse, settings
 
 from trireme.api.http2 import frames
-from trireme.api.http2.events import ConnectionFault, DataReceived, ErrorCode, RequestReceived, StreamReset, Terminated
+from trireme.api.http2.frames import ConnectionFault, DataReceived, ErrorCode, RequestReceived, StreamReset, Terminated
 from trireme.api.http2.limits import Budget, Http2Limits, KeepaliveOptions, Rate
 
 FEW = Rate(10, 1.0)

@@ -9,7 +9,7 @@ from http2_peer import BLOCK, REQUEST, Head, RawPeer, headers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trireme.api.http2.events import ConnectionFault, ErrorCode, StreamFault
+from trireme.api.http2.frames import ConnectionFault, ErrorCode, StreamFault
 from trireme.api.http2.headers import HeaderReader, check_fields, check_request, encode_block
 from trireme.api.http2.limits import Http2Limits
 

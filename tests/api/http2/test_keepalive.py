@@ -8,7 +8,7 @@ import pytest
 from http2_peer import HEADERS, TRAILERS, Frame, RawPeer, call, data, headers
 
 from trireme.api.http2 import frames
-from trireme.api.http2.events import ErrorCode, Event, Terminated
+from trireme.api.http2.frames import ErrorCode, Event, Terminated
 from trireme.api.http2.keepalive import Due, Keepalive
 from trireme.api.http2.limits import Http2Limits, KeepaliveOptions
 

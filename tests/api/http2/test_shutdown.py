@@ -8,8 +8,7 @@ import pytest
 from http2_peer import HEADERS, TRAILERS, RawPeer, call, data, headers
 
 from trireme.api.http2 import frames
-from trireme.api.http2.events import ErrorCode, RequestReceived, Terminated
-from trireme.api.http2.frames import GOAWAY, MAX_STREAM_ID
+from trireme.api.http2.frames import GOAWAY, MAX_STREAM_ID, ErrorCode, RequestReceived, Terminated
 from trireme.api.http2.incoming import PING_PAYLOAD
 from trireme.api.http2.limits import Http2Limits
 

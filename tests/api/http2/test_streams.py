@@ -6,7 +6,7 @@ import pytest
 from http2_peer import HEADERS, TRAILERS, RawPeer, data, headers
 
 from trireme.api.http2 import frames
-from trireme.api.http2.events import ErrorCode, StreamReset, Terminated
+from trireme.api.http2.frames import ErrorCode, StreamReset, Terminated
 from trireme.api.http2.limits import Http2Limits
 from trireme.api.http2.reader import SHAPES
 from trireme.api.http2.streams import State, Streams

@@ -6,8 +6,15 @@ import pytest
 from http2_peer import HEADERS, TRAILERS, Frame, RawPeer, call, data, headers, settings
 
 from trireme.api.http2 import frames
-from trireme.api.http2.events import DataReceived, ErrorCode, StreamDrained, StreamReset, Terminated
-from trireme.api.http2.frames import DATA, WINDOW_UPDATE
+from trireme.api.http2.frames import (
+    DATA,
+    WINDOW_UPDATE,
+    DataReceived,
+    ErrorCode,
+    StreamDrained,
+    StreamReset,
+    Terminated,
+)
 from trireme.api.http2.limits import Http2Limits
 
 WINDOW = 65_535

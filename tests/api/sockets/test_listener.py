@@ -36,7 +36,7 @@ from trio.testing import MockClock
 from trireme.api.http.app import HttpService
 from trireme.api.http.exchange import Exchange
 from trireme.api.http2 import frames
-from trireme.api.http2.events import ErrorCode
+from trireme.api.http2.frames import ErrorCode
 from trireme.api.sockets.limits import Limits, raise_open_file_limit, within_open_files
 from trireme.api.sockets.listener import BindError
 from trireme.api.sockets.roster import Connection, Phase

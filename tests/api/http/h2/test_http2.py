@@ -33,7 +33,7 @@ from trio.testing import MockClock
 from trireme.api.http.app import HttpService
 from trireme.api.http.exchange import TEXT, Answer, Exchange
 from trireme.api.http2 import frames
-from trireme.api.http2.events import ErrorCode
+from trireme.api.http2.frames import ErrorCode
 from trireme.api.sockets.limits import Limits
 from trireme.api.sockets.transport import TlsOptions
 

@@ -13,7 +13,7 @@ from http2_peer import parse
 from http_sockets import connect, echo, read_to_end, serving, until
 
 from trireme.api.http2 import frames
-from trireme.api.http2.events import ErrorCode
+from trireme.api.http2.frames import ErrorCode
 from trireme.api.http2.headers import encode_block
 from trireme.api.http2.limits import Http2Limits
 from trireme.api.sockets.transport import PlainTransport
