@@ -114,19 +114,20 @@ class PythonModel(LoadedModel):
     services: Services
 
     def __post_init__(self) -> None:
-        self.most_batches = most_batches(self.config)
+        self._most_batches = most_batches(self.config)
 
     def instance_class(self, spec: InstanceSpec) -> type[PythonInstance]:
         return PythonInstance
 
     def create_instance(self, spec: InstanceSpec) -> PythonInstance:
         if runs_in_process(self.config):
-            make_loop = None if wants_asyncio(self.config) else self.services.event_loop
+            wants_asyncio = self.config.parameters.get(ASYNC_LIBRARY) == "asyncio"
+            make_loop = None if wants_asyncio else self.services.event_loop
             process = ModelThread(spec.name, make_loop or AsyncioLoop)
         else:
             process = Process(spec.name, self.interpreter, self.services.confinement)
-        settings, most = self.settings(spec), self.most_batches
-        return PythonInstance(self.config, spec, process, self.services, settings, self.timeout_s, most)
+        settings, timeout_s = self.settings(spec), self.timeout_s
+        return PythonInstance(self.config, spec, process, self.services, settings, timeout_s, self._most_batches)
 
 
 # -- Asking a model about its configuration, in a process that lives no longer than that
@@ -143,15 +144,8 @@ def completed_config(
     config: ModelConfig, process: Process, settings: dict[str, Any], limit_s: float, cancellation: Cancellation
 ) -> str:
     """What ``auto_complete_config`` makes of the configuration, as JSON. What the model prints is logged as it comes.
-
-    Args:
-        settings: `protocol.START`, with ``auto_complete``.
-        cancellation: of the load; it ends the process.
-
-    Raises:
-        InternalError: the model cannot be imported, does not like its configuration, or does not answer.
-        UnavailableError: the load was cancelled.
-    """
+    InternalError if the model cannot be imported, does not like its configuration, or does not answer;
+    UnavailableError if the load was cancelled, which ends the process."""
     name = config.name
     too_late = threading.Event()
 
@@ -237,13 +231,7 @@ def check_parameters(config: ModelConfig) -> None:
 
 
 def runs_in_process(config: ModelConfig) -> bool:
-    """Whether the model runs in the server's own process."""
     return config.parameters.get(EXECUTION) == IN_PROCESS
-
-
-def wants_asyncio(config: ModelConfig) -> bool:
-    """Whether the model's coroutines run on asyncio in the server's process, too."""
-    return config.parameters.get(ASYNC_LIBRARY) == "asyncio"
 
 
 def start_settings(
@@ -278,13 +266,12 @@ def start_settings(
 
 
 PARAMETER = "MAX_OVERLAPPING_BATCHES"
-DEFAULT = 16
 
 
 def most_batches(config: ModelConfig) -> int:
     """What the parameter says, a whole number of at least 1. Requests of a sequence come one after the other, so a
     model with sequence batching executes one batch at a time, whatever it says."""
-    text = config.parameters.get(PARAMETER, str(DEFAULT))
+    text = config.parameters.get(PARAMETER, "16")
     try:
         number = parse_int(text)
     except InvalidArgumentError:

@@ -68,27 +68,23 @@ _REQUEST = (_TEXT, _NUMBER, _TEXT, (int, str), _NUMBER, _NUMBER, (dict,), (tuple
 _TRACE = 8
 
 
+@dataclass(eq=False)
 class Calls:
     """The calls of one instance. `tell_large` is `tell` where that takes long, and calls back when it has been sent;
     `trace_of` tells what is noted of the request with a key, if it is open and traced."""
 
-    def __init__(
-        self,
-        services: Services,
-        tell: Tell,
-        tell_large: TellLarge,
-        trace_of: Callable[[int], Trace | None],
-    ) -> None:
-        self._tell_large = tell_large
-        self._trace_of = trace_of
-        self._services = services
-        self._tell = tell
+    services: Services
+    tell: Tell
+    tell_large: TellLarge
+    trace_of: Callable[[int], Trace | None]
+
+    def __post_init__(self) -> None:
         self._asked: dict[int, _Asked] = {}
         self._families: dict[int, None] = {}
         self._metrics: dict[int, int] = {}  # of which family
         self._questions = 0
         self._closed = False
-        metrics = services.custom_metrics
+        metrics = self.services.custom_metrics
         self._at_once: dict[str, Callable[..., Any]] = {
             "create_family": self._create_family,
             "delete_family": self._delete_family,
@@ -109,12 +105,8 @@ class Calls:
         method: str,
         arguments: tuple[Any, ...],
     ) -> None:
-        """The model asks for something, for `callers`, while `batch` is executed, if one is.
-
-        Raises:
-            KeyError: there is no such call.
-            MessageError: its arguments are of other types.
-        """
+        """The model asks for something, for `callers`, while `batch` is executed, if one is. KeyError if there is no
+        such call, MessageError if its arguments are of other types."""
         _check(method, arguments, _ARGUMENTS[method])
         if number.__class__ is not int or len(self._asked) > _MOST_REQUESTS:
             raise MessageError(f"{len(self._asked)} requests are open")
@@ -126,11 +118,11 @@ class Calls:
             elif method == "unload_model":
                 name, dependents = arguments
                 self._question(
-                    partial(self._services.models.unload_model, name, dependents, partial(self._done, number))
+                    partial(self.services.models.unload_model, name, dependents, partial(self._done, number))
                 )
             elif method == "is_model_ready":
                 name, version = arguments
-                self._question(partial(self._services.models.model_ready, name, version, partial(self._ready, number)))
+                self._question(partial(self.services.models.model_ready, name, version, partial(self._ready, number)))
             else:
                 self._answer(number, self._at_once[method](*arguments))
         except TriremeError as error:
@@ -155,7 +147,7 @@ class Calls:
             if asked.batch is batch:
                 del self._asked[number]
                 asked.question.cancel()
-                self._tell((protocol.CALL_RESPONSE, number, True, _GIVEN_UP), Payload())
+                self.tell((protocol.CALL_RESPONSE, number, True, _GIVEN_UP), Payload())
 
     def close(self) -> None:
         """The process is gone."""
@@ -164,10 +156,8 @@ class Calls:
             asked.question.cancel()
         self._asked.clear()
         for family in self._families:
-            self._services.custom_metrics.delete_family(family)
+            self.services.custom_metrics.delete_family(family)
         self._families.clear()
-
-    # Requests to models.
 
     def _ask(
         self,
@@ -180,10 +170,10 @@ class Calls:
     ) -> None:
         request = _read_request(wire, payload, callers)
         key = wire[_TRACE]
-        trace = None if key is None else self._trace_of(key)
+        trace = None if key is None else self.trace_of(key)
         if trace is not None and not trace.full:
             request.trace = trace.child()
-        question = self._services.models.ask(request, many, partial(self._pass_on, number))
+        question = self.services.models.ask(request, many, partial(self._pass_on, number))
         self._asked[number] = _Asked(question, batch)
 
     def _pass_on(self, number: int, question: Question) -> None:
@@ -208,9 +198,9 @@ class Calls:
                 wire = _write_response(outcome, payload)
             head = (protocol.CALL_RESPONSE, number, final, wire)
             if payload.nbytes > LARGE_BYTES:
-                self._tell_large(head, payload, partial(self._sent, number, asked))
+                self.tell_large(head, payload, partial(self._sent, number, asked))
                 return
-            self._tell(head, payload)
+            self.tell(head, payload)
             self._check_off(number, asked)
 
     def _sent(self, number: int, asked: _Asked) -> None:
@@ -225,8 +215,6 @@ class Calls:
         if final:
             self._asked.pop(number, None)
 
-    # The rest.
-
     def _load_model(
         self, payload: memoryview, number: int, name: str, config: str, files: dict[str, tuple[int, int]]
     ) -> None:
@@ -234,7 +222,7 @@ class Calls:
         for path, (at, size) in files.items():
             _check("load_model", (path, at, size), (_TEXT, _NUMBER, _NUMBER))
             parameters[path] = payload[at : at + size]
-        self._services.models.load_model(name, parameters, partial(self._done, number))
+        self.services.models.load_model(name, parameters, partial(self._done, number))
 
     def _question(self, ask: Callable[[], None]) -> None:
         """Ask what takes time, within rule 5. TriremeError if too many are open, or it is refused."""
@@ -260,10 +248,10 @@ class Calls:
 
     def _answer(self, number: int, result: Any) -> None:
         if not self._closed:
-            self._tell((protocol.RESULT, number, result), Payload())
+            self.tell((protocol.RESULT, number, result), Payload())
 
     def _refuse(self, number: int, error: TriremeError) -> None:
-        self._tell((protocol.REFUSAL, number, error.message), Payload())
+        self.tell((protocol.REFUSAL, number, error.message), Payload())
 
     def _create_family(self, name: str, description: str, kind: str) -> int:
         try:
@@ -271,7 +259,7 @@ class Calls:
         except ValueError:
             raise InvalidArgumentError(f"a metric cannot be of kind '{kind}'") from None
         self._check_metric(len(self._families), name, description)
-        family = self._services.custom_metrics.create_family(name, description, wanted)
+        family = self.services.custom_metrics.create_family(name, description, wanted)
         self._families[family] = None
         return family
 
@@ -279,12 +267,12 @@ class Calls:
         self._check_metric(len(self._metrics), *labels, *labels.values())
         if len(labels) > _MOST_LABELS or len(buckets or ()) > _MOST_BUCKETS:
             raise InvalidArgumentError(f"a metric has at most {_MOST_LABELS} labels and {_MOST_BUCKETS} buckets")
-        metric = self._services.custom_metrics.create_metric(family, labels, buckets)
+        metric = self.services.custom_metrics.create_metric(family, labels, buckets)
         self._metrics[metric] = family
         return metric
 
     def _delete_metric(self, metric: int) -> None:
-        self._services.custom_metrics.delete_metric(metric)
+        self.services.custom_metrics.delete_metric(metric)
         self._metrics.pop(metric, None)
 
     def _check_metric(self, count: int, *texts: str) -> None:
@@ -298,7 +286,7 @@ class Calls:
             raise InvalidArgumentError(f"names and labels of metrics have at most {_MOST_NAME} characters")
 
     def _delete_family(self, family: int) -> None:
-        self._services.custom_metrics.delete_family(family)
+        self.services.custom_metrics.delete_family(family)
         self._families.pop(family, None)
         self._metrics = {metric: of for metric, of in self._metrics.items() if of != family}
 

@@ -83,17 +83,11 @@ class Open:
 
 
 class PythonInstance(ProcessInstance):
-    """An instance; see `ProcessInstance` for which thread calls what.
-
-    Args:
-        process: just started; may take `finalize_s` until it is up, and the model as long to end.
-        most_batches: that it may execute at once, if its model can.
-
-    Attributes:
-        completed: the configuration as JSON, once `started`, if the settings ask for that.
-    """
+    """An instance; see `ProcessInstance` for which thread calls what. Its process, just started, may take `finalize_s`
+    until it is up, and the model as long to end. It may execute `most_batches` at once, if its model can."""
 
     completed = ""
+    """The configuration as JSON, once `started`, if the settings ask for that."""
 
     def __init__(
         self,

@@ -56,16 +56,10 @@ class Interpreter:
 
 class Process:
     """A running process, in a session of its own: what a terminal sends to the server does not reach it, and what it
-    starts can be ended with it.
+    starts can be ended with it. InternalError if it cannot be started.
 
-    Attributes:
-        bell: writing end of a pipe; see `child.protocol`.
-        ended: a descriptor that can be read when the process has ended.
-        stdout, stderr: reading ends of pipes; their reader closes them.
-
-    Raises:
-        InternalError: it cannot be started.
-    """
+    Of pipes it has the writing end of its bell (`child.protocol`), and the reading ends of stdout and stderr, which
+    their reader closes. The descriptor `ended` can be read when the process has ended."""
 
     killable = True
 
@@ -126,15 +120,10 @@ class Process:
 def start(
     command: list[str], environment: Mapping[str, str], confinement: Confinement, descriptors: tuple[int, ...] = ()
 ) -> _Popen:
-    """Start a confined process, whose output goes to pipes.
+    """Start a confined process, whose output goes to pipes. OSError, SubprocessError or ValueError if it cannot start.
 
-    Args:
-        environment: see `Interpreter`. The server's interpreter, which confines the process first, does not see it: it
-            may name other libraries.
-
-    Raises:
-        OSError, SubprocessError, ValueError: it cannot be started.
-    """
+    The server's interpreter, which confines the process first, does not see the environment (`Interpreter`): that may
+    name other libraries."""
     account = confinement.account
     confine = [sys.executable, "-I", "-S", str(_CONFINE), str(os.getpid()), str(confinement.memory_bytes)]
     variables = [f"{name}={value}" for name, value in environment.items()]
@@ -210,15 +199,8 @@ class Environments:
     def interpreter(
         self, config: ModelConfig, files: ModelFiles, backend_directory: Path | None, *, shared: bool = False
     ) -> Interpreter:
-        """What to run a model's process with.
-
-        Args:
-            backend_directory: of a Python-based backend.
-            shared: other users than the server's read the environment, too.
-
-        Raises:
-            InternalError: the environment is not there, or is none.
-        """
+        """What to run a model's process with; the directory is a Python-based backend's. If `shared`, other users than
+        the server's read the environment, too. InternalError if the environment is not there, or is none."""
         given = config.parameters.get(PARAMETER, "")
         path = Path(given.replace(_MODEL_DIRECTORY, str(files.model_directory), 1))
         if not given:

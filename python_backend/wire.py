@@ -24,7 +24,6 @@ from ..engine.request import InferenceResponse, ParameterValue
 from ..engine.scheduling.batch import client_shape
 from ..engine.tensor import Tensor
 from ..engine.tensor_limits import bounded_product
-from ..engine.tracing.record import Trace
 from .child.codec import MessageError, Payload, WireTensor, cut
 
 SEQUENCE_START, SEQUENCE_END = 1, 2
@@ -58,15 +57,13 @@ def write_tensor(tensor: Tensor, payload: Payload) -> WireTensor:
     """A tensor to be sent; its contents go to the payload. ValueError if it can be no array."""
     buffer = tensor.buffer
     if not buffer:
-        _check_extent(tensor)
+        # numpy makes no array whose dimensions other than 0 amount to more than there can be bytes.
+        extent = bounded_product([dim for dim in tensor.shape if dim]) * (tensor.datatype.size or _REFERENCE_BYTES)
+        if extent > _MOST_BYTES:
+            raise ValueError(
+                f"input '{tensor.name}' has no elements, and is of a shape that is too large: {tensor.shape}"
+            )
     return tensor.name, tensor.datatype.number, tensor.shape, payload.add(buffer), len(buffer)
-
-
-def _check_extent(tensor: Tensor) -> None:
-    """numpy makes no array whose dimensions other than 0 amount to more than there can be bytes."""
-    extent = bounded_product([dim for dim in tensor.shape if dim]) * (tensor.datatype.size or _REFERENCE_BYTES)
-    if extent > _MOST_BYTES:
-        raise ValueError(f"input '{tensor.name}' has no elements, and is of a shape that is too large: {tensor.shape}")
 
 
 def read_tensor(payload: memoryview, wire: WireTensor) -> Tensor:
@@ -90,6 +87,7 @@ def read_tensor(payload: memoryview, wire: WireTensor) -> Tensor:
 def write_job(job: Job, key: int, payload: Payload, outputs: tuple[str, ...]) -> tuple[Any, ...]:
     """A job as a request; `outputs` of the model are all wanted if the client named none."""
     request = job.request
+    headers = None if request.trace is None else request.trace.headers()  # what the model may hand on to whom it calls
     flags = SEQUENCE_START if request.sequence_start else 0
     flags |= SEQUENCE_END if request.sequence_end else 0
     parameters = _compact(request.parameters) if request.parameters else "{}"
@@ -101,7 +99,7 @@ def write_job(job: Job, key: int, payload: Payload, outputs: tuple[str, ...]) ->
         request.timeout_us,
         parameters,
         job.requested_outputs or outputs,
-        None if request.trace is None else _trace_context(request.trace),
+        _compact(headers) if headers else None,
         tuple([write_tensor(tensor, payload) for tensor in job.inputs.values()]),
     )
 
@@ -111,24 +109,15 @@ def _compact(parameters: Mapping[str, ParameterValue]) -> str:
     return json.dumps(parameters, separators=(",", ":"), ensure_ascii=False)
 
 
-def _trace_context(trace: Trace) -> str | None:
-    """What the model may hand on to whom it calls, as JSON."""
-    headers = trace.headers()
-    return _compact(headers) if headers else None
-
-
 def read_response(
     job: Job, wire: tuple[Any, ...], payload: memoryview, reshaped: Mapping[str, ModelOutput], batching: bool
 ) -> InferenceResponse | TriremeError:
-    """What a model answered to a job. MessageError if it is broken.
-
-    Args:
-        reshaped: the outputs that have a ``reshape``; they get the shapes that clients expect.
-        batching: shapes begin with a batch dimension.
-    """
+    """What a model answered to a job. The outputs in `reshaped`, which have a ``reshape``, get the shapes that clients
+    expect; if `batching`, shapes begin with a batch dimension. MessageError if it is broken."""
     error, parameters, tensors = wire
     if error is not None:
-        return read_error(*error)
+        text, code = error
+        return _ERRORS.get(code, InternalError)(_utf8(text), reason=FailureReason.BACKEND)
     if len(tensors) > MOST_OUTPUTS and len(tensors) > len(job.requested_outputs):
         raise MessageError(f"a response with {len(tensors)} outputs")
     if parameters:
@@ -168,10 +157,6 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
     for name, value in parameters.items():
         if name.__class__ is not str or value.__class__ not in _SCALARS:
             raise MessageError("a parameter that is neither bool nor number nor text")
-
-
-def read_error(text: str, code: int) -> TriremeError:
-    return _ERRORS.get(code, InternalError)(_utf8(text), reason=FailureReason.BACKEND)
 
 
 def _utf8(text: str) -> str:

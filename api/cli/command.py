@@ -6,7 +6,7 @@ from __future__ import annotations
 import ipaddress
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,15 +74,14 @@ class ServeCommand:
 
 
 def build_command(flags: ParsedFlags, environment: Mapping[str, str]) -> ServeCommand:
-    """Check the flags against each other and group their values.
-
-    Raises:
-        UsageError: two flags contradict each other, or this version cannot do what one of them makes sure of.
-    """
+    """Check the flags against each other and group their values. UsageError if two of them contradict each other, or
+    this version cannot do what one of them makes sure of."""
     _check_restrictions(flags)
     _check_combinations(flags)
     _check_ports(flags)
-    _check_supported(flags)
+    for flag in flags.without_effect():
+        if flag.refused:  # it would mislead if it did nothing
+            raise UsageError(f"Error: --{flag.name} cannot be used in this version: {flag.missing}.")
     server = _server_options(flags, environment)
     return ServeCommand(
         server=server,
@@ -102,13 +101,6 @@ def build_command(flags: ParsedFlags, environment: Mapping[str, str]) -> ServeCo
         deprecations=tuple(_deprecations(flags)),
         warnings=(*_warnings(flags), *_open_management(flags), *trace_warnings(flags, server.tracing)),
     )
-
-
-def _check_supported(flags: ParsedFlags) -> None:
-    """What would mislead if it did nothing is refused."""
-    for flag in flags.without_effect():
-        if flag.refused:
-            raise UsageError(f"Error: --{flag.name} cannot be used in this version: {flag.missing}.")
 
 
 def _check_combinations(flags: ParsedFlags) -> None:
@@ -304,11 +296,7 @@ def http_settings(flags: ParsedFlags) -> HttpSettings:
 
 
 def _http_limits(flags: ParsedFlags) -> Limits:
-    return replace(_limits(flags), idle_timeout_s=flags["http-idle-timeout"] or None)
-
-
-def _limits(flags: ParsedFlags) -> Limits:
-    return Limits(address_share=flags["max-address-share"] / 100)
+    return Limits(address_share=flags["max-address-share"] / 100, idle_timeout_s=flags["http-idle-timeout"] or None)
 
 
 _LEAST_WAITING_BYTES = 64 << 20
@@ -324,7 +312,7 @@ def grpc_settings(flags: ParsedFlags, environment: Mapping[str, str]) -> GrpcSet
             bind=(_bind(flags["grpc-address"], flags["grpc-port"]),),
             tls=_tls(flags, "grpc", verify=mutual) if secure else None,
             reuse_port=flags["reuse-grpc-port"],
-            limits=_limits(flags),
+            limits=Limits(address_share=flags["max-address-share"] / 100),
             http2=Http2Limits(keepalive=_keepalive(flags)),
             compression_level=CompressionLevel(flags["grpc-infer-response-compression-level"]),
             max_message_bytes=flags["grpc-max-receive-bytes"],

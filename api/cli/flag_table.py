@@ -14,7 +14,7 @@ from ...engine.tensor_limits import MAX_RANK
 from ...engine.tracing.settings import UNLIMITED
 from ..http.guards import HOST, ORIGIN
 from ..logging import FORMATS
-from .flags import Flag, Group, by_name
+from .flags import Flag, Group
 from .trace_flags import read_trace_level, read_trace_setting
 from .values import (
     BOOLEAN,
@@ -590,4 +590,4 @@ GROUPS: tuple[Group, ...] = (
 )
 """Every flag, in the order of the usage text."""
 
-FLAGS = by_name(GROUPS)
+FLAGS = {flag.name: flag for group in GROUPS for flag in group.flags}

@@ -88,10 +88,6 @@ class ParsedFlags:
                 yield flag
 
 
-def by_name(groups: Iterable[Group]) -> dict[str, Flag]:
-    return {flag.name: flag for group in groups for flag in group.flags}
-
-
 class UsageError(Exception):
     """The command line cannot be read; or it asked for help, which ends the same way. `complaint` is a line that comes
     before the usage text, as getopt's; `message` lines that come after it, where a terminal shows them; either may be
@@ -104,11 +100,7 @@ class UsageError(Exception):
 
 
 def parse(words: Iterable[str], flags: Mapping[str, Flag]) -> ParsedFlags:
-    """Read a command line.
-
-    Raises:
-        UsageError: it does not follow the rules, a value is bad, or it contains ``--help``.
-    """
+    """Read a command line. UsageError if it does not follow the rules, a value is bad, or it contains ``--help``."""
     parsed = ParsedFlags(flags)
     leftover: list[str] = []
     remaining = iter(words)

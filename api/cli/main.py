@@ -20,11 +20,7 @@ from .serve import serve
 def main(words: Sequence[str] | None = None) -> int:
     """Run a sub-command; `serve` reads its options itself, for it has tritonserver's (see `flags`).
 
-    Args:
-        words: the command line after the command's name; that of the process by default.
-
-    Returns:
-        The exit code.
+    The words are the command line after the command's name, by default that of the process. Returns the exit code.
     """
     words = sys.argv[1:] if words is None else words
     if words[:1] == ["serve"]:

@@ -59,15 +59,8 @@ class _StartError(Exception):
 
 
 def serve(words: Sequence[str]) -> int:
-    """Serve until told to stop.
-
-    Args:
-        words: the command line after ``serve``.
-
-    Returns:
-        The exit code: 0 after a shutdown in time; 1 if the command line was wrong, the server could not start, or time
-        ran out.
-    """
+    """Serve, as the command line after ``serve`` says, until told to stop. Returns the exit code: 0 after a shutdown in
+    time; 1 if the command line was wrong, the server could not start, or time ran out."""
     try:
         command = build_command(parse(words, FLAGS), os.environ)
     except UsageError as error:

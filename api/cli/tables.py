@@ -80,13 +80,12 @@ def _milliseconds(seconds: float) -> int:
 
 def _backends(server: InferenceServer) -> list[Row]:
     """The backends that models use."""
-    places = Plugins(ENTRY_POINT_GROUP, "backend", Backend, {}).places()
-    return [(name, places.get(name, ""), _backend_config(name, server.options)) for name in server.backends_in_use()]
-
-
-def _backend_config(name: str, options: ServerOptions) -> str:
-    settings = {"auto-complete-config": str(options.auto_complete).lower(), **options.options_for_backend(name)}
-    return json.dumps({"cmdline": settings}, separators=(",", ":"))
+    options, places = server.options, Plugins(ENTRY_POINT_GROUP, "backend", Backend, {}).places()
+    rows: list[Row] = []
+    for name in server.backends_in_use():
+        settings = {"auto-complete-config": str(options.auto_complete).lower(), **options.options_for_backend(name)}
+        rows.append((name, places.get(name, ""), json.dumps({"cmdline": settings}, separators=(",", ":"))))
+    return rows
 
 
 def _was_to_load(entry: IndexEntry, options: ServerOptions) -> bool:

@@ -109,12 +109,8 @@ def read_pattern(text: str) -> str:
 
 
 def number(least: float, most: float = INT32_MAX, *, or_zero: bool = False, message: str = "") -> Kind:
-    """A number from `least` to `most`, whole ones unless `most` is infinite.
-
-    Args:
-        or_zero: 0, which turns something off, is possible, too.
-        message: in place of one that says what is possible.
-    """
+    """A number from `least` to `most`, whole ones unless `most` is infinite; with `or_zero` also 0, which turns
+    something off. `message` takes the place of one that says what is possible."""
     read_number = read_float if math.isinf(most) else read_int if most <= INT32_MAX else read_int64
     upwards = most in (INT32_MAX, INT64_MAX, math.inf)
     expected = f"at least {least}" if upwards else f"from {least} to {most}"

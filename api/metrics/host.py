@@ -33,24 +33,21 @@ class CpuMeter:
     def read(self) -> CpuReading:
         """Read now, if that is possible; of failures there is one warning until there is a reading again."""
         try:
-            self._read()
+            busy, total = _times()
+            memory = psutil.virtual_memory()
         except OSError as error:
             if not self._warned:
                 logger.warning("unable to read how busy the CPUs are: %s", error)
             self._warned = True
-        else:
-            self._warned = False
-        return self.latest
-
-    def _read(self) -> None:
-        busy, total = _times()
+            return self.latest
+        self._warned = False
         passed = total - self._total
         utilization = (busy - self._busy) / passed if passed > 0 else 0.0
-        memory = psutil.virtual_memory()
         self._busy, self._total = busy, total
         self.latest = CpuReading(
             min(1.0, max(0.0, utilization)), int(memory.total), int(memory.total - memory.available)
         )
+        return self.latest
 
 
 def _times() -> tuple[float, float]:
@@ -158,24 +155,18 @@ def gpu_meter(environment: Mapping[str, str]) -> Iterator[GpuMeter | None]:
         yield None
         return
     with opened_nvml(_IN_VAIN, logger) as nvml:
-        yield None if nvml is None else _meter(nvml)
-
-
-def _meter(nvml: Any) -> GpuMeter | None:
-    try:
-        return GpuMeter(nvml)
-    except nvml.NVMLError as error:
-        logger.warning("%s: %s", _IN_VAIN, error)
-        return None
+        meter = None
+        if nvml is not None:
+            try:
+                meter = GpuMeter(nvml)
+            except nvml.NVMLError as error:
+                logger.warning("%s: %s", _IN_VAIN, error)
+        yield meter
 
 
 class HostMeter:
-    """What the metrics tell about the machine: of the CPU and of GPUs if asked to.
-
-    Args:
-        environment: of the process; may say that there are no GPUs to look for.
-        gpu_uuids: by the numbers that instance groups give the GPUs.
-    """
+    """What the metrics tell about the machine: of the CPU and of GPUs if asked to. The environment may say that there
+    are no GPUs to look for; `gpu_uuids` are by the numbers that instance groups give the GPUs."""
 
     def __init__(
         self,

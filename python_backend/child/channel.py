@@ -61,13 +61,8 @@ class Letter(NamedTuple):
 
 
 class Channel:
-    """One end.
-
-    Args:
-        sock: connected, ``SOCK_SEQPACKET``; blocking or not as is wanted (rule 4).
-        trusted: the other end is the server; False at the server's own end (rule 6).
-        checked: heads are looked at before they are read (`codec.check_plain`).
-    """
+    """One end, over a connected socket, blocking or not as is wanted (rule 4). It trusts the other end if that is the
+    server (rule 6); `checked`, it looks at heads before they are read (`codec.check_plain`)."""
 
     def __init__(self, sock: socket.socket, *, trusted: bool = True, checked: bool = False) -> None:
         self._checked = checked
@@ -102,13 +97,8 @@ class Channel:
         return self.congested
 
     def send(self, head: Head, payload: Payload = EMPTY) -> None:
-        """Send a message, or put it behind those that wait.
-
-        Raises:
-            ChannelClosedError: the other end is gone.
-            OSError: there is no memory, or no descriptor, left.
-            ValueError: the head holds something other than plain values.
-        """
+        """Send a message, or put it behind those that wait. ChannelClosedError if the other end is gone, OSError if no
+        memory or descriptor is left, ValueError if the head holds something other than plain values."""
         self.post(self.prepare(head, payload))
 
     def prepare(self, head: Head, payload: Payload = EMPTY) -> Letter:
@@ -181,12 +171,8 @@ class Channel:
 
     def receive(self, *, wait: bool = True) -> Message | None:
         """The next message; None if there is none yet (only if told not to wait, or where the socket never does), or
-        if the other end has only given segments back.
-
-        Raises:
-            ChannelClosedError: the other end is gone.
-            MessageError: the other end is broken.
-        """
+        if the other end has only given segments back. ChannelClosedError if the other end is gone, MessageError if it
+        is broken."""
         flags = 0 if wait else socket.MSG_DONTWAIT
         while True:
             try:

@@ -105,11 +105,8 @@ def _plain(value: Any) -> Any:
 
 
 def decode(message: memoryview, most_bytes: int = 1 << 31, *, checked: bool = False) -> Message:
-    """Take a message apart, whose head may have `most_bytes`. MessageError if it is none.
-
-    Args:
-        checked: look first whether the head can be read by `marshal` without harm (`check_plain`).
-    """
+    """Take a message apart, whose head may have `most_bytes`; if `checked`, look first whether `marshal` can read that
+    without harm (`check_plain`). MessageError if it is none."""
     try:
         size, checksum = PREFIX.unpack_from(message)
         if size > most_bytes:

@@ -69,17 +69,13 @@ def _leave_signals_to_the_server() -> None:
     """What a terminal or a container sends to all processes at once does not concern us: the server tells us what to
     do, when it has finished. What the model starts is ended by SIGTERM as ever."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _do_nothing)  # to ignore it would be inherited by programs that the model starts
+    signal.signal(signal.SIGTERM, lambda *_: None)  # to ignore it would be inherited by programs that the model starts
     term = (signal.SIGTERM,)
     os.register_at_fork(  # one that comes before a fork has its own handler waits for that
         before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, term),
         after_in_parent=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, term),
         after_in_child=_be_terminated_again,
     )
-
-
-def _do_nothing(*_signal: object) -> None:
-    """A signal has come."""
 
 
 def _be_terminated_again() -> None:
@@ -95,18 +91,14 @@ def _end_with_the_server(descriptor: int) -> None:
 
 
 def _leave() -> None:
-    """The server is gone."""
     os._exit(_ORPHANED)
 
 
 class ModelProcess:
     """Carries out what the server asks for, in the main thread; whether the model is ready, in one of its own.
 
-    Args:
-        bell: descriptor of a pipe, which is closed here.
-        leave: called when an answer does not get through. The main thread finds that out, too, unless the model has
-            closed the socket while another thread was reading from it.
-    """
+    `leave` is called when an answer does not get through. The main thread finds that out, too, unless the model has
+    closed the socket while another thread was reading from it."""
 
     def __init__(self, host: ProcessHost, bell: int, leave: Callable[[], None] = lambda: None) -> None:
         self._host = host

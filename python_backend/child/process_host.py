@@ -36,13 +36,8 @@ class _Open:
 
 
 class ProcessHost:
-    """The server, at the other end of a blocking channel.
-
-    Attributes:
-        instance_name, decoupled: known once started.
-        tasks: messages for the main thread, in order.
-        batch: the one that the running code belongs to; threads that user code starts do not know.
-    """
+    """The server, at the other end of a blocking channel. Name and policy are known once started; `batch` is the one
+    that the running code belongs to, which threads that user code starts do not know."""
 
     def __init__(self, channel: Channel, loop: EventLoop) -> None:
         self.instance_name = ""
@@ -67,7 +62,6 @@ class ProcessHost:
         return self.tasks.popleft()
 
     def opened(self, key: int) -> None:
-        """A request has come."""
         self._open[key] = _Open()
 
     def over(self, key: int) -> None:
@@ -169,13 +163,11 @@ class ProcessHost:
         kind = head[0]
         if kind in (protocol.EXECUTE, protocol.START, protocol.FINALIZE):
             self.tasks.append(message)
-        elif kind == protocol.TAKEN:
+        elif kind in (protocol.TAKEN, protocol.CANCEL):
             request = self._open.get(head[1])
-            if request is not None:
+            if request is not None and kind == protocol.TAKEN:
                 request.room += head[2]
-        elif kind == protocol.CANCEL:
-            request = self._open.get(head[1])
-            if request is not None:
+            elif request is not None:
                 request.cancelled = True
         elif kind == protocol.LOGGED:
             self._log_taken += head[1]
@@ -297,7 +289,6 @@ class _Relay:
 
 def _carried(message: Message) -> Payload:
     payload = Payload()
-    content: Any = message.payload
-    if len(content):
-        payload.add(content)
+    if len(message.payload):
+        payload.add(message.payload)
     return payload

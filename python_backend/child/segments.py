@@ -107,11 +107,8 @@ def capacity_for(nbytes: int) -> int:
 
 
 class Lender:
-    """The segments that this end owns, of which there may be `most` (rule 5). Callable from any thread.
-
-    Attributes:
-        dropped: numbers of segments that the other end is to forget.
-    """
+    """The segments that this end owns, of which there may be `most` (rule 5). Callable from any thread. The other end
+    is to forget those whose numbers are in `dropped`."""
 
     def __init__(self, most: int | None = None) -> None:
         self._most = most
@@ -137,11 +134,7 @@ class Lender:
 
     def take(self, nbytes: int) -> Segment:
         """A segment that is large enough, to write a message into and lend. One that is new has a descriptor, which
-        is to be passed on.
-
-        Raises:
-            OSError: no memory, or no descriptor, is left; or this end is closed.
-        """
+        is to be passed on. OSError if no memory, or no descriptor, is left; or this end is closed."""
         with self._lock:
             if self._closed:
                 raise OSError(errno.EBADF, "the connection is closed")
@@ -201,10 +194,8 @@ class Lender:
 class Borrower:
     """The other end's segments, as this end sees them, of which there may be `most` (rule 5).
 
-    Attributes:
-        returned: numbers of segments to give back; filled from any thread (rule 2).
-        on_returned: called, in any thread, when one has come back of so many that the other end may wait for it.
-    """
+    Those whose numbers are in `returned`, filled from any thread (rule 2), are to be given back. `on_returned` is
+    called, in any thread, when one has come back of so many that the other end may wait for it."""
 
     def __init__(self, most: int | None = None) -> None:
         self._most = most

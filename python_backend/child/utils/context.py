@@ -21,15 +21,8 @@ from .response import Host
 
 @dataclass(eq=False)
 class ModelContext:
-    """One model instance and what it may do now.
-
-    Args:
-        version_directory: what ``get_model_dir()`` answers.
-
-    Attributes:
-        connected: `initialize` has begun, so that the model may ask the server for things; it may always log.
-        serving: `initialize` is over and `finalize` has not begun, so that the model may call other models.
-    """
+    """One model instance and what it may do now: `connected` once `initialize` has begun, it may ask the server for
+    things (it may always log); `serving` until `finalize` begins, it may call other models."""
 
     host: Host
     version_directory: str

@@ -129,11 +129,10 @@ class Host(Protocol):
         cannot be encoded."""
 
     def abandon(self, key: int) -> None:
-        """Answer the request `key`, whose senders are all gone, with the error `sender.LOST`.
+        """Answer the request `key`, whose senders are all gone, with the error `LOST`.
 
         Called by destructors: at any moment, in any thread, even within another method of the host. So it must neither
-        block nor take a lock: it notes the key (a deque's ``append``) and leaves the answer to a later moment.
-        """
+        block nor take a lock: it notes the key and leaves the answer to a later moment."""
 
     def is_cancelled(self, key: int) -> bool:
         """Whether the request `key` was cancelled; the last known state for one that is over."""

@@ -28,16 +28,14 @@ from .response import TWICE, Host, InferenceResponse, error_response
 
 
 class Runner:
-    """One instance of a user's model. Its methods are called one at a time, but for `is_ready`.
+    """One instance of a user's model. Its methods are called one at a time, but for `is_ready`. ModelError if the file
+    is not there, cannot be imported, or lacks the class.
 
     Args:
         args: for ``initialize``; model_repository and model_version say where the model is.
         search_paths: for imports, besides the version's and the model's directory.
         package: name for the version's directory as a package; default is the version, which several models in one
             process would quarrel about.
-
-    Raises:
-        ModelError: the file is not there, cannot be imported, or lacks the class.
     """
 
     def __init__(
@@ -60,7 +58,9 @@ class Runner:
         self._model: Any = None
         pb_utils.install()
         context.install(self._context)
-        add_paths((version_directory, self._directory, *search_paths))
+        for path in (version_directory, self._directory, *search_paths):
+            if path not in sys.path:
+                sys.path.append(path)  # last, behind what is installed
         self._class: Any = None
         try:
             with context.entered(self._context):
@@ -98,12 +98,8 @@ class Runner:
         return inspect.iscoroutinefunction(getattr(self._class, "execute", None)) and not self._host.decoupled
 
     def begin(self, requests: list[InferenceRequest], over: Callable[[Answered], object]) -> None:
-        """Execute a batch: see the rules above. Never raises.
-
-        Args:
-            over: called with the answers, and must not raise: here, or, when the coroutine of a model that is not
-                decoupled has ended, on the event loop's thread.
-        """
+        """Execute a batch: see the rules above. Never raises. `over` is called with the answers, and must not raise:
+        here, or, when the coroutine of a model that is not decoupled has ended, on the event loop's thread."""
         try:
             with context.entered(self._context):
                 returned = self._execute(requests)
@@ -327,13 +323,6 @@ def import_model(path: str, package: str) -> type:
     return getattr(module, CLASS)
 
 
-def add_paths(paths: Iterable[str]) -> None:
-    """Let imports look into these directories last."""
-    for path in paths:
-        if path not in sys.path:
-            sys.path.append(path)
-
-
 def forget(package: str, directory: str) -> None:
     """Let a later import read everything under `directory` anew, and give back what it holds now."""
     inside = os.path.join(directory, "")
@@ -361,10 +350,8 @@ class ModelError(Exception):
 
 
 def describe(error: BaseException) -> str:
-    """``ValueError: text``, then the user's frames, the innermost first.
-
-    A group of one exception, as nurseries and task groups raise, is about that one.
-    """
+    """``ValueError: text``, then the user's frames, the innermost first. A group of one exception, as nurseries and
+    task groups raise, is about that one."""
     while len(getattr(error, "exceptions", ())) == 1:
         error = error.exceptions[0]  # type: ignore[attr-defined]
     frames = user_frames(error)
