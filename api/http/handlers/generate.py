@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 import orjson
@@ -123,7 +124,7 @@ class _Generation(ABC):
         self._offload = context.server.offload
         self.over = False
         self.given_up = False
-        self._complete = False  # the final response was taken before the rest was given up
+        self._complete = False  # every response was taken before the rest was given up
         self._reply = reply
         self._taken: list[InferenceResponse | TriremeError] = []
         self._news = trio.lowlevel.ParkingLot()
@@ -150,11 +151,12 @@ class _Generation(ABC):
 
     def _give_up(self) -> None:
         self.given_up = self.over = True
+        self._complete = self._complete and not self._taken
         self._taken.clear()
         self._reply.cancel()
         self._reply.take()
 
-    async def _responses(self) -> AsyncIterator[InferenceResponse | TriremeError]:
+    async def _responses(self) -> AsyncGenerator[InferenceResponse | TriremeError]:
         """The responses, each as soon as it is there. Those that wait for their turn are counted as unread."""
         while not self.over:
             while not (answers := self._reply.take()) and not self._reply.final:
@@ -184,10 +186,11 @@ class _Whole(_Generation):
     async def _send(self, exchange: Exchange) -> None:
         count = 0
         body, failed = _WRONG_COUNT, False
-        async for response in self._responses():
-            count += 1
-            if count == 1:
-                body, failed = await self._encode(response)
+        async with aclosing(self._responses()) as responses:
+            async for response in responses:
+                count += 1
+                if count == 1:
+                    body, failed = await self._encode(response)
         if not self._complete:
             body, failed = _NOT_READ, True
         elif count != 1:
@@ -204,12 +207,13 @@ class _Events(_Generation):
 
     async def _send(self, exchange: Exchange) -> None:
         begun = False
-        async for response in self._responses():
-            body, failed = await self._encode(response)
-            if not begun:
-                begun = True
-                await self._begin(exchange, failed)
-            await exchange.send(b"data: %b\n\n" % body)
+        async with aclosing(self._responses()) as responses:
+            async for response in responses:
+                body, failed = await self._encode(response)
+                if not begun:
+                    begun = True
+                    await self._begin(exchange, failed)
+                await exchange.send(b"data: %b\n\n" % body)
         if not begun:
             await self._begin(exchange, failed=self.given_up)
         if self.given_up:

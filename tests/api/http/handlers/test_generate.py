@@ -19,7 +19,7 @@ from http_sockets import PATIENCE_S, Responses, connect, read_to_end, serving, u
 from scripted_models import Script, write_scripted_models
 
 from trireme.actors import InferenceServer
-from trireme.actors.reply import ANSWER_WINDOW
+from trireme.actors.reply import ANSWER_WINDOW, Reply
 from trireme.api.http.app import HttpApplication, HttpService
 from trireme.api.http.exchange import HttpOptions
 from trireme.api.http.handlers import generate as handlers_generate
@@ -199,6 +199,45 @@ async def test_an_answer_that_is_being_encoded_when_it_is_given_up_is_not_lost(
     assert unread.given_up == 1
     assert answer.status == 200
     assert json.loads(answer.body.split(b"\n\n")[0].removeprefix(b"data: "))["OUT"]
+
+
+async def test_answers_that_were_given_up_are_counted_as_lost(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the first of several is being encoded, and the others are there already: it was not the only one."""
+    unread = ClientBytes(1 << 30)
+    monkeypatch.setattr(running.server, "client_accounts", ClientAccounts(ClientBytes(1 << 30), unread))
+    encode = handlers_generate._encode
+    take = Reply.take
+
+    def encode_when_others_need_the_memory(response: InferenceResponse | TriremeError) -> tuple[bytes, bool]:
+        unread.hold(Holder(), "other", 1 << 30)
+        return encode(response)
+
+    def take_all(reply: Reply) -> list[tuple[InferenceResponse | TriremeError | None, bool]]:
+        return take(reply) if reply.final else []
+
+    monkeypatch.setattr(handlers_generate, "_encode", encode_when_others_need_the_memory)
+    monkeypatch.setattr(Reply, "take", take_all)
+    async with await connect(running.service) as stream:
+        await stream.send_all(request("say say say! ", verb="generate", IN=[0.5] * 6_000))
+        answer = await Responses(stream).next()
+    assert unread.given_up == 1
+    assert answer.status == 400
+    assert json.loads(answer.body)["error"].startswith("the answers were not read")
+
+
+async def test_what_is_left_of_a_stream_is_not_left_to_the_garbage_collector(
+    running: Running, recwarn: pytest.WarningsRecorder
+) -> None:
+    """A client goes away between two responses."""
+    async with await connect(running.service) as stream:
+        await stream.send_all(request(f"flood:{MANY} until-cancelled end", IN=LARGE, id="gone"))
+        await until(lambda: "gone" in running.script.windows)
+        await steady(running.script.windows["gone"])
+    await until(lambda: "gone" in running.script.cancelled)
+    await until(lambda: running.server.budget_statistics().requests == 0)
+    assert not [each for each in recwarn if "_responses" in str(each.message)]
 
 
 async def test_a_client_that_goes_away_is_noticed_and_its_request_cancelled(running: Running) -> None:
