@@ -329,7 +329,7 @@ def test_what_may_be_taken_of_gpus_reaches_the_server() -> None:
         "--min-supported-compute-capability=7.5",
     ).server
     assert options.gpu_limits == GpuLimits(1000, {0: 7, 1: 6}, {0: 0.8})
-    assert options.gpu_limits.pool_bytes(2) is None
+    assert 2 not in options.gpu_limits.device_pool_bytes
     assert options.min_compute_capability == 7.5
 
 
