@@ -14,9 +14,11 @@ LONGEST_SHOWN = 256
 """Characters of one name, id or parameter that an error shows."""
 
 _LONG = (
-    re.compile(rf"""[^\s'"\[\],]{{{LONGEST_SHOWN + 4},}}"""),  # a word that is no word
-    re.compile(rf"""[^'"\n]{{{8 * LONGEST_SHOWN + 1},}}"""),  # more than any message has between two names
+    re.compile(rf"""(?<![^\s'"\[\],])[^\s'"\[\],]{{{LONGEST_SHOWN + 4},}}"""),  # a word that is no word
+    re.compile(rf"""(?<![^'"\n])[^'"\n]{{{8 * LONGEST_SHOWN + 1},}}"""),  # more than any message has between two names
 )
+"""Each matches only where a run of such characters begins: a client may send many runs that are almost long enough, and
+each is to be gone through once, not from each of its characters on."""
 
 
 class ErrorKind(enum.Enum):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import re
 
 import pytest
 
 from trireme.engine.errors import (
+    _LONG,
     LONGEST_SHOWN,
     FailureReason,
     InternalError,
@@ -41,6 +43,13 @@ def test_a_long_name_is_shown_by_its_beginning_and_its_length(letters: str) -> N
     assert error.message.startswith(f"[request id: {name[:LONGEST_SHOWN]}... (200000 characters)] unexpected")
     assert error.message.endswith(f"'{name[:LONGEST_SHOWN]}... (200000 characters)' for model 'm'")
     assert (str(error), copy.copy(error).message) == (error.message, error.message)
+
+
+@pytest.mark.parametrize("pattern", _LONG)
+def test_what_is_almost_too_long_is_gone_through_once(pattern: re.Pattern[str]) -> None:
+    text = "x" * LONG
+    assert pattern.match(text)
+    assert not any(pattern.match(text, at) for at in range(1, 4 * LONGEST_SHOWN))
 
 
 def test_what_a_backend_says_stays_whole() -> None:
