@@ -11,12 +11,10 @@ from ...engine.scheduling.core import InstanceId
 from ...engine.scheduling.dispatcher import Dispatcher
 
 
-def _memory_back_early(
-    original: Any, flight: Flight, outputs: Any, computed: Any, landed: Any, held: Any, error: Any
-) -> None:
+def _memory_back_early(original: Any, flight: Flight, *arguments: Any) -> None:
     """What a GPU uses for a batch is not held until the batch has landed."""
-    del held
-    original(flight, outputs, computed, landed, None, error)
+    original(flight, *arguments)
+    flight._held = None
 
 
 def _one_credit_too_many(original: Any, dispatcher: Dispatcher, instance: InstanceId, most: int, **about: Any) -> None:
