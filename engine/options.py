@@ -46,7 +46,7 @@ class ServerOptions:
             callers wait.
         address_share: ``--max-address-share``, as a part of one: of what arrives, or waits to be read, for one address.
         hang_limit_s: an instance whose batch takes longer is given up and replaced, unless its model has a limit of its
-            own (`execution_limit`); 0 for no limit.
+            own (`execution_limit_s`); 0 for no limit.
         watchdog_limit_s: an event loop that is held up for longer makes the server not ready for a while; 0 turns the
             watchdog off.
         restart_limit, restart_window_s: an instance that dies is started again after a growing delay. When it has died

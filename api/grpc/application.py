@@ -62,7 +62,7 @@ message of the request, and gives that of the response, or its fields, or an awa
 
 
 def paths_of(category: str) -> list[str]:
-    """The paths of the calls that belong to a category of `restrictions.RESTRICTABLE`."""
+    """The paths of the calls that belong to a category of `request_parameters.RESTRICTABLE`."""
     if category == "inference":
         return [MODEL_INFER, MODEL_STREAM_INFER]
     paths = [_PREFIX + name for name, (its_category, _) in _ANSWERS.items() if its_category == category]

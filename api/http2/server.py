@@ -157,7 +157,7 @@ class Http2Server(Incoming[H]):
     # ---- the connection ----
 
     def go_away(self, now_s: float, debug: str = "") -> None:
-        """Begins to leave gracefully: open streams are finished, soon new ones are refused (see `shutdown`)."""
+        """Begins to leave gracefully: open streams are finished, soon new ones are refused (see `Shutdown`)."""
         if self._shutdown is Shutdown.SERVING and not self.terminated:
             limits = self._limits
             timeout_s = limits.goaway_ack_timeout_s if self._open else limits.idle_goaway_ack_timeout_s

@@ -181,7 +181,7 @@ class LargeText:
         """What `use` makes of the document.
 
         Args:
-            places: in which members large arrays may be left as text (`json_pieces.LargeArray`).
+            places: in which members large arrays may be left as text (`pieces.LargeArray`).
             use: called with the document, and perhaps again, with the document as it is read in another way.
 
         Raises:

@@ -1,4 +1,4 @@
-"""The rules at the head of `sender.py`, for both kinds of models."""
+"""The rules in `response.py`, for both kinds of models."""
 
 from __future__ import annotations
 
