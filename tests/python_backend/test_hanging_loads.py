@@ -167,7 +167,7 @@ async def test_a_load_of_the_same_waits(tmp_path: Path) -> None:
         (world.model.parent / "cache.bin").touch()
         (process,) = child_processes()
         nursery.start_soon(world.load, server)
-        await until(lambda: server._control._locks._line[1:])
+        await until(lambda: len(server._control._locks._line) > 1)
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert child_processes() == {process}
         (tmp_path / "release").touch()
