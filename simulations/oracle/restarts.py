@@ -53,6 +53,7 @@ class RightRestarts(Invariant):
         self._window_ns = window_ns
         self._seats: dict[tuple[str, str], Seat] = {}
         self._uncertain: set[tuple[str, str]] = set()  # these may have died before
+        self._resized: set[str] = set()  # whose instances also go because there are too many
 
     def handlers(self) -> Handlers:
         return {
@@ -67,8 +68,11 @@ class RightRestarts(Invariant):
         view = self._state.models[event.model]
         if seat is None:
             return
-        if view.count < 0 and event.instance not in view.lost:  # it is not wanted any more
+        number = int(event.instance.rstrip("'").rpartition("_")[2])
+        extra = event.instance not in view.lost or number >= view.count
+        if model_of(event.model) in self._resized and extra:  # it may be wanted no more
             del self._seats[event.model, event.instance]
+            self._uncertain.add((event.model, event.instance))
             return
         if event.at_ns - seat.up_ns >= self._window_ns:
             seat.deaths, seat.failed = 0, False
@@ -78,6 +82,7 @@ class RightRestarts(Invariant):
     def _changed(self, event: ChangeDone) -> None:
         """One that waited to be started again may be wanted no more; whatever has its name next may be another one."""
         if event.change.startswith(RESIZED_TO):
+            self._resized.add(event.model)
             for key in [
                 key for key, seat in self._seats.items() if seat.died_ns >= 0 and model_of(key[0]) == event.model
             ]:
