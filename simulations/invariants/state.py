@@ -168,11 +168,15 @@ class ModelView:
         count = sum(group.count * max(1, len(group.gpus)) for group in config.instance_group)
         return cls(name, config, sequence_batching(config), Line(config.dynamic_batching), credits=at_once, count=count)
 
+    def number_of(self, instance: str) -> int:
+        """Which of the model's instances this is, counted from 0."""
+        (group,) = self.config.instance_group
+        return int(instance.removeprefix(f"{group.name}_").partition("~")[0].rstrip("'"))
+
     def device_of(self, instance: str) -> int:
         """The number of the device that an instance is on; 0 where there is none."""
         (group,) = self.config.instance_group
-        number = int(instance.removeprefix(f"{group.name}_").partition("~")[0].rstrip("'"))
-        return group.gpus[number // group.count] if group.gpus else 0
+        return group.gpus[self.number_of(instance) // group.count] if group.gpus else 0
 
 
 class WorldState:

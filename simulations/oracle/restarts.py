@@ -68,8 +68,7 @@ class RightRestarts(Invariant):
         view = self._state.models[event.model]
         if seat is None:
             return
-        number = int(event.instance.rstrip("'").rpartition("_")[2])
-        extra = event.instance not in view.lost or number >= view.count
+        extra = event.instance not in view.lost or view.number_of(event.instance) >= view.count
         if model_of(event.model) in self._resized and extra:  # it may be wanted no more
             del self._seats[event.model, event.instance]
             self._uncertain.add((event.model, event.instance))
