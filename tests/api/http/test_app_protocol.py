@@ -91,7 +91,7 @@ async def test_a_defect_costs_one_request_and_is_logged(
     assert "ZeroDivisionError: broken model" in caplog.text
 
 
-SPECIFIED = {200, 400, 404, 405, 500, 501, 503}
+SPECIFIED = {200, 400, 404, 405, 413, 500, 501, 503}
 
 JSON_VALUES = st.recursive(
     st.none()
