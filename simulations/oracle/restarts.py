@@ -69,7 +69,8 @@ class RightRestarts(Invariant):
         if seat is None:
             return
         extra = event.instance not in view.lost or view.number_of(event.instance) >= view.count
-        if model_of(event.model) in self._resized and extra:  # it may be wanted no more
+        resized = view.count < 0 or model_of(event.model) in self._resized
+        if resized and extra:  # it may be wanted no more
             del self._seats[event.model, event.instance]
             self._uncertain.add((event.model, event.instance))
             return
