@@ -34,7 +34,7 @@ from .headers import TABLE_SIZE_ZERO, Field, HeaderReader, check_fields
 from .keepalive import Keepalive
 from .limits import Budget, Http2Limits
 from .reader import SHAPES, FrameReader
-from .streams import Sender, State, Stream, Streams
+from .streams import Http2Stream, Sender, State, Streams
 
 _TINY_DATA_BYTES = 64
 PING_PAYLOAD = b"farewell"
@@ -95,7 +95,7 @@ class Incoming(Generic[H]):
     def _queue(self, frame: bytes) -> None:
         self._sender.out.append(frame)
 
-    def _close(self, stream: Stream) -> None:
+    def _close(self, stream: Http2Stream) -> None:
         del self._open[stream.id]
         if not stream.ended:
             self._unended -= 1
@@ -106,14 +106,14 @@ class Incoming(Generic[H]):
         if not self._open and (self._leaving or self._shutdown is not Shutdown.SERVING):
             self._nothing_open()
 
-    def _answered(self, stream: Stream) -> None:
+    def _answered(self, stream: Http2Stream) -> None:
         """Everything has been said. A client that still sends is told to stop (streams, rule 3)."""
         if stream.ended:
             self._close(stream)
         else:
             self._cut(stream, ErrorCode.NO_ERROR)
 
-    def _cut(self, stream: Stream, code: ErrorCode) -> None:
+    def _cut(self, stream: Http2Stream, code: ErrorCode) -> None:
         self._queue(frames.rst_stream(stream.id, code))
         self._streams.remember_cut(stream.id)
         self._close(stream)
@@ -163,7 +163,7 @@ class Incoming(Generic[H]):
             self._connection_returned = 0
             self._sender.sent_payload = True
 
-    def _credit(self, stream: Stream, nbytes: int) -> None:
+    def _credit(self, stream: Http2Stream, nbytes: int) -> None:
         """The same, for the connection and an open stream."""
         if stream.lent:
             lent = min(nbytes, stream.lent)
@@ -247,7 +247,7 @@ class Incoming(Generic[H]):
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "answers are not being read")
         if not end_stream:
             self._unended += 1
-        self._open[stream_id] = Stream(
+        self._open[stream_id] = Http2Stream(
             stream_id, end_stream, self._limits.stream_window_bytes, self._sender.initial_window
         )
         self._events.append(RequestReceived(stream_id, head, end_stream))
@@ -317,7 +317,7 @@ class Incoming(Generic[H]):
         if self.terminated:
             raise Farewell
 
-    def _drained(self, stream: Stream) -> None:
+    def _drained(self, stream: Http2Stream) -> None:
         self._events.append(StreamDrained(stream.id))
         if stream.queue is not None and stream.queue.ending:
             self._answered(stream)

@@ -57,7 +57,7 @@ class State(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Stream:
+class Http2Stream:
     """An open stream: OPEN, or ENDED once `ended`.
 
     Attributes:
@@ -86,7 +86,7 @@ class Streams:
     """Every stream of a connection: the open ones, the highest id that was used, and what is remembered of others."""
 
     def __init__(self, max_remembered: int) -> None:
-        self.open: dict[int, Stream] = {}
+        self.open: dict[int, Http2Stream] = {}
         self.highest = 0
         self._cut: dict[int, None] = {}
         self._max_cut = max_remembered
@@ -175,7 +175,7 @@ class Sender:
         self.max_frame = frames.DEFAULT_FRAME_BYTES
         self.sent_payload = False
         self.block_prefix = b""
-        self.ready: dict[int, Stream] = {}
+        self.ready: dict[int, Http2Stream] = {}
         self._backlog = 0
         self._max_backlog = control_backlog_bytes
         self._tiny_frames = tiny_frames
@@ -205,7 +205,7 @@ class Sender:
 
     # ---- answers ----
 
-    def respond(self, stream: Stream, headers: bytes, parts: Sequence[Buffer], trailers: bytes) -> bool:
+    def respond(self, stream: Http2Stream, headers: bytes, parts: Sequence[Buffer], trailers: bytes) -> bool:
         """A whole answer. Returns whether all of it went out."""
         size = sum(map(len, parts))
         headers_size = len(headers)
@@ -239,7 +239,7 @@ class Sender:
         self.data(stream, parts, end_stream=False)
         return self.headers(stream, trailers, end_stream=True)
 
-    def headers(self, stream: Stream, block: bytes, *, end_stream: bool) -> bool:
+    def headers(self, stream: Http2Stream, block: bytes, *, end_stream: bool) -> bool:
         """Headers, or trailers if they end the stream. Returns whether the stream's end went out."""
         queue = stream.queue
         if queue is not None and queue.ending:
@@ -251,7 +251,7 @@ class Sender:
         self._headers_now(stream.id, block, end_stream)
         return end_stream
 
-    def data(self, stream: Stream, parts: Sequence[Buffer], *, end_stream: bool) -> bool:
+    def data(self, stream: Http2Stream, parts: Sequence[Buffer], *, end_stream: bool) -> bool:
         """Data, as far as windows allow. Returns whether the stream's end went out."""
         queue = stream.queue
         if queue is None:
@@ -278,7 +278,7 @@ class Sender:
             self.out.append(frames.frame(frames.DATA, END_STREAM, stream.id))
         return end_stream
 
-    def forget(self, stream: Stream) -> None:
+    def forget(self, stream: Http2Stream) -> None:
         """The stream is gone; what it had queued is dropped."""
         self.ready.pop(stream.id, None)
         queue = stream.queue
@@ -308,7 +308,7 @@ class Sender:
 
     # ---- windows ----
 
-    def reopened(self, stream: Stream, now_s: float) -> bool:
+    def reopened(self, stream: Http2Stream, now_s: float) -> bool:
         """The stream's own window has grown. Returns whether something waited, and all of it went out.
 
         Raises:
@@ -322,13 +322,13 @@ class Sender:
         self._push(stream, queue)
         return not queue.pending
 
-    def connection_reopened(self, now_s: float) -> list[Stream]:
+    def connection_reopened(self, now_s: float) -> list[Http2Stream]:
         """The connection's window has grown. Returns the streams of which everything went out.
 
         Raises:
             ConnectionFault: as in `reopened`.
         """
-        drained: list[Stream] = []
+        drained: list[Http2Stream] = []
         ready = self.ready
         if ready and self.window < _TINY_FRAME_BYTES:
             self._tiny_frames.spend(now_s)
@@ -345,7 +345,7 @@ class Sender:
                 ready[stream.id] = stream
         return drained
 
-    def _push(self, stream: Stream, queue: SendQueue) -> bool:
+    def _push(self, stream: Http2Stream, queue: SendQueue) -> bool:
         """Returns whether the stream's end went out."""
         while queue.pending:
             if stream.send_window <= 0:
@@ -356,7 +356,7 @@ class Sender:
             self._frame_now(stream, queue)
         return self._rest_now(stream, queue)
 
-    def _frame_now(self, stream: Stream, queue: SendQueue) -> None:
+    def _frame_now(self, stream: Http2Stream, queue: SendQueue) -> None:
         """One DATA frame, as large as it may be."""
         size = min(queue.pending, stream.send_window, self.window, self.max_frame)
         ends = size == queue.pending and queue.ending and queue.trailers is None
@@ -370,7 +370,7 @@ class Sender:
         self.window -= size
         self.sent_payload = True
 
-    def _rest_now(self, stream: Stream, queue: SendQueue) -> bool:
+    def _rest_now(self, stream: Http2Stream, queue: SendQueue) -> bool:
         """What had to wait for the data, all of which has gone out. Returns whether the stream has ended."""
         if queue.trailers is not None:
             self._headers_now(stream.id, queue.trailers, queue.ending)
