@@ -21,7 +21,7 @@ from itertools import accumulate
 
 from ..config.model import ModelConfig
 from ..errors import FailureReason
-from ..job import Phase, ResponseOutcome, ResponseTimes, SealReason
+from ..job import ResponseOutcome, ResponseTimes, SealReason
 
 MAX_INDICES = 4_096
 """Responses of a request that are told apart; what is reported for later ones is dropped."""
@@ -79,33 +79,28 @@ class MemoryUsage:
 
 @dataclass(slots=True)
 class BatchStatistics:
-    """How long the phases of executions took."""
+    """Executions of one batch size, and how long their phases took altogether."""
 
-    compute_input: Duration = field(default_factory=Duration)
-    compute_infer: Duration = field(default_factory=Duration)
-    compute_output: Duration = field(default_factory=Duration)
+    count: int = 0
+    input_ns: int = 0
+    infer_ns: int = 0
+    output_ns: int = 0
 
+    @property
+    def compute_input(self) -> Duration:
+        return Duration(self.count, self.input_ns)
 
-def _add_phases(statistics: BatchStatistics, marks: Sequence[int], times: int) -> None:
-    """Add how long the phases of an execution took; `times` requests are charged with it. Without a loop or a call, for
-    it is done twice for each small request."""
-    start, infer, output, end = marks
-    phase, ns = statistics.compute_input, infer - start
-    phase.count += times
-    phase.ns += ns * times
-    phase.us += ns // 1000 * times
-    phase, ns = statistics.compute_infer, output - infer
-    phase.count += times
-    phase.ns += ns * times
-    phase.us += ns // 1000 * times
-    phase, ns = statistics.compute_output, end - output
-    phase.count += times
-    phase.ns += ns * times
-    phase.us += ns // 1000 * times
+    @property
+    def compute_infer(self) -> Duration:
+        return Duration(self.count, self.infer_ns)
+
+    @property
+    def compute_output(self) -> Duration:
+        return Duration(self.count, self.output_ns)
 
 
 @dataclass(slots=True)
-class ModelStatistics(BatchStatistics):
+class ModelStatistics:
     """Everything counted for one model version since it was loaded.
 
     Attributes:
@@ -127,6 +122,9 @@ class ModelStatistics(BatchStatistics):
     success: Duration = field(default_factory=Duration)
     fail: Duration = field(default_factory=Duration)
     queue: Duration = field(default_factory=Duration)
+    compute_input: Duration = field(default_factory=Duration)
+    compute_infer: Duration = field(default_factory=Duration)
+    compute_output: Duration = field(default_factory=Duration)
     cache_hit: Duration = field(default_factory=Duration)
     cache_miss: Duration = field(default_factory=Duration)
     batches: dict[int, BatchStatistics] = field(default_factory=dict)
@@ -158,7 +156,11 @@ class ModelStatistics(BatchStatistics):
         batch = self.batches.get(rows)
         if batch is None:
             batch = self.batches[rows] = BatchStatistics()
-        _add_phases(batch, marks, 1)
+        start, infer, output, end = marks
+        batch.count += 1
+        batch.input_ns += infer - start
+        batch.infer_ns += output - infer
+        batch.output_ns += end - output
         if gpu is not None:
             self.devices[gpu].record_execution(rows, marks, wall_ms, sealed)
 
@@ -171,17 +173,30 @@ class ModelStatistics(BatchStatistics):
             requests: (received_ns, enqueued_ns, rows) of each.
             released_ns: when the answers went out.
         """
-        start_ns, success, queue = marks[Phase.COMPUTE_START], self.success, self.queue
+        start, infer, output, end = marks
+        success, queue, times = self.success, self.queue, len(requests)
         for received_ns, enqueued_ns, rows in requests:
             self.inference_count += rows
-            success.ns += released_ns - received_ns
-            success.us += (released_ns - received_ns) // 1000
-            queue.ns += start_ns - enqueued_ns
-            queue.us += (start_ns - enqueued_ns) // 1000
-        times = len(requests)
+            ns = released_ns - received_ns
+            success.ns += ns
+            success.us += ns // 1000
+            ns = start - enqueued_ns
+            queue.ns += ns
+            queue.us += ns // 1000
         success.count += times
         queue.count += times
-        _add_phases(self, marks, times)
+        phase, ns = self.compute_input, infer - start  # written out: calls and a loop would double what this takes
+        phase.count += times
+        phase.ns += ns * times
+        phase.us += ns // 1000 * times
+        phase, ns = self.compute_infer, output - infer
+        phase.count += times
+        phase.ns += ns * times
+        phase.us += ns // 1000 * times
+        phase, ns = self.compute_output, end - output
+        phase.count += times
+        phase.ns += ns * times
+        phase.us += ns // 1000 * times
         if gpu is not None:
             self.devices[gpu].record_successes(requests, marks, released_ns)
         elif self.recent is not None:

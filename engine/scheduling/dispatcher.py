@@ -421,19 +421,17 @@ class Accounts:
         statistics.record_execution(batch.rows, marks, clock.wall_ms(), batch.sealed, batch.gpu)
         if batch.reported is not None:
             statistics.record_responses(batch.take_reported())
-        succeeded = [
-            (job.received_ns, job.enqueued_ns, job.rows)
-            for job, outcome, final in batch.answers
-            if final and not isinstance(outcome, TriremeError) and not job.is_null
-        ]
-        if batch.rescheduled:
-            succeeded += [(job.received_ns, job.enqueued_ns, job.rows) for job in batch.rescheduled]
-        if succeeded:
-            statistics.record_successes(succeeded, marks, clock.now_ns(), batch.gpu)
+        succeeded: list[tuple[int, int, int]] = []
+        for job, outcome, final in batch.answers:
+            if final and not job.is_null and not isinstance(outcome, TriremeError):
+                succeeded.append((job.received_ns, job.enqueued_ns, job.rows))
         for job in batch.rescheduled:
+            succeeded.append((job.received_ns, job.enqueued_ns, job.rows))
             job.batch = None
             job.enqueued_ns = clock.now_ns()
             statistics.pending += 1
+        if succeeded:
+            statistics.record_successes(succeeded, marks, clock.now_ns(), batch.gpu)
 
     def failed(self, job: Job, error: TriremeError, gpu: int | None) -> None:
         """A request is answered with what its execution has raised."""

@@ -116,7 +116,7 @@ async def test_a_configuration_arrives_whole(client: GrpcClient, server: FakeSer
 
 
 async def test_statistics_tell_every_duration(client: GrpcClient, server: FakeServer) -> None:
-    batch = BatchStatistics(Duration(1, 2), Duration(3, 4), Duration(5, 6))
+    batch = BatchStatistics(1, 2, 4, 6)
     counted = ModelStatistics(
         last_inference_ms=1,
         inference_count=2,
@@ -143,7 +143,7 @@ async def test_statistics_tell_every_duration(client: GrpcClient, server: FakeSe
     assert [each.batch_size for each in told.batch_stats] == [2, 4]
     last = told.batch_stats[1]
     phases = (last.compute_input, last.compute_infer, last.compute_output)
-    assert [(each.count, each.ns) for each in phases] == [(1, 2), (3, 4), (5, 6)]
+    assert [(each.count, each.ns) for each in phases] == [(1, 2), (1, 4), (1, 6)]
 
 
 async def test_statistics_tell_what_backends_report(client: GrpcClient, server: FakeServer) -> None:

@@ -103,8 +103,8 @@ def _entry(name: str, version: int) -> ModelStatisticsEntry:
         ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
     ):
         setattr(statistics, field, Duration(number, 100 + number))
-    statistics.batches[4] = BatchStatistics(Duration(1, 11), Duration(1, 12), Duration(1, 13))
-    statistics.batches[2] = BatchStatistics(Duration(2, 21), Duration(2, 22), Duration(2, 23))
+    statistics.batches[4] = BatchStatistics(1, 11, 12, 13)
+    statistics.batches[2] = BatchStatistics(2, 21, 22, 23)
     return ModelStatisticsEntry(name, version, statistics)
 
 

@@ -93,7 +93,7 @@ def swap_queue(own: ModelStatistics) -> None:
 
 def swap_in_batches(own: ModelStatistics) -> None:
     batch = own.batches[4]
-    batch.compute_input, batch.compute_output = batch.compute_output, batch.compute_input
+    batch.input_ns, batch.output_ns = batch.output_ns, batch.input_ns
 
 
 def count_requests(own: ModelStatistics) -> None:
