@@ -18,6 +18,7 @@ import contextlib
 import logging
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 import trio
@@ -33,6 +34,7 @@ from .limits import Http2Limits
 from .server import Http2Server
 
 _BUFFER_BYTES = 1 << 18
+_READ_BYTES = 65_536
 
 
 class Http2Group:
@@ -43,6 +45,7 @@ class Http2Group:
 
     Attributes:
         buffer: for reading into, between two checkpoints.
+        usual_buffer: the part of it that is read into as a rule.
         held_streams: whose data do not count against their connections' windows, if there is a bound for these.
     """
 
@@ -51,6 +54,7 @@ class Http2Group:
     def __init__(self, limits: Http2Limits, *, watches_calls: bool = False) -> None:
         self.limits = limits
         self.buffer = memoryview(bytearray(_BUFFER_BYTES))
+        self.usual_buffer = self.buffer[:_READ_BYTES]
         self.connections: set[Http2Connection] = set()
         self.held_streams = 0
         self._watches_calls = watches_calls
@@ -73,13 +77,15 @@ log = logging.getLogger(__name__)
 
 _GREETING_BYTES = 24 + 9
 """HTTP/2's preface, and the header of the frame that must follow it."""
-_READ_BYTES = 65_536
 _BURST = 512
 """Pieces given to the socket at once; the kernel takes 1,024."""
 _FEW_EVENTS = 8
 _FEW_BYTES = 4096
 """So much of what is not complete is not counted: a request may come in two reads."""
 _NOTHING = memoryview(b"")
+
+# A member of an enumeration takes longer to look up than a name.
+_CALLS, _HEAD, _IDLE, _SENDING = Phase.CALLS, Phase.HEAD, Phase.IDLE, Phase.SENDING
 _ENDING = (Phase.ENDING, Phase.CLOSING)
 
 
@@ -125,7 +131,8 @@ class Http2Connection(Connection, Generic[H, C]):
         self._asked = False  # something, since `_settle` last looked
         self._counted = False  # the accounts may have entries
         self._pending_bytes = self._unfinished_bytes = self._unread_bytes = 0  # when last counted
-        self.core: Http2Server[H] = Http2Server(group.limits, parse_head, trio.current_time())
+        self._current_time_s = trio.lowlevel.current_clock().current_time
+        self.core: Http2Server[H] = Http2Server(group.limits, parse_head, self._current_time_s())
         self.blocked = False
         self._unblocked = trio.lowlevel.ParkingLot()
         self._unsent_bytes = 0  # all of it is in memory until the last of it is written
@@ -222,12 +229,13 @@ class Http2Connection(Connection, Generic[H, C]):
         if not self._roster.accepting:
             self.core.go_away(trio.current_time())
         if received:
-            self._take_in(memoryview(received))
+            with self._group.turn:
+                self._take_in(memoryview(received))
             await self._take_in_rest()
         else:
             self.flush()
         if isinstance(transport, PlainTransport):
-            transport.watch.listener = self._hear
+            transport.watch.listener = partial(self._hear, transport)
         with self._reading:
             if not await self._read():
                 self._lose_calls()
@@ -240,12 +248,13 @@ class Http2Connection(Connection, Generic[H, C]):
         """Reads until the connection is over. False: the client has closed it."""
         core = self.core
         buffer = self._group.buffer
-        view = usual = buffer[:_READ_BYTES]
+        view = usual = self._group.usual_buffer
         while not core.terminated:
             count = await self._transport.receive_into(view)
             if not count:
                 return False
-            few = self._take_in(view[:count])
+            with self._group.turn:
+                few = self._take_in(view[:count])
             if core.has_unread:
                 await self._take_in_rest()
             if count < len(view):
@@ -257,13 +266,13 @@ class Http2Connection(Connection, Generic[H, C]):
                 await self._transport.yield_turn()
         return True
 
-    def _hear(self) -> bool:
-        """Takes in what comes while `_read` waits, in the task that watches all sockets. False: `_read` is to go on."""
-        transport = self._transport
-        assert isinstance(transport, PlainTransport), "only these have a listener"
-        if self.core.has_unread:
+    def _hear(self, transport: PlainTransport) -> bool:
+        """Takes in what comes while `_read` waits, in a turn of the task that watches all sockets. False: `_read` is to
+        go on."""
+        core = self.core
+        if core.has_unread:
             return True  # `_go_on` looks for more when it has taken that in
-        view = self._group.buffer[:_READ_BYTES]
+        view = self._group.usual_buffer
         count = transport.receive_now(view)
         if count <= 0:
             return count < 0
@@ -273,7 +282,7 @@ class Http2Connection(Connection, Generic[H, C]):
             # The same defect as in `run`, and the same price.
             log.exception("error while serving %s", self._client)
             self.abort()
-        if self.core.has_unread:
+        if core.has_unread:
             self.start(self._go_on, transport)
             return True
         return not transport.watch.ready
@@ -287,17 +296,17 @@ class Http2Connection(Connection, Generic[H, C]):
         """Takes in what was too much at once. In between, others have their turn."""
         while self.core.has_unread:
             await self._transport.yield_turn()
-            self._take_in(_NOTHING)
+            with self._group.turn:
+                self._take_in(_NOTHING)
 
     def _take_in(self, data: memoryview) -> bool:
-        """Does what the data says. True if that is little, for so much data."""
+        """Does what the data says, in an open turn. True if that is little, for so much data."""
         self._received_bytes += len(data)
-        with self._group.turn:
-            if not self._dirty:
-                self._dirty = True
-                self._group.turn.flush_later(self)
-            events = self.core.receive(data, trio.current_time())
-            self._handle(events)
+        if not self._dirty:
+            self._dirty = True
+            self._group.turn.flush_later(self)
+        events = self.core.receive(data, self._current_time_s())
+        self._handle(events)
         return 0 < len(events) <= _FEW_EVENTS
 
     async def _part(self) -> None:
@@ -372,9 +381,7 @@ class Http2Connection(Connection, Generic[H, C]):
     def flush(self) -> None:
         """Writes what the core has to say. Does not wait, and does not raise."""
         self._dirty = False
-        core = self.core
-        if core.has_output and not self.blocked:
-            buffers = core.take_output()
+        if not self.blocked and (buffers := self.core.take_output()):
             try:
                 rest = self._transport.send_now(buffers) if len(buffers) <= _BURST else self._send_bursts(buffers)
             except PeerGoneError:
@@ -425,21 +432,22 @@ class Http2Connection(Connection, Generic[H, C]):
         if self.phase in _ENDING:
             return
         core = self.core
-        unfinished, unread = core.unfinished_bytes, core.unread_bytes + self._unsent_bytes
+        unfinished, unread = core.held_bytes()
+        unread += self._unsent_bytes
         if unfinished > _FEW_BYTES or unread or self._counted:
             self._count(unfinished if unfinished > _FEW_BYTES else 0, unread)
         if self.blocked:
-            phase = Phase.SENDING
+            phase = _SENDING
         elif self.calls:
-            phase = Phase.CALLS
+            phase = _CALLS
         else:
-            phase = Phase.IDLE if self._received_bytes >= _GREETING_BYTES else Phase.HEAD
+            phase = _IDLE if self._received_bytes >= _GREETING_BYTES else _HEAD
         if phase is not self.phase:
             self.enter(phase)
-        elif self._asked and phase is Phase.IDLE:
+        elif self._asked and phase is _IDLE:
             self.since_s = self._roster.now_s  # calls have come and gone; a PING is none
         self._asked = False
-        if phase is not Phase.SENDING and (core.terminated or core.idle_after_goaway):
+        if (core.terminated or core.idle_after_goaway) and phase is not _SENDING:
             self._reading.cancel()
 
     def _count(self, unfinished_bytes: int, unread_bytes: int) -> None:

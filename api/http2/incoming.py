@@ -80,10 +80,14 @@ class Incoming(Generic[H]):
         self._empty_frames = Budget(limits.empty_frames, "too many empty DATA frames", now_s)
         self._meaningless = Budget(limits.meaningless_frames, "too many frames without a meaning", now_s)
         self._tiny_data = Budget(limits.tiny_data, "too many tiny DATA frames", now_s)
+        self._window_bytes = limits.connection_window_bytes
+        self._half_window = limits.connection_window_bytes // 2
+        self._half_stream_window = limits.stream_window_bytes // 2
         self._connection_left = limits.connection_window_bytes
         self._connection_returned = 0
         self._events: list[Event[H]] = []
         self._unread = b""
+        self.has_unread = False
         self._unended = 0  # open streams whose requests are not complete
         self._leaving = False  # the client has sent GOAWAY
         self._table_lowered = False
@@ -157,7 +161,7 @@ class Incoming(Generic[H]):
     def _give_back(self, nbytes: int) -> None:
         """The client may send so many bytes more on the connection; it is told in large numbers only."""
         self._connection_returned += nbytes
-        if self._connection_returned >= self._limits.connection_window_bytes // 2:
+        if self._connection_returned >= self._half_window:
             self._queue(frames.window_update(0, self._connection_returned))
             self._connection_left += self._connection_returned
             self._connection_returned = 0
@@ -172,7 +176,7 @@ class Incoming(Generic[H]):
         else:
             self._give_back(nbytes)
         stream.returned += nbytes
-        if stream.returned >= self._limits.stream_window_bytes // 2 and not stream.ended:
+        if stream.returned >= self._half_stream_window and not stream.ended:
             self._queue(frames.window_update(stream.id, stream.returned))
             stream.receive_left += stream.returned
             stream.returned = 0
@@ -188,6 +192,7 @@ class Incoming(Generic[H]):
 
     def _end(self) -> None:
         self.terminated = True
+        self.has_unread = False
         self.next_timer_s = math.inf
         self._open.clear()
         self._unended = 0
@@ -196,7 +201,8 @@ class Incoming(Generic[H]):
     # ---- frames (see `reader.FrameSink`) ----
 
     def on_data(self, stream_id: int, piece: bytes, charge: int, left: int, end_stream: bool) -> None:
-        if charge + left > self._connection_left:
+        asked = charge + left
+        if asked > self._connection_left:
             raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "data exceeds the connection's window")
         self._connection_left -= charge
         size = len(piece)
@@ -207,7 +213,7 @@ class Incoming(Generic[H]):
             self._give_back(charge)
             self._misfit(stream_id, DATA)
             return
-        if charge + left > stream.receive_left:
+        if asked > stream.receive_left:
             self._give_back(charge)
             self._break(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
             return
@@ -298,12 +304,13 @@ class Incoming(Generic[H]):
         if not stream_id:
             if not increment:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by 0")
-            if sender.window + increment > MAX_WINDOW_BYTES:
-                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "the connection's window overflows")
             sender.window += increment
-            if sender.ready:
-                for drained in sender.connection_reopened(self._now_s):
-                    self._drained(drained)
+            if sender.window > MAX_WINDOW_BYTES:
+                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "the connection's window overflows")
+            if not sender.ready:
+                return
+            for drained in sender.connection_reopened(self._now_s):
+                self._drained(drained)
         elif (stream := self._open.get(stream_id)) is None:
             self._misfit(stream_id, WINDOW_UPDATE)
         elif not increment:
@@ -312,8 +319,9 @@ class Incoming(Generic[H]):
             self._break(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
         else:
             stream.send_window += increment
-            if stream.queue is not None and sender.reopened(stream, self._now_s):
-                self._drained(stream)
+            if stream.queue is None or not sender.reopened(stream, self._now_s):
+                return
+            self._drained(stream)
         if self.terminated:
             raise Farewell
 

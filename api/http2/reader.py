@@ -44,7 +44,7 @@ from .limits import Http2Limits
 _ID_MASK = 0x7FFF_FFFF
 _MAX_GOAWAY_BYTES = 16_384
 _SMALL_READ_BYTES = 2048
-_WINDOW_UPDATE_BYTES = 4
+_WINDOW_UPDATE_HEAD = 4 << 8 | WINDOW_UPDATE
 _HEADERS_WEIGHT = 16
 """A request is so many times the work of another frame."""
 _STEP_WEIGHT = 8
@@ -101,11 +101,16 @@ class FrameSink(Protocol):
 
 
 class FrameReader:
-    """A push parser."""
+    """A push parser.
+
+    Attributes:
+        held_bytes: received and neither passed on nor dropped.
+    """
 
     def __init__(self, limits: Http2Limits) -> None:
         self._limits = limits
         self._max_frame = min(limits.max_frame_bytes, limits.header_block_bytes)  # of HEADERS on the short way
+        self._frames_at_once = limits.frames_at_once
         self._expect = Expect.PREFACE
         self._held = bytearray()  # the beginning of the preface, of a frame header, or of a payload
         self._settled = False  # the client's first SETTINGS have come
@@ -117,11 +122,7 @@ class FrameReader:
         self._block: list[bytes] = []  # fragments of a header block that goes on in CONTINUATION
         self._block_bytes = self._block_frames = self._block_stream = 0
         self._block_ends_stream = False
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes received and neither passed on nor dropped."""
-        return len(self._held) + self._block_bytes
+        self.held_bytes = 0
 
     def feed(self, data: bytes | memoryview, sink: FrameSink) -> int:
         """Takes in the next bytes, which are not referred to afterwards.
@@ -135,28 +136,25 @@ class FrameReader:
         size = len(data)
         last = size - FRAME_HEADER_BYTES
         at = 0
-        frames_left = self._limits.frames_at_once
+        frames_left = self._frames_at_once
         if size <= _SMALL_READ_BYTES:
             data = bytes(data)  # pieces of bytes are cheaper to cut than pieces of a view
         while at < size:
-            plain = self._plain
             # The short way: whole frames, as nearly all are in calls of ordinary size.
-            while at <= last and plain:
+            while at <= last and self._plain:
                 head, flags, stream_id = FRAME_HEADER.unpack_from(data, at)
                 start = at + FRAME_HEADER_BYTES
-                end = start + (head >> 8)
-                kind = head & 0xFF
+                length = head >> 8
+                end = start + length
                 if end > size or stream_id > _ID_MASK:
                     break
-                if kind == WINDOW_UPDATE:
-                    if end - start != _WINDOW_UPDATE_BYTES:
-                        break
+                if head == _WINDOW_UPDATE_HEAD:
                     sink.on_window_update(stream_id, WORD.unpack_from(data, start)[0] & MAX_WINDOW_BYTES)
-                elif not stream_id or flags & PADDED or end - start > self._max_frame:
+                elif not stream_id or flags & PADDED or length > self._max_frame:
                     break
-                elif kind == DATA:
-                    sink.on_data(stream_id, bytes(data[start:end]), end - start, 0, flags & END_STREAM > 0)
-                elif kind == HEADERS and flags & ~END_STREAM == END_HEADERS:
+                elif head & 0xFF == DATA:
+                    sink.on_data(stream_id, bytes(data[start:end]), length, 0, flags & END_STREAM > 0)
+                elif head & 0xFF == HEADERS and flags & ~END_STREAM == END_HEADERS:
                     sink.on_headers(stream_id, bytes(data[start:end]), flags & END_STREAM > 0)
                     frames_left -= _HEADERS_WEIGHT - 1
                 else:
@@ -168,6 +166,7 @@ class FrameReader:
             if at == size:
                 break
             at = self._step(data, at, sink)
+            self.held_bytes = len(self._held) + self._block_bytes
             frames_left -= _STEP_WEIGHT
             if frames_left <= 0:
                 return at

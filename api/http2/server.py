@@ -35,6 +35,7 @@ class Http2Server(Incoming[H]):
 
     Attributes:
         terminated: nothing more will be understood: write what `take_output` gives, then close.
+        has_unread: a part of what was received waits for the next call of `receive`.
         next_timer_s: when to call `tick`; math.inf for never. Receiving never makes it earlier.
     """
 
@@ -51,13 +52,15 @@ class Http2Server(Incoming[H]):
         self._now_s = now_s
         self._keepalive.heard_s = now_s
         events = self._events = []
-        if self._unread:
+        if self.has_unread:
             data = self._unread + data
             self._unread = b""
+            self.has_unread = False
         try:
             taken = self._reader.feed(data, self)
             if taken < len(data):
                 self._unread = bytes(data[taken:])
+                self.has_unread = not self.terminated
         except ConnectionFault as fault:
             self.abort(fault.code, fault.debug)
             events.append(Terminated(fault.code, fault.debug))
@@ -67,28 +70,23 @@ class Http2Server(Incoming[H]):
         return events
 
     @property
-    def has_unread(self) -> bool:
-        """Whether a part of what was received waits for the next call of `receive`."""
-        return bool(self._unread) and not self.terminated
-
-    @property
     def has_output(self) -> bool:
         """Whether `take_output` would give anything."""
         return bool(self._sender.out)
 
-    @property
-    def unfinished_bytes(self) -> int:
-        """About how much memory is taken by what is not complete, or has not been consumed: parts of frames and header
-        blocks, data, and the streams of requests that are not complete. Without what `hold` has let in."""
-        if self.terminated:
-            return 0
-        unconsumed = self._limits.connection_window_bytes - self._connection_left - self._connection_returned
-        return self._reader.held_bytes + unconsumed + _STREAM_BYTES * self._unended
+    def held_bytes(self) -> tuple[int, int]:
+        """About how much memory is taken by what is *unfinished*, and by what is *unread*.
 
-    @property
-    def unread_bytes(self) -> int:
-        """How much memory is taken by answers that the client has not taken, as far as this has not given them away."""
-        return self._sender.pending_bytes + self._sender.begun_bytes + self._sender.out_bytes
+        Unfinished is what is not complete, or has not been consumed: parts of frames and header blocks, data, and the
+        streams of requests that are not complete; without what `hold` has let in. Unread are answers that the client
+        has not taken, as far as this has not given them away.
+        """
+        sender = self._sender
+        unread = sender.pending_bytes + sender.begun_bytes + sender.out_bytes
+        if self.terminated:
+            return 0, unread
+        unconsumed = self._window_bytes - self._connection_left - self._connection_returned
+        return self._reader.held_bytes + unconsumed + _STREAM_BYTES * self._unended, unread
 
     @property
     def pending_bytes(self) -> int:
@@ -132,6 +130,8 @@ class Http2Server(Incoming[H]):
 
     def pending(self, stream_id: int) -> int:
         """Bytes of data that are queued and held back by the client's windows."""
+        if not self._sender.pending_bytes:
+            return 0
         stream = self._open.get(stream_id)
         return stream.queue.pending if stream is not None and stream.queue is not None else 0
 
@@ -140,7 +140,8 @@ class Http2Server(Incoming[H]):
         stream = self._open.get(stream_id)
         if stream is None:
             return  # what it had not reported was given back when it closed
-        nbytes = min(nbytes, stream.unconsumed)
+        if nbytes > stream.unconsumed:
+            nbytes = stream.unconsumed
         stream.unconsumed -= nbytes
         self._credit(stream, nbytes)
 

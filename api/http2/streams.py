@@ -183,6 +183,8 @@ class Sender:
     def take(self) -> list[Buffer]:
         """Everything in `out`, small neighbours joined."""
         out = self.out
+        if not out:
+            return []
         self.out = []
         self.out_bytes = 0
         self._backlog = 0
@@ -254,18 +256,19 @@ class Sender:
     def data(self, stream: Http2Stream, parts: Sequence[Buffer], *, end_stream: bool) -> bool:
         """Data, as far as windows allow. Returns whether the stream's end went out."""
         queue = stream.queue
+        if not end_stream and (queue is None or not (queue.pending or queue.ending)):
+            size = sum(map(len, parts))
+            if 0 < size <= _JOIN_BYTES and size <= stream.send_window and size <= self.window:
+                # The way of small messages: one piece. Every client takes frames of 16 KiB.
+                stream.send_window -= size
+                self.window -= size
+                self.out_bytes += size
+                self.sent_payload = True
+                self.out.append(b"".join((FRAME_HEADER.pack(size << 8, 0, stream.id), *parts)))
+                return False
         if queue is None:
             queue = stream.queue = SendQueue()
         if queue.ending:
-            return False
-        size = 0 if queue.pending or end_stream else sum(map(len, parts))
-        if 0 < size <= _JOIN_BYTES and size <= stream.send_window and size <= self.window:
-            # The way of small messages: one piece. Every client takes frames of 16 KiB.
-            stream.send_window -= size
-            self.window -= size
-            self.out_bytes += size
-            self.sent_payload = True
-            self.out.append(b"".join((FRAME_HEADER.pack(size << 8, 0, stream.id), *parts)))
             return False
         before = queue.pending
         queue.add(parts)
