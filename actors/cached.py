@@ -28,7 +28,7 @@ from ..engine.cache import pack_outputs, request_key, unpack_outputs
 from ..engine.clock import Clock
 from ..engine.config.model import ModelConfig
 from ..engine.errors import TriremeError
-from ..engine.job import Job, Outcome, Reply
+from ..engine.job import Job, Outcome, ReplyTarget
 from ..engine.metrics.statistics import ModelStatistics
 from ..engine.request import InferenceResponse
 from ..engine.scheduling.refusals import cancelled, stopping
@@ -287,12 +287,12 @@ class _Keeper:
     """The reply of a job that was not found: what goes out is kept, as it is when it goes out."""
 
     _door: CachedDoor
-    _reply: Reply
+    _reply: ReplyTarget
     _found: _Found
     _several: bool = False
 
     def deliver(self, outcome: Outcome, final: bool) -> bool:
-        """See `engine.job.Reply`."""
+        """See `engine.job.ReplyTarget`."""
         entry = None
         began_ns = self._door.now_ns()
         if not final:

@@ -399,7 +399,7 @@ class _Step:
         self.window = AnswerWindow(ensemble.answer_window, threading.get_ident()) if many else None
 
     def deliver(self, outcome: Outcome, final: bool) -> bool:
-        """See `engine.job.Reply`."""
+        """See `engine.job.ReplyTarget`."""
         if self.job is None:
             return False
         self._taken += 1

@@ -97,7 +97,7 @@ class Reply(Recipient):
         job.window = self.window
 
     def deliver(self, outcome: Outcome, final: bool) -> bool:
-        """An answer has come (on the event loop). See `engine.job.Reply`."""
+        """An answer has come (on the event loop). See `engine.job.ReplyTarget`."""
         if self.final:
             return False
         if outcome is not None:

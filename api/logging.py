@@ -111,7 +111,7 @@ def _switches(settings: LogSettings) -> Callable[[logging.LogRecord], bool]:
     return lambda record: getattr(record, "bare", False) or on.get(record.levelno, True)
 
 
-class Streams(NamedTuple):
+class LogStreams(NamedTuple):
     """Where lines of level INFO and verbose lines go, and where warnings and errors go: two, as a console has them."""
 
     ordinary: Write
@@ -126,7 +126,7 @@ class LineHandler(logging.Handler):
         console: where bare lines go.
     """
 
-    def __init__(self, log: Streams, console: Streams, max_waiting: int = MAX_WAITING_LINES) -> None:
+    def __init__(self, log: LogStreams, console: LogStreams, max_waiting: int = MAX_WAITING_LINES) -> None:
         super().__init__()
         self.log = log
         self.console = console
@@ -227,13 +227,13 @@ def logging_to(settings: LogSettings) -> Iterator[Log]:
     Raises:
         OSError: the log file cannot be opened.
     """
-    console = Streams(writer_to(_STDOUT), writer_to(_STDERR))
+    console = LogStreams(writer_to(_STDOUT), writer_to(_STDERR))
     with contextlib.ExitStack() as stack:
         streams = console
         if settings.file:
             descriptor = os.open(settings.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             stack.callback(os.close, descriptor)
-            streams = Streams(writer_to(descriptor), writer_to(descriptor))
+            streams = LogStreams(writer_to(descriptor), writer_to(descriptor))
         handler = LineHandler(streams, console)
         stack.callback(handler.close)
         for each in (logger, _exporters):

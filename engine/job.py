@@ -33,7 +33,7 @@ Outcome = InferenceResponse | TriremeError | None
 """What a backend answers: a response, an error, or (final, decoupled models only) nothing more."""
 
 
-class Reply(Protocol):
+class ReplyTarget(Protocol):
     """Where a job's answers go. Called on the event loop only."""
 
     def deliver(self, outcome: Outcome, final: bool) -> bool:
@@ -74,7 +74,7 @@ class Job:
     rows: int
     model_name: str
     model_version: int
-    reply: Reply
+    reply: ReplyTarget
     received_ns: int = 0
     nbytes: int = 0
     cancelled: bool = field(default=False, init=False)
@@ -232,7 +232,7 @@ class Phase(enum.IntEnum):
     COMPUTE_END = 3
 
 
-Stream = Callable[[Job, Outcome, bool], None]
+StreamAnswer = Callable[[Job, Outcome, bool], None]
 
 
 class ExecutionBatch:
@@ -273,7 +273,7 @@ class ExecutionBatch:
         instance_name: str,
         clock: Clock,
         sealed: SealReason = SealReason.UNBATCHED,
-        stream: Stream | None = None,
+        stream: StreamAnswer | None = None,
         iterative: bool = False,
         gpu: int | None = None,
     ) -> None:

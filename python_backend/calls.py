@@ -30,7 +30,7 @@ from .child import protocol
 from .child.codec import MessageError, Payload
 from .wire import SEQUENCE_END, SEQUENCE_START, check_parameters, read_tensor, write_error, write_tensor
 
-Tell = Callable[[tuple[Any, ...], Payload], None]
+TellProcess = Callable[[tuple[Any, ...], Payload], None]
 TellLarge = Callable[[tuple[Any, ...], Payload, Callable[[], None]], None]
 
 LARGE_BYTES = 1 << 20
@@ -74,7 +74,7 @@ class Calls:
     `trace_of` tells what is noted of the request with a key, if it is open and traced."""
 
     services: Services
-    tell: Tell
+    tell: TellProcess
     tell_large: TellLarge
     trace_of: Callable[[int], Trace | None]
 

@@ -18,7 +18,7 @@ from typing import Any
 import trio
 import trio.lowlevel
 
-from .child.utils.event_loop import Waiter, asyncio_waiter
+from .child.utils.event_loop import CoroutineWaiter, asyncio_waiter
 
 _SIGNS_OF_ASYNCIO = (
     "no running event loop",
@@ -60,7 +60,7 @@ class TrioLoop:
         if self._thread is not None:
             self._thread.join()
 
-    def waiter(self) -> Waiter:
+    def waiter(self) -> CoroutineWaiter:
         return _trio_waiter() if trio.lowlevel.in_trio_run() else asyncio_waiter()
 
     def advice(self, error: BaseException) -> str:
@@ -83,7 +83,7 @@ class TrioLoop:
             await trio.sleep_forever()
 
 
-def _trio_waiter() -> Waiter:
+def _trio_waiter() -> CoroutineWaiter:
     token, came = trio.lowlevel.current_trio_token(), trio.Event()
 
     def wake() -> None:

@@ -24,7 +24,7 @@ from .hunt import Found, hunt, shrunk
 from .museum import EXHIBITS
 from .plan import Plan
 from .planted import PLANTED, planted
-from .play import Outcome, play
+from .play import RunOutcome, play
 from .reach import ANSWERED, reach
 from .report import describe, tally
 from .scenarios import SCENARIOS
@@ -119,7 +119,7 @@ def _show(console: Console, options: argparse.Namespace, title: str, history: Hi
         options.svg.write_text(draw_svg(history), encoding="utf-8")
 
 
-def _verdict(console: Console, outcome: Outcome) -> int:
+def _verdict(console: Console, outcome: RunOutcome) -> int:
     seen = [
         f"    {count} times: {what}"
         for what, count in sorted(outcome.counts.items())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .events import DONE, BatchSealed, ExecutionEnded, ExecutionStarted, KernelEnded, KernelStarted, ReplyDelivered
-from .gpu import Engine
+from .gpu import DeviceEngine
 from .history import Handlers
 
 REACHABLE_GPUS = (
@@ -23,7 +23,7 @@ REACHABLE_GPUS = (
     "landed after its instance was lost",
 )
 
-_COMPUTE, _IN, _OUT = Engine.COMPUTE.value, Engine.COPY_IN.value, Engine.COPY_OUT.value
+_COMPUTE, _IN, _OUT = DeviceEngine.COMPUTE.value, DeviceEngine.COPY_IN.value, DeviceEngine.COPY_OUT.value
 
 
 class GpuCoverage:

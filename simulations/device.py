@@ -15,7 +15,7 @@ import trio
 from ..engine.backends.interface import InstanceSpec
 from ..engine.job import ExecutionBatch
 from .events import KernelEnded, KernelStarted
-from .gpu import End, Engine, GpuCore, Mark, Operation, SleepUntil, Start, StreamId
+from .gpu import DeviceEngine, DeviceOperation, End, GpuCore, Mark, SleepUntil, Start, StreamId
 from .history import Recorder
 
 
@@ -38,7 +38,7 @@ class SimulatedGpu:
     def add_stream(self) -> StreamId:
         return self._core.add_stream()
 
-    def enqueue(self, stream: StreamId, operation: Operation) -> None:
+    def enqueue(self, stream: StreamId, operation: DeviceOperation) -> None:
         """See `GpuCore.enqueue`."""
         self._core.enqueue(stream, operation)
         self._work_came.set()
@@ -57,7 +57,7 @@ class SimulatedGpu:
         self._calls.append((mark, function))
         self._work_came.set()
 
-    async def perform(self, owner: str, operations: Sequence[Operation]) -> None:
+    async def perform(self, owner: str, operations: Sequence[DeviceOperation]) -> None:
         """Put operations into the owner's stream (made when first used) and wait until the last has ended. Cancelling
         this does not take them back: what was launched runs.
 
@@ -99,12 +99,12 @@ class SimulatedGpu:
         for _, function in passed:
             function()
 
-    def _record_start(self, stream: StreamId, operation: Operation) -> None:
+    def _record_start(self, stream: StreamId, operation: DeviceOperation) -> None:
         now_ns = self._recorder.now_ns()
         engine, units, batch = operation.engine.value, operation.units, operation.batch
         self._recorder.record(KernelStarted(now_ns, self.name, stream, operation.name, engine, units, batch))
 
-    def _record_end(self, stream: StreamId, operation: Operation) -> None:
+    def _record_end(self, stream: StreamId, operation: DeviceOperation) -> None:
         now_ns = self._recorder.now_ns()
         self._recorder.record(KernelEnded(now_ns, self.name, stream, operation.name, operation.batch))
 
@@ -149,15 +149,19 @@ class GpuWork:
     async def __call__(self, spec: InstanceSpec, batch: ExecutionBatch) -> None:
         number = self.gpu.batch_number(batch)
         operations = [
-            Operation(
+            DeviceOperation(
                 kernel.name, _ns(kernel.fixed_s + kernel.per_row_s * batch.rows), units=kernel.units, batch=number
             )
             for kernel in self.kernels
         ]
         if self.copy_in_s:
-            operations.insert(0, Operation("in", _ns(self.copy_in_s * batch.rows), Engine.COPY_IN, batch=number))
+            operations.insert(
+                0, DeviceOperation("in", _ns(self.copy_in_s * batch.rows), DeviceEngine.COPY_IN, batch=number)
+            )
         if self.copy_out_s:
-            operations.append(Operation("out", _ns(self.copy_out_s * batch.rows), Engine.COPY_OUT, batch=number))
+            operations.append(
+                DeviceOperation("out", _ns(self.copy_out_s * batch.rows), DeviceEngine.COPY_OUT, batch=number)
+            )
         await self.gpu.perform(f"{spec.name}, version {batch.jobs[0].model_version}", operations)
 
 

@@ -25,7 +25,7 @@ from .history import Recorder
 from .models import SimulatedModel
 from .plan import SUM, Change, ChangePlan, Fault, ModelPlan, Plan, RequestPlan
 from .rows import ModelRows, answer_alone, stray_data
-from .streams import FOR_EVER_S, InstanceCrash, Streams
+from .streams import FOR_EVER_S, DecoupledStreams, InstanceCrash
 from .world import World
 
 BEFORE = (Fault.HANG, Fault.CRASH, Fault.RAISE)
@@ -53,7 +53,7 @@ class FaultyModels:
         self._clock = clock
         self._recorder = recorder
         self._turns: Counter[int] = Counter()  # by request, how often it was executed
-        self._streams = Streams(clock, recorder, self._turns, self._strikes)
+        self._streams = DecoupledStreams(clock, recorder, self._turns, self._strikes)
         self._rows = {model.name: ModelRows(model.config(), misled) for model in plan.models if not model.steps}
         if any(request.fault is Fault.SLOT for request in plan.requests):
             world.slot_dies = self._slot_dies

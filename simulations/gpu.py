@@ -44,7 +44,7 @@ STREAM_DEPTH = 1024
 StreamId = int
 
 
-class Engine(enum.Enum):
+class DeviceEngine(enum.Enum):
     """Parts of a device that work side by side, in the order in which they are given work."""
 
     __hash__ = object.__hash__  # asked for at every operation, and nothing depends on its value
@@ -55,12 +55,12 @@ class Engine(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class DeviceOperation:
     """A kernel or a copy. `batch` is carried along: whose work it is."""
 
     name: str
     duration_ns: int
-    engine: Engine = Engine.COMPUTE
+    engine: DeviceEngine = DeviceEngine.COMPUTE
     units: int = 1
     batch: int = 0
 
@@ -70,7 +70,7 @@ class Start:
     """This operation starts now."""
 
     stream: StreamId
-    operation: Operation
+    operation: DeviceOperation
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class End:
     """This operation ends now."""
 
     stream: StreamId
-    operation: Operation
+    operation: DeviceOperation
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class StreamFullError(Exception):
 class _Stream:
     """`put` counts what was put into it, and `passed` what of that is over."""
 
-    waiting: deque[Operation | Mark] = field(default_factory=lambda: deque(maxlen=STREAM_DEPTH))
+    waiting: deque[DeviceOperation | Mark] = field(default_factory=lambda: deque(maxlen=STREAM_DEPTH))
     running: bool = False
     put: int = 0
     passed: int = 0
@@ -125,11 +125,13 @@ class GpuCore:
     def __init__(self, units: int) -> None:
         if units < 1:
             raise ValueError(f"a GPU has at least one unit, not {units}")
-        self._units = {Engine.COMPUTE: units, Engine.COPY_IN: 1, Engine.COPY_OUT: 1}
+        self._units = {DeviceEngine.COMPUTE: units, DeviceEngine.COPY_IN: 1, DeviceEngine.COPY_OUT: 1}
         self._free = dict(self._units)
         self._streams: list[_Stream] = []
-        self._turns: dict[Engine, list[StreamId]] = {engine: [] for engine in Engine}  # served longest ago first
-        self._running: list[tuple[int, int, StreamId, Operation]] = []  # a heap: (end_ns, number of the start, …)
+        self._turns: dict[DeviceEngine, list[StreamId]] = {
+            engine: [] for engine in DeviceEngine
+        }  # served longest ago first
+        self._running: list[tuple[int, int, StreamId, DeviceOperation]] = []  # a heap: (end_ns, number of the start, …)
         self._started = 0
         self._now_ns = 0
 
@@ -141,7 +143,7 @@ class GpuCore:
             turns.append(stream)
         return stream
 
-    def enqueue(self, stream: StreamId, operation: Operation) -> None:
+    def enqueue(self, stream: StreamId, operation: DeviceOperation) -> None:
         """Put an operation into a stream.
 
         Raises:
@@ -172,7 +174,7 @@ class GpuCore:
         """Whether its stream has passed a mark, as of the last `next_action`."""
         return self._streams[mark.stream].passed >= mark.count
 
-    def _put(self, stream: StreamId, work: Operation | Mark) -> None:
+    def _put(self, stream: StreamId, work: DeviceOperation | Mark) -> None:
         queue = self._streams[stream]
         if len(queue.waiting) == STREAM_DEPTH:
             raise StreamFullError(f"stream {stream} holds its limit of {STREAM_DEPTH} operations")
@@ -186,7 +188,7 @@ class GpuCore:
             return self._end()
         while any(self._pass_mark(stream) for stream in self._streams):
             pass  # one stream's step may be what another one waits for
-        for engine in Engine:
+        for engine in DeviceEngine:
             stream = self._next_stream(engine)
             if stream is not None:
                 return self._start(stream, now_ns)
@@ -201,7 +203,7 @@ class GpuCore:
         stream.passed += 1
         return True
 
-    def _next_stream(self, engine: Engine) -> StreamId | None:
+    def _next_stream(self, engine: DeviceEngine) -> StreamId | None:
         """Whose turn it is to start something on this engine (rule 3)."""
         free = self._free[engine]
         if free:
@@ -209,13 +211,17 @@ class GpuCore:
                 stream = self._streams[identity]
                 if not stream.running and stream.waiting:
                     operation = stream.waiting[0]
-                    if isinstance(operation, Operation) and operation.engine is engine and operation.units <= free:
+                    if (
+                        isinstance(operation, DeviceOperation)
+                        and operation.engine is engine
+                        and operation.units <= free
+                    ):
                         return identity
         return None
 
     def _start(self, stream: StreamId, now_ns: int) -> Start:
         operation = self._streams[stream].waiting.popleft()
-        assert isinstance(operation, Operation), "marks are passed, not started"
+        assert isinstance(operation, DeviceOperation), "marks are passed, not started"
         self._streams[stream].running = True
         self._free[operation.engine] -= operation.units
         turns = self._turns[operation.engine]

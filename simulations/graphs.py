@@ -13,15 +13,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ..engine.ensemble.run import Iteration
 from .plan import Fault, ModelPlan, Plan, RequestPlan, StepPlan
 
 MOST_STEPS = 9
 MOST_ANSWERS = 100
 _FIRST_PARENT = 1_000_000
 _MODULUS = 65_536
-
-Iteration = tuple[int, ...]
-"""Which answer, from 0, of each decoupled member on the way; () before the first."""
 
 
 def step_number(parent: int, step: int, iteration: Iteration = ()) -> int:

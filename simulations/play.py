@@ -31,7 +31,7 @@ from .faults import FaultyModels
 from .faulty_gpus import HANGS, SLOWNESS, gpus_of
 from .graphs import Graphs, is_step
 from .history import History, Recorder
-from .invariants import Violation, Watch
+from .invariants import Violation, WorldWatch
 from .invariants.leftovers import leftovers
 from .invariants.state import WorldState
 from .oracle.rules import oracle_rules
@@ -56,7 +56,7 @@ LIMIT_S = 1e7
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunOutcome:
     """What came of a run.
 
     Attributes:
@@ -73,7 +73,7 @@ class Outcome:
         return self.counts["requests"]
 
 
-def play(plan: Plan) -> Outcome:
+def play(plan: Plan) -> RunOutcome:
     """Play a plan to its end, or to the first violation."""
     with _quiet_logs(), no_garbage_collection():
         run = _Run(plan)
@@ -81,7 +81,7 @@ def play(plan: Plan) -> Outcome:
             play_in_world(run.play, plan.seed, LIMIT_S, run.clock, run.recorder, plan.window, STUCK_S)
         except (trio.TrioInternalError, BaseExceptionGroup) as error:
             run.watch.violation = _defect(error)
-        outcome = Outcome(run.watch.violation, run.coverage.counts, run.recorder.history())
+        outcome = RunOutcome(run.watch.violation, run.coverage.counts, run.recorder.history())
         run.close()
         del run
         return outcome
@@ -157,7 +157,7 @@ class _Run:
         state = self._state = WorldState((model.config() for model in plan.models), at_once)
         demands = {model.name: {each.name: each.count for each in model.demands} for model in plan.models}
         pools = {each.name: each.count for each in plan.resources}
-        self.watch = Watch(
+        self.watch = WorldWatch(
             state,
             self.recorder,
             self._is_ready,

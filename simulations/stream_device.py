@@ -21,11 +21,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..engine.gpu.device import Event, OutOfDeviceMemoryError, SickDeviceError, Stream
+from ..engine.gpu.device import DeviceEvent, DeviceStream, OutOfDeviceMemoryError, SickDeviceError
 from ..engine.gpu.pinned_pool import PinnedPool, is_pinned
 from ..engine.memory.tensors import DevicePieces, PlacedOutput
 from .device import SimulatedGpu
-from .gpu import Engine, Operation
+from .gpu import DeviceEngine, DeviceOperation
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class SimulatedEvent:
         self._stream.check()
         return self.at_ns >= 0
 
-    def elapsed_ns(self, later: Event) -> int:
+    def elapsed_ns(self, later: DeviceEvent) -> int:
         self._stream.check()
         assert isinstance(later, SimulatedEvent)
         assert self.at_ns >= 0, "the time between two events is known when both were reached"
@@ -126,7 +126,7 @@ class SimulatedStream:
         self.check()
         return SimulatedEvent(self)
 
-    def wait(self, event: Event) -> None:
+    def wait(self, event: DeviceEvent) -> None:
         self.check()
         assert isinstance(event, SimulatedEvent)
         self.device.gpu.wait(self.handle, event.mark)
@@ -134,7 +134,7 @@ class SimulatedStream:
     def upload(self, host: np.ndarray) -> SimulatedArray:
         self.check()
         array = self.device.empty(host.shape, host.dtype)
-        self._copy("in", Engine.COPY_IN, host.nbytes, self.device.profile.copy_in_bytes_per_s, host, array)
+        self._copy("in", DeviceEngine.COPY_IN, host.nbytes, self.device.profile.copy_in_bytes_per_s, host, array)
         return array
 
     def assemble(self, pieces: DevicePieces) -> SimulatedArray:
@@ -145,7 +145,7 @@ class SimulatedStream:
     def download(self, array: SimulatedArray) -> np.ndarray:
         self.check()
         host = self.device.pinned(array.shape, array.dtype)
-        self._copy("out", Engine.COPY_OUT, array.nbytes, self.device.profile.copy_out_bytes_per_s, host, array)
+        self._copy("out", DeviceEngine.COPY_OUT, array.nbytes, self.device.profile.copy_out_bytes_per_s, host, array)
         return host
 
     def place(self, array: SimulatedArray, output: PlacedOutput) -> None:
@@ -159,7 +159,7 @@ class SimulatedStream:
 
     def kernel(self, name: str, duration_s: float, units: int, *arrays: SimulatedArray) -> None:
         """Enqueue a computation with these arrays, or capture it."""
-        self._put(Operation(name, round(duration_s * 1e9), units=units, batch=self.device.batch), arrays)
+        self._put(DeviceOperation(name, round(duration_s * 1e9), units=units, batch=self.device.batch), arrays)
 
     def call(self, function: Callable[[], None]) -> None:
         self.check()
@@ -172,13 +172,13 @@ class SimulatedStream:
         self.device.on_misuse("a simulated stream was waited for, which would take no time")
 
     def _copy(
-        self, name: str, engine: Engine, nbytes: int, bytes_per_s: float, host: np.ndarray, array: SimulatedArray
+        self, name: str, engine: DeviceEngine, nbytes: int, bytes_per_s: float, host: np.ndarray, array: SimulatedArray
     ) -> None:
         name = name if is_pinned(host) or not nbytes else f"{name}, not pinned"
-        operation = Operation(name, round(nbytes / bytes_per_s * 1e9), engine, 1, self.device.batch)
+        operation = DeviceOperation(name, round(nbytes / bytes_per_s * 1e9), engine, 1, self.device.batch)
         self._put(operation, (host, array))
 
-    def _put(self, operation: Operation, arrays: Sequence[np.ndarray | SimulatedArray]) -> None:
+    def _put(self, operation: DeviceOperation, arrays: Sequence[np.ndarray | SimulatedArray]) -> None:
         """Rule 2. What is captured has memory of its own."""
         self.check()
         if not self.device.put(self.handle, operation):
@@ -197,9 +197,9 @@ class SimulatedStream:
 class SimulatedGraph:
     def __init__(self, device: SimulatedDevice) -> None:
         self._device = device
-        self.operations: list[Operation] = []
+        self.operations: list[DeviceOperation] = []
 
-    def launch(self, stream: Stream) -> None:
+    def launch(self, stream: DeviceStream) -> None:
         assert isinstance(stream, SimulatedStream)
         stream.check()
         for operation in self.operations:
@@ -253,7 +253,7 @@ class SimulatedDevice:
         if self._sickness:
             raise SickDeviceError(self._sickness)
 
-    def put(self, stream: int, operation: Operation) -> bool:
+    def put(self, stream: int, operation: DeviceOperation) -> bool:
         """Enqueue an operation, or capture it; whether it was enqueued."""
         if self._graph is not None:
             self._graph.operations.append(operation)
@@ -293,7 +293,7 @@ class SimulatedDevice:
     def active(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def capture(self, stream: Stream, work: Callable[[], None]) -> SimulatedGraph:
+    def capture(self, stream: DeviceStream, work: Callable[[], None]) -> SimulatedGraph:
         self.check()
         graph = self._graph = SimulatedGraph(self)
         try:

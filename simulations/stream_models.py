@@ -1,4 +1,4 @@
-"""Models whose instances own streams of a simulated GPU, with the server's own `Pipeline` and stream actor."""
+"""Models whose instances own streams of a simulated GPU, with the server's own `GpuPipeline` and stream actor."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 
 from ..engine.backends.interface import StreamInstance
 from ..engine.config.model import ModelConfig
-from ..engine.gpu.device import Stream
-from ..engine.gpu.pipeline import Flight, Pipeline
+from ..engine.gpu.device import DeviceStream
+from ..engine.gpu.pipeline import Flight, GpuPipeline
 from ..engine.job import ExecutionBatch
 from .stream_device import LatencyProfile, SimulatedArray, SimulatedDevice, SimulatedStream
 
@@ -51,13 +51,13 @@ class SimulatedStreamInstance(StreamInstance):
         self._config = config
         self._work = work
         self._answer = answer
-        self._pipeline = Pipeline(work.device)
+        self._pipeline = GpuPipeline(work.device)
 
     def launch(self, batch: ExecutionBatch, on_landed: Callable[[], None]) -> Flight:
         device, latency = self._work.device, self._work.latency
         device.batch = device.gpu.batch_number(batch)
 
-        def compute(stream: Stream, arrays: Sequence[SimulatedArray]) -> list[SimulatedArray]:
+        def compute(stream: DeviceStream, arrays: Sequence[SimulatedArray]) -> list[SimulatedArray]:
             assert isinstance(stream, SimulatedStream)
             more_s = self._work.computing(batch) or 0.0
             result = device.empty((_output_bytes(self._config, batch.rows),), _BYTE)

@@ -55,7 +55,7 @@ class _Speech:
         return self.said >= self.plan.answers
 
 
-class Streams:
+class DecoupledStreams:
     """What decoupled models say.
 
     Args:

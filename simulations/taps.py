@@ -23,7 +23,7 @@ from ..actors.scheduler import Scheduler
 from ..engine.config.model import ModelConfig
 from ..engine.ensemble import EnsembleCore, EnsemblePlan, StepCall, Submit
 from ..engine.errors import TriremeError
-from ..engine.job import ExecutionBatch, Job, Outcome, Reply
+from ..engine.job import ExecutionBatch, Job, Outcome, ReplyTarget
 from ..engine.repository.source import ModelSource
 from ..engine.request import InferenceRequest, InferenceResponse
 from ..engine.scheduling.core import Action, Dispatch, InstanceId, Reject, SchedulerCore
@@ -102,7 +102,7 @@ class TappedReply:
 
     __slots__ = ("_counts", "_given", "_number", "_recorder", "_reply", "_settled")
 
-    def __init__(self, reply: Reply, number: int, recorder: Recorder, *, counts: bool = False) -> None:
+    def __init__(self, reply: ReplyTarget, number: int, recorder: Recorder, *, counts: bool = False) -> None:
         self._counts = counts
         self._given = 0
         self._reply = reply
@@ -122,7 +122,7 @@ class TappedReply:
         return self._reply.deliver(outcome, final)
 
 
-Door = Scheduler | Ensemble
+TappedDoor = Scheduler | Ensemble
 """What takes a model's jobs in."""
 
 
@@ -143,7 +143,7 @@ class Generations:
 
 
 def tapped_model(
-    recorder: Recorder, schedulers: list[Door], generations: Generations, window: int, stuck_s: float
+    recorder: Recorder, schedulers: list[TappedDoor], generations: Generations, window: int, stuck_s: float
 ) -> type[Model]:
     """The model actor, with its states written down; the doors that it makes are added to `schedulers`."""
 
@@ -177,7 +177,7 @@ def tapped_model(
     return TappedModel
 
 
-def tapped_scheduler(recorder: Recorder, schedulers: list[Door], generations: Generations) -> type[Scheduler]:
+def tapped_scheduler(recorder: Recorder, schedulers: list[TappedDoor], generations: Generations) -> type[Scheduler]:
     """The scheduler actor, with what it is told written down; each one made is added to `schedulers`."""
 
     class TappedScheduler(Scheduler):
@@ -261,7 +261,7 @@ class TappedEnsembleCore(EnsembleCore):
         super().step_answered(call, outcome, final)
 
 
-def tapped_ensemble(recorder: Recorder, schedulers: list[Door], generations: Generations) -> type[Ensemble]:
+def tapped_ensemble(recorder: Recorder, schedulers: list[TappedDoor], generations: Generations) -> type[Ensemble]:
     """The ensemble actor, with what it is told and what it asks of its members written down."""
 
     class TappedEnsemble(Ensemble):
@@ -379,7 +379,7 @@ class Taps:
         model_class: for the server whose models are to be listened to.
     """
 
-    schedulers: list[Door]
+    schedulers: list[TappedDoor]
     latest: Callable[[str], str]
     model_class: type[Model]
 
@@ -392,5 +392,5 @@ def tapped(recorder: Recorder, window: int = ANSWER_WINDOW, stuck_s: float = STU
         stuck_s: `Ensemble.stuck_s`.
     """
     generations = Generations()
-    schedulers: list[Door] = []
+    schedulers: list[TappedDoor] = []
     return Taps(schedulers, generations.latest, tapped_model(recorder, schedulers, generations, window, stuck_s))

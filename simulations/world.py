@@ -46,10 +46,10 @@ from .models import SimulatedModel, SimulatedRepository
 from .oracle.core import observed_factory
 from .oracle.limiter import observed_limiter
 from .stream_device import DeviceProfile, SimulatedDevice
-from .taps import Door, Taps, tapped
+from .taps import TappedDoor, Taps, tapped
 from .trio_internals import deterministic_scheduling
 
-Answer = InferenceResponse | TriremeError
+ModelAnswer = InferenceResponse | TriremeError
 
 
 class ScenarioStuckError(Exception):
@@ -74,7 +74,7 @@ class World:
         self.nursery = nursery
         self.clock = clock
         self.recorder = recorder
-        self.schedulers: Sequence[Door] = taps.schedulers
+        self.schedulers: Sequence[TappedDoor] = taps.schedulers
         self._core_factory = observed_factory(recorder, taps.latest, lambda: self.slot_dies)
         self._model_class = taps.model_class
         self.load_s = 0.0
@@ -146,15 +146,15 @@ class World:
 
     # Clients. A request's number becomes its id, so that backends and error texts name it.
 
-    async def ask(self, request: InferenceRequest) -> Answer:
+    async def ask(self, request: InferenceRequest) -> ModelAnswer:
         """Send a request and wait for its answer, an error included. Cancelling this is a client that gives up."""
         number, reply = await self._submit(request)
         return await self._answer(number, reply)
 
-    async def ask_together(self, *requests: InferenceRequest) -> Sequence[Answer]:
+    async def ask_together(self, *requests: InferenceRequest) -> Sequence[ModelAnswer]:
         """Send requests at one instant, in this order; wait for all answers."""
         submitted = [await self._submit(request) for request in requests]
-        answers: list[Answer | None] = [None] * len(requests)
+        answers: list[ModelAnswer | None] = [None] * len(requests)
 
         async def wait(index: int) -> None:
             answers[index] = await self._answer(*submitted[index])
@@ -179,7 +179,7 @@ class World:
             recorder.record(RequestAbandoned(recorder.now_ns(), number))
             raise
 
-    async def _answer(self, number: int, reply: Reply | TriremeError) -> Answer:
+    async def _answer(self, number: int, reply: Reply | TriremeError) -> ModelAnswer:
         recorder = self.recorder
         try:
             answer = reply if isinstance(reply, TriremeError) else await reply.response()

@@ -20,6 +20,7 @@ from house_rules import (
     errors_are_caught_by_name,
     files_are_short,
     find_circles,
+    find_shared_names,
     folders_import_downwards_only,
     functions_are_short,
     imports_inside_are_relative,
@@ -94,6 +95,12 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
 """Files that may break a rule, each with the reason."""
 
 
+SAME_THING = {
+    "Buffer": "what has bytes: Python models' processes import nothing of the server",
+}
+"""Public names that two files define, each with the reason."""
+
+
 def house() -> list[Source]:
     """Every Python file that people wrote."""
     files = (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
@@ -162,6 +169,24 @@ def test_import_circles_are_found() -> None:
         assert find_circles(tangle) == [["engine.a", "engine.b", "engine.c"], ["engine.e", "engine.f"]]
     for harmless in ("from ..proto import a", "import a"):
         assert find_circles([*circle, Source("engine/c.py", harmless)]) == []
+
+
+def test_public_names_mean_one_thing(sources: list[Source]) -> None:
+    """No two files define a public class, or type alias, of the same name. Protocols have names of their own, too."""
+    shared = find_shared_names(sources)
+    assert {name: paths for name, paths in shared.items() if name not in SAME_THING} == {}
+    assert shared.keys() == SAME_THING.keys()
+
+
+def test_shared_names_are_found() -> None:
+    one = Source(
+        "engine/a.py", "class Thing: ...\nAlias = int | str\n_P = int\nMAX = 1\nT = TypeVar('T')\nThing = Thing"
+    )
+    other = "if X:\n    class Thing: ...\nelse:\n    Alias = str\nclass _P: ...\nMAX = 2\nT = TypeVar('T')\nx = Thing"
+    both = ["engine/a.py", "actors/b.py"]
+    assert find_shared_names([one, Source("actors/b.py", other)]) == {"Thing": both, "Alias": both}
+    for elsewhere in ("tests/b.py", "python_backend/child/utils/b.py"):
+        assert find_shared_names([one, Source(elsewhere, other)]) == {}
 
 
 BROKEN: list[tuple[Rule, str, str]] = [

@@ -18,7 +18,7 @@ from ...engine.description import IndexEntry, ModelState
 from ...engine.options import ControlMode, ServerOptions
 from ...engine.plugins import Plugins
 from ..http2.limits import KeepaliveOptions
-from ..logging import LineHandler, Streams
+from ..logging import LineHandler, LogStreams
 from .values import INT32_MAX
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def load_display(log: LineHandler) -> Iterator[OnLoad]:
 
         before = log.log
         if before is log.console:
-            log.log = Streams(above if os.isatty(1) else before.ordinary, above)
+            log.log = LogStreams(above if os.isatty(1) else before.ordinary, above)
         try:
             yield board.update
         finally:

@@ -26,9 +26,9 @@ import trio
 from ...actors.actor import Turn
 from ...engine.admission.client_bytes import ClientBytes
 from ...engine.tensor import Buffer
-from ..sockets.roster import Connection, Phase, Roster
+from ..sockets.roster import Connection, ConnectionPhase, Roster
 from ..sockets.transport import PeerGoneError, PlainTransport, TlsTransport, Transport, linger
-from .frames import DataReceived, ErrorCode, Event, H, RequestReceived, StreamDrained, StreamReset
+from .frames import DataReceived, ErrorCode, H, Http2Event, RequestReceived, StreamDrained, StreamReset
 from .headers import Field
 from .limits import Http2Limits
 from .server import Http2Server
@@ -85,8 +85,9 @@ _FEW_BYTES = 4096
 _NOTHING = memoryview(b"")
 
 # A member of an enumeration takes longer to look up than a name.
-_CALLS, _HEAD, _IDLE, _SENDING = Phase.CALLS, Phase.HEAD, Phase.IDLE, Phase.SENDING
-_ENDING = (Phase.ENDING, Phase.CLOSING)
+_CALLS, _HEAD = ConnectionPhase.CALLS, ConnectionPhase.HEAD
+_IDLE, _SENDING = ConnectionPhase.IDLE, ConnectionPhase.SENDING
+_ENDING = (ConnectionPhase.ENDING, ConnectionPhase.CLOSING)
 
 
 class Call(Protocol):
@@ -122,7 +123,7 @@ class Http2Connection(Connection, Generic[H, C]):
         client: tuple[str, int] | None,
         parse_head: Callable[[Sequence[Field]], H],
     ) -> None:
-        super().__init__(transport, roster, client, Phase.HEAD)
+        super().__init__(transport, roster, client, ConnectionPhase.HEAD)
         self._group = group
         self._nursery: trio.Nursery | None = None
         self._reading = trio.CancelScope()
@@ -148,8 +149,8 @@ class Http2Connection(Connection, Generic[H, C]):
     # ---- seen by the roster and the service ----
 
     def time_out(self) -> None:
-        if self.phase is Phase.IDLE and not self.core.going_away:
-            self.enter(Phase.IDLE)
+        if self.phase is ConnectionPhase.IDLE and not self.core.going_away:
+            self.enter(ConnectionPhase.IDLE)
             self.go_away()
         else:
             self.abort()
@@ -175,7 +176,7 @@ class Http2Connection(Connection, Generic[H, C]):
     def go_away(self) -> None:
         """Finishes what is open, takes nothing new, and closes."""
         self.core.go_away(trio.current_time())
-        if self.phase is not Phase.HANDSHAKE:
+        if self.phase is not ConnectionPhase.HANDSHAKE:
             self.flush()
 
     def tick(self, now_s: float) -> None:
@@ -214,14 +215,14 @@ class Http2Connection(Connection, Generic[H, C]):
     async def _shake_hands(self) -> bool:
         transport = self._transport
         if isinstance(transport, TlsTransport):
-            self.enter(Phase.HANDSHAKE)
+            self.enter(ConnectionPhase.HANDSHAKE)
             try:
                 protocol = await transport.handshake()
             except PeerGoneError:
                 return False
             if protocol != "h2":
                 return False
-            self.enter(Phase.HEAD)
+            self.enter(ConnectionPhase.HEAD)
         return True
 
     async def _serve(self, received: bytes) -> None:
@@ -311,7 +312,7 @@ class Http2Connection(Connection, Generic[H, C]):
 
     async def _part(self) -> None:
         """Closes after all has been said."""
-        self.enter(Phase.CLOSING)
+        self.enter(ConnectionPhase.CLOSING)
         self._cancel_calls()
         with contextlib.suppress(PeerGoneError):
             await self.until_unblocked()
@@ -319,7 +320,7 @@ class Http2Connection(Connection, Generic[H, C]):
 
     # ---- what the client does ----
 
-    def _handle(self, events: list[Event[H]]) -> None:
+    def _handle(self, events: list[Http2Event[H]]) -> None:
         calls = self.calls
         for event in events:
             if isinstance(event, DataReceived):
@@ -332,7 +333,7 @@ class Http2Connection(Connection, Generic[H, C]):
             else:
                 self._handle_rare(event)
 
-    def _handle_rare(self, event: Event[H]) -> None:
+    def _handle_rare(self, event: Http2Event[H]) -> None:
         if isinstance(event, StreamReset | StreamDrained):
             call = self.calls.get(event.stream_id)
             if call is None:
@@ -409,8 +410,8 @@ class Http2Connection(Connection, Generic[H, C]):
                     burst = rest[at : at + _BURST]
                     while burst:
                         burst = await self._transport.send_some(burst)
-                        if self.phase is Phase.SENDING:  # it has read something: its time begins anew
-                            self.enter(Phase.SENDING)
+                        if self.phase is ConnectionPhase.SENDING:  # it has read something: its time begins anew
+                            self.enter(ConnectionPhase.SENDING)
                             self._unread_account.progressed(self)
                 rest = self.core.take_output()
                 self._unsent_bytes = sum(map(len, rest))

@@ -76,7 +76,7 @@ class ErrorCode(IntEnum):
         return cls.INTERNAL_ERROR
 
 
-class Fault(Exception):
+class ProtocolFault(Exception):
     """What a client sends is wrong.
 
     Attributes:
@@ -90,11 +90,11 @@ class Fault(Exception):
         self.debug = debug
 
 
-class ConnectionFault(Fault):
+class ConnectionFault(ProtocolFault):
     """The connection cannot go on: GOAWAY, then close."""
 
 
-class StreamFault(Fault):
+class StreamFault(ProtocolFault):
     """One stream cannot go on: RST_STREAM."""
 
 
@@ -148,7 +148,7 @@ class Terminated:
     debug: str
 
 
-Event = RequestReceived[H] | DataReceived | StreamReset | StreamDrained | Terminated
+Http2Event = RequestReceived[H] | DataReceived | StreamReset | StreamDrained | Terminated
 
 
 # ---- builders ----

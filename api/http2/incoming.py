@@ -22,9 +22,9 @@ from .frames import (
     ConnectionFault,
     DataReceived,
     ErrorCode,
-    Event,
     Farewell,
     H,
+    Http2Event,
     RequestReceived,
     StreamDrained,
     StreamFault,
@@ -85,7 +85,7 @@ class Incoming(Generic[H]):
         self._half_stream_window = limits.stream_window_bytes // 2
         self._connection_left = limits.connection_window_bytes
         self._connection_returned = 0
-        self._events: list[Event[H]] = []
+        self._events: list[Http2Event[H]] = []
         self._unread = b""
         self.has_unread = False
         self._unended = 0  # open streams whose requests are not complete

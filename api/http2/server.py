@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from ...engine.tensor import Buffer
 from . import frames
-from .frames import MAX_STREAM_ID, ConnectionFault, ErrorCode, Event, Farewell, H, Terminated
+from .frames import MAX_STREAM_ID, ConnectionFault, ErrorCode, Farewell, H, Http2Event, Terminated
 from .incoming import PING_PAYLOAD, Incoming, Shutdown
 from .keepalive import Due
 
@@ -41,7 +41,7 @@ class Http2Server(Incoming[H]):
 
     # ---- bytes ----
 
-    def receive(self, data: bytes | memoryview, now_s: float) -> list[Event[H]]:
+    def receive(self, data: bytes | memoryview, now_s: float) -> list[Http2Event[H]]:
         """Takes in what the client has sent, and says what it means. `data` is not referred to afterwards.
 
         If `has_unread`, there was more in it than is understood at once: call again, with nothing if nothing more has
@@ -186,7 +186,7 @@ class Http2Server(Incoming[H]):
             self._queue(frames.goaway(last_stream_id, code, debug))
             self._end()
 
-    def tick(self, now_s: float) -> list[Event[H]]:
+    def tick(self, now_s: float) -> list[Http2Event[H]]:
         """Does what time demands."""
         if self.terminated:
             return []

@@ -3,7 +3,7 @@
 Nothing here is done per request: no timer, no task, no cancel scope. One sweep at a time looks at every connection's
 phase and at how long it has lasted, by a coarse clock that the sweep itself sets.
 
-Rule 1: A phase that lasts longer than its limit ends its connection. Time in `Phase.APP` is not limited.
+Rule 1: A phase that lasts longer than its limit ends its connection. Time in `ConnectionPhase.APP` is not limited.
 Rule 2: A connection whose application has been running since before the last sweep is polled, without taking data from
         its socket. If the client has closed, the connection is cancelled, and the inference with it
         (docs/reference/http.md#transport).
@@ -38,7 +38,7 @@ _LOOKED_AT = 64
 """Connections of an address among which an idle one is looked for: a client must not be able to make this long."""
 
 
-class Phase(enum.Enum):
+class ConnectionPhase(enum.Enum):
     """What a connection is doing."""
 
     HANDSHAKE = "TLS handshake"
@@ -52,7 +52,7 @@ class Phase(enum.Enum):
     CALLS = "serving calls"
 
 
-_EVICTABLE = frozenset((Phase.HANDSHAKE, Phase.IDLE, Phase.HEAD))
+_EVICTABLE = frozenset((ConnectionPhase.HANDSHAKE, ConnectionPhase.IDLE, ConnectionPhase.HEAD))
 """In which nothing has been asked."""
 
 
@@ -63,7 +63,9 @@ class Connection(ABC):
         since_s: when its phase began, on the roster's clock.
     """
 
-    def __init__(self, transport: Transport, roster: Roster, client: tuple[str, int] | None, phase: Phase) -> None:
+    def __init__(
+        self, transport: Transport, roster: Roster, client: tuple[str, int] | None, phase: ConnectionPhase
+    ) -> None:
         self._transport = transport
         self._roster = roster
         self._client = client
@@ -84,7 +86,7 @@ class Connection(ABC):
     def fileno(self) -> int:
         return self._transport.fileno()
 
-    def enter(self, phase: Phase) -> None:
+    def enter(self, phase: ConnectionPhase) -> None:
         self.phase = phase
         self.since_s = self._roster.now_s
 
@@ -94,7 +96,7 @@ class Connection(ABC):
 
     def abort(self) -> None:
         """The client has closed its connection, the service is closing, or the place is needed: stop at once."""
-        self.enter(Phase.ENDING)
+        self.enter(ConnectionPhase.ENDING)
         self._scope.cancel()
 
     @abstractmethod
@@ -102,7 +104,7 @@ class Connection(ABC):
         """The service is about to close: finish what is asked, take nothing new, and close. At once if nothing is."""
 
     def is_slow(self, now_s: float) -> bool:
-        """In `Phase.BODY`: the body comes too slowly."""
+        """In `ConnectionPhase.BODY`: the body comes too slowly."""
         return False
 
     @abstractmethod
@@ -163,12 +165,12 @@ class Roster:
         self._swept_s = -math.inf
         self._changed = trio.lowlevel.ParkingLot()
         self._limit_s = {  # of phases that have one
-            Phase.HANDSHAKE: limits.head_timeout_s,
-            Phase.IDLE: math.inf if limits.idle_timeout_s is None else limits.idle_timeout_s,
-            Phase.HEAD: limits.head_timeout_s,
-            Phase.BODY: limits.body_timeout_s,
-            Phase.SENDING: limits.write_timeout_s,
-            Phase.CLOSING: limits.linger_timeout_s,
+            ConnectionPhase.HANDSHAKE: limits.head_timeout_s,
+            ConnectionPhase.IDLE: math.inf if limits.idle_timeout_s is None else limits.idle_timeout_s,
+            ConnectionPhase.HEAD: limits.head_timeout_s,
+            ConnectionPhase.BODY: limits.body_timeout_s,
+            ConnectionPhase.SENDING: limits.write_timeout_s,
+            ConnectionPhase.CLOSING: limits.linger_timeout_s,
         }
 
     def __len__(self) -> int:
@@ -239,7 +241,7 @@ class Roster:
     def stop_accepting(self) -> None:
         """No new connections; those that are there finish what they do."""
         self.accepting = False
-        for phase in (Phase.HANDSHAKE, Phase.IDLE, Phase.HEAD):
+        for phase in (ConnectionPhase.HANDSHAKE, ConnectionPhase.IDLE, ConnectionPhase.HEAD):
             self._limit_s[phase] = min(self._limit_s[phase], self.limits.linger_timeout_s)
         for connection in list(self._connections):
             connection.go_away()
@@ -265,7 +267,7 @@ class Roster:
         last_sweep_s, self._swept_s = self._swept_s, now_s
         self.now_s = now_s
         # Locals, and idle ones first: they may be ten thousand, ten times a second.
-        idle, app, body = Phase.IDLE, Phase.APP, Phase.BODY
+        idle, app, body = ConnectionPhase.IDLE, ConnectionPhase.APP, ConnectionPhase.BODY
         limits_s = self._limit_s
         idle_is_limited = limits_s[idle] < math.inf
         for connection in self._connections:

@@ -16,7 +16,7 @@ from ..config.sequence import SequenceBatching, sequence_batching
 from ..datatypes import BYTES
 from ..errors import InternalError, UnavailableError
 from ..gpu.device import DeviceArray
-from ..gpu.pipeline import Compute, Flight, Pipeline
+from ..gpu.pipeline import Compute, Flight, GpuPipeline
 from ..instances.orders import first_instance
 from ..job import ExecutionBatch, Job, Phase
 from ..memory.tensors import PlacedOutput
@@ -292,7 +292,7 @@ class DeviceBatch:
 
 
 class PipelineInstance(StreamInstance):
-    """An instance on a GPU, whose batches go over a `Pipeline`; see `StreamInstance` for who calls what.
+    """An instance on a GPU, whose batches go over a `GpuPipeline`; see `StreamInstance` for who calls what.
 
     Inputs are gathered into pinned memory, and the answers are views on the pinned memory that the outputs were copied
     to; that goes back to its pool when the last of them has been sent.
@@ -308,7 +308,7 @@ class PipelineInstance(StreamInstance):
     shares_inputs = True
     shares_outputs = True
 
-    def __init__(self, name: str, tensors: ModelTensors, pipeline: Pipeline) -> None:
+    def __init__(self, name: str, tensors: ModelTensors, pipeline: GpuPipeline) -> None:
         if tensors.sequences.states:
             self.credits = 1
         self._name = name

@@ -61,7 +61,7 @@ class TensorFlowModel(FrameworkModel["LoadedGraph"]):
     """A model; its programs are sessions."""
 
     def __init__(self, tf: Any, config: ModelConfig, files: ModelFiles) -> None:
-        super().__init__(config, files, share=Settings.of(config, files).share)
+        super().__init__(config, files, share=TensorFlowSettings.of(config, files).share)
         self._tf = tf
         signature = self.first_program().signature
         sequences = self.tensors.sequences
@@ -139,7 +139,7 @@ def _load(tf: Any, config: ModelConfig, files: ModelFiles, spec: InstanceSpec) -
         InternalError: TensorFlow cannot load it.
         InvalidArgumentError: it has no such signature, node or GPU.
     """
-    settings = Settings.of(config, files)
+    settings = TensorFlowSettings.of(config, files)
     frozen = config.platform == _GRAPHDEF
     path = find_file(config, files, spec, "model.graphdef" if frozen else "model.savedmodel", directory=True)
     there = len(tf.config.list_physical_devices("GPU")) if spec.gpu is not None else 0
@@ -263,7 +263,7 @@ _NEEDS_NOTHING = "gpu_io"
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class TensorFlowSettings:
     """Parameters of one model.
 
     Attributes:
@@ -284,7 +284,7 @@ class Settings:
     mixed_precision: bool = False
 
     @classmethod
-    def of(cls, config: ModelConfig, files: ModelFiles) -> Settings:
+    def of(cls, config: ModelConfig, files: ModelFiles) -> TensorFlowSettings:
         """Read them.
 
         Raises:

@@ -23,7 +23,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from ..errors import InvalidArgumentError
-from .model import Field, ModelConfig, ModelConfigMessage
+from .model import ModelConfig, ModelConfigMessage, ProtoField
 
 QUOTED_INTEGERS = frozenset(
     {
@@ -40,7 +40,7 @@ def config_json(config: ModelConfig) -> bytes:
     return write_json(config.message)
 
 
-def is_map(field: Field) -> bool:
+def is_map(field: ProtoField) -> bool:
     """Whether a field is a map, whose message type is then that of its entries."""
     return field.message_type is not None and field.message_type.GetOptions().map_entry
 
@@ -68,7 +68,7 @@ def _message(message: Message) -> str:
     return "{" + ",".join(f'"{field.name}":{_field(message, field)}' for field in _printed_fields(message)) + "}"
 
 
-def _printed_fields(message: Message) -> Iterator[Field]:
+def _printed_fields(message: Message) -> Iterator[ProtoField]:
     choices = []
     for field in message.DESCRIPTOR.fields:
         if field.has_presence and not message.HasField(field.name):
@@ -80,7 +80,7 @@ def _printed_fields(message: Message) -> Iterator[Field]:
     yield from choices
 
 
-def _field(message: Message, field: Field) -> str:
+def _field(message: Message, field: ProtoField) -> str:
     value = getattr(message, field.name)
     if is_map(field):
         inner = field.message_type.fields_by_name["value"]
@@ -90,7 +90,7 @@ def _field(message: Message, field: Field) -> str:
     return _value(value, field)
 
 
-def _value(value: Any, field: Field) -> str:
+def _value(value: Any, field: ProtoField) -> str:
     match field.cpp_type:
         case FieldDescriptor.CPPTYPE_MESSAGE:
             return _message(value)
@@ -258,7 +258,7 @@ def _read_object(message: Message, pairs: _Object, path: str) -> None:
             setattr(message, field.name, _scalar(field, value, path, inner))
 
 
-def _find(descriptor: Any, key: str, path: str) -> Field:
+def _find(descriptor: Any, key: str, path: str) -> ProtoField:
     key = _safe(key)  # the look-up below breaks down over half a surrogate pair
     if not key:
         _refuse(f"{_named(path, '')}: Proto fields must have a name.")
@@ -268,13 +268,13 @@ def _find(descriptor: Any, key: str, path: str) -> Field:
     return field
 
 
-def _read_message(message: Message, field: Field, value: Any, path: str) -> None:
+def _read_message(message: Message, field: ProtoField, value: Any, path: str) -> None:
     if not isinstance(value, _Object):
         _invalid(path, value, f"type.googleapis.com/{field.message_type.full_name}")
     _read_object(message, value, path)
 
 
-def _read_list(target: Any, field: Field, value: Any, outer: str, path: str) -> None:
+def _read_list(target: Any, field: ProtoField, value: Any, outer: str, path: str) -> None:
     is_list = isinstance(value, list)
     for index, item in enumerate(_flat(value)):
         inner = f"{path}[{index}]" if is_list else path
@@ -292,7 +292,7 @@ def _flat(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _read_map(message: Message, field: Field, value: Any, outer: str, path: str) -> None:
+def _read_map(message: Message, field: ProtoField, value: Any, outer: str, path: str) -> None:
     if not isinstance(value, _Object):
         if isinstance(value, list):
             _refuse(f"{_at(outer)}: invalid value Cannot bind a list to map for field '{field.name}'. for type Map")
@@ -314,7 +314,7 @@ def _read_map(message: Message, field: Field, value: Any, outer: str, path: str)
             target[key] = "" if item is None else _scalar(value_field, item, entry, f"{entry}.value")
 
 
-def _scalar(field: Field, value: Any, outer: str, path: str) -> Any:
+def _scalar(field: ProtoField, value: Any, outer: str, path: str) -> Any:
     if isinstance(value, _Object):
         _refuse(f"{_at(outer)}: invalid value Starting an object on a scalar field for type {field.name}")
     type_name = f"type.googleapis.com/{field.enum_type.full_name}" if field.enum_type else _TYPE_NAMES[field.type]
@@ -364,7 +364,7 @@ def _real(value: Any, *, single: bool) -> float | None:
     return float(value)
 
 
-def _enum_number(field: Field, value: Any) -> int | None:
+def _enum_number(field: ProtoField, value: Any) -> int | None:
     values = field.enum_type.values_by_name
     if not isinstance(value, str):
         return _integer(value, *_RANGES[FieldDescriptor.CPPTYPE_ENUM])

@@ -24,7 +24,7 @@ T = TypeVar("T")
 ModelConfigMessage: type[Any] = message_class("inference.ModelConfig")
 """The class of `inference.ModelConfig`; nested messages are reached through its fields."""
 
-Field = Any
+ProtoField = Any
 """A field's descriptor. Protobuf's stubs make its message and enum types optional, also where they cannot be."""
 
 Dims = tuple[int, ...]
@@ -208,7 +208,7 @@ def copy_message(message: Message) -> Any:
 def enum_name(message: Message, field: str) -> str:
     """The name of an enum field's value; the number, where the schema knows no name."""
     number = getattr(message, field)
-    descriptor: Field = message.DESCRIPTOR.fields_by_name[field]
+    descriptor: ProtoField = message.DESCRIPTOR.fields_by_name[field]
     known = descriptor.enum_type.values_by_number.get(number)
     return str(number) if known is None else known.name
 

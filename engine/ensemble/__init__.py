@@ -2,7 +2,7 @@
 
 from .core import EnsembleCore
 from .dependencies import Dependencies, check_members, members_of
-from .plan import EnsemblePlan, StepPlan
+from .plan import EnsemblePlan, PlannedStep
 from .run import (
     CancelSteps,
     ComputeTimes,
@@ -25,9 +25,9 @@ __all__ = [
     "EnsemblePlan",
     "EnsembleRun",
     "Fail",
+    "PlannedStep",
     "Respond",
     "StepCall",
-    "StepPlan",
     "Submit",
     "check_members",
     "members_of",

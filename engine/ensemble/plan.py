@@ -26,7 +26,7 @@ from ..errors import InvalidArgumentError
 
 
 @dataclass(frozen=True, slots=True)
-class StepPlan:
+class PlannedStep:
     """A step, and what its member's configuration says that matters on the way.
 
     Attributes:
@@ -79,7 +79,7 @@ class EnsemblePlan:
         self.optional_inputs = tuple(tensor.name for tensor in config.input if tensor.optional)
         self.outputs: Mapping[str, ModelOutput] = {tensor.name: tensor for tensor in config.output}
         self.steps = tuple(
-            StepPlan(
+            PlannedStep(
                 index,
                 step.model_name,
                 step.model_version,
@@ -102,7 +102,7 @@ class EnsemblePlan:
         self.following = tuple(self._following(step) for step in self.steps)
         self._all = frozenset(range(len(self.steps)))
 
-    def _following(self, step: StepPlan) -> frozenset[int]:
+    def _following(self, step: PlannedStep) -> frozenset[int]:
         found: set[int] = set()
         steps = [step]
         while steps:

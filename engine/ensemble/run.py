@@ -41,7 +41,7 @@ from ..request import InferenceRequest, InferenceResponse, ParameterValue
 from ..scheduling import refusals
 from ..tensor import Tensor
 from .flow import NO_SEQUENCE, SequenceInfo, adapted, in_ensemble, output_shape, override
-from .plan import EnsemblePlan, StepPlan
+from .plan import EnsemblePlan, PlannedStep
 
 logger = logging.getLogger("trireme.ensemble")
 
@@ -110,7 +110,7 @@ class StepCall:
     """
 
     run: EnsembleRun
-    step: StepPlan
+    step: PlannedStep
     iteration: Iteration
     rows: int = 0
     sequence: SequenceInfo = NO_SEQUENCE

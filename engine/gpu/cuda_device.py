@@ -36,9 +36,9 @@ import numpy as np
 
 from ..errors import InternalError, TriremeError, UnavailableError
 from ..memory.tensors import DevicePieces, PlacedOutput
-from .device import Device, DeviceArray, OutOfDeviceMemoryError, Stream
+from .device import Device, DeviceArray, DeviceStream, OutOfDeviceMemoryError
 from .host_callback import CallRefusedError, HostCallbacks, load_driver
-from .pinned_pool import Allocate, PinnedPool
+from .pinned_pool import AllocatePinned, PinnedPool
 
 _log = logging.getLogger("trireme.gpu")
 
@@ -112,8 +112,8 @@ class CudaEvent:
             return round(self._device.elapsed_ms(self.raw, later.raw) * 1e6)
 
 
-class CudaStream(Stream):
-    """A `Stream`; `raw` is the framework's."""
+class CudaStream(DeviceStream):
+    """A `DeviceStream`; `raw` is the framework's."""
 
     def __init__(self, device: CudaDevice, raw: Any, handle: int) -> None:
         self.raw = raw
@@ -172,7 +172,7 @@ class HostSide:
     driver: Any
     callbacks: HostCallbacks
     pool: PinnedPool
-    allocate: Allocate
+    allocate: AllocatePinned
     captures: Captures
 
 
@@ -321,7 +321,7 @@ class Devices(Generic[D]):
         """See whether it finds the GPU; raises `UnavailableError` if not."""
 
     @abstractmethod
-    def pinned_blocks(self, framework: Any) -> Allocate:
+    def pinned_blocks(self, framework: Any) -> AllocatePinned:
         """What gets pinned memory, for all devices."""
 
     def get(self, index: int) -> D:

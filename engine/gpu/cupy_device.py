@@ -30,7 +30,7 @@ from ..plugins import import_package
 from .cuda_device import CudaDevice, CudaGraph, CudaStream, Devices, HostSide, check_number
 from .device import DeviceArray, OutOfDeviceMemoryError, SickDeviceError
 from .host_callback import CallRefusedError
-from .pinned_pool import Allocate
+from .pinned_pool import AllocatePinned
 
 logger = logging.getLogger("trireme.gpu")
 
@@ -217,6 +217,6 @@ class CupyDevices(Devices[CupyDevice]):
         except runtime.CUDARuntimeError as error:
             raise UnavailableError(f"GPU {index} cannot be used: {error}; is NVIDIA's driver installed?") from None
 
-    def pinned_blocks(self, framework: Any) -> Allocate:
+    def pinned_blocks(self, framework: Any) -> AllocatePinned:
         portable = framework.cuda.runtime.hostAllocPortable
         return lambda nbytes: framework.cuda.PinnedMemory(nbytes, portable)

@@ -4,8 +4,8 @@ Everything that is put into a stream is done by the device in order, later, whil
 has done becomes known to another one by an event, and to the server by a function that the stream calls.
 
 Rules:
- 1. Nothing here waits for the device, but for `Event.elapsed_ns`, `Stream.drain`, `Device.capture` and what allocates
-    when the pool is exhausted.
+ 1. Nothing here waits for the device, but for `DeviceEvent.elapsed_ns`, `DeviceStream.drain`, `Device.capture` and what
+    allocates when the pool is exhausted.
  2. An array that is used by a stream lives until the stream has done with it: the code that enqueues holds it until
     then.
  3. Host memory that is copied from or to is pinned. Where it is not, the copy is right, but who enqueues it waits for
@@ -41,7 +41,7 @@ class SickDeviceError(InternalError):
         super().__init__(message, reason=FailureReason.BACKEND)
 
 
-class Event(Protocol):
+class DeviceEvent(Protocol):
     """A point in a stream."""
 
     def reached(self) -> bool:
@@ -52,12 +52,12 @@ class Event(Protocol):
         """
         ...
 
-    def elapsed_ns(self, later: Event) -> int:
+    def elapsed_ns(self, later: DeviceEvent) -> int:
         """Nanoseconds of the device's time from here to a `later` event; both must have been reached."""
         ...
 
 
-class Stream(Protocol):
+class DeviceStream(Protocol):
     """A queue of work on one device. All methods but `handle` enqueue, and raise `SickDeviceError` if the device has
     failed.
 
@@ -67,11 +67,11 @@ class Stream(Protocol):
 
     handle: int
 
-    def record(self) -> Event:
+    def record(self) -> DeviceEvent:
         """An event behind all that has been enqueued."""
         ...
 
-    def wait(self, event: Event) -> None:
+    def wait(self, event: DeviceEvent) -> None:
         """Let what is enqueued from now on wait for an event of another stream."""
         ...
 
@@ -134,13 +134,13 @@ class Stream(Protocol):
 class Graph(Protocol):
     """Work that was captured once, to be enqueued as a whole (a CUDA graph)."""
 
-    def launch(self, stream: Stream) -> None: ...
+    def launch(self, stream: DeviceStream) -> None: ...
 
 
 class Device(Protocol):
     index: int
 
-    def stream(self, priority: int = 0) -> Stream:
+    def stream(self, priority: int = 0) -> DeviceStream:
         """A new stream.
 
         Args:
@@ -179,7 +179,7 @@ class Device(Protocol):
         """Make it the calling thread's current device for a while, for libraries that ask CUDA which one that is."""
         ...
 
-    def capture(self, stream: Stream, work: Callable[[], None]) -> Graph:
+    def capture(self, stream: DeviceStream, work: Callable[[], None]) -> Graph:
         """Capture what `work` enqueues on a stream; it is not done.
 
         Raises:

@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 _UNGATHERED_SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
 
-Shapes = Mapping[str, Dims]
+InputShapes = Mapping[str, Dims]
 """By input name, without the batch dimension."""
 
 
@@ -50,15 +50,15 @@ class GraphShape:
     """
 
     rows: int
-    shapes: Shapes
+    shapes: InputShapes
     lower_rows: int
-    lower_shapes: Shapes
+    lower_shapes: InputShapes
 
     def shape(self, name: str) -> Dims:
         """An input's whole shape, with the batch dimension if the model has one."""
         return (self.rows, *self.shapes[name]) if self.rows else self.shapes[name]
 
-    def serves(self, rows: int, shapes: Shapes) -> bool:
+    def serves(self, rows: int, shapes: InputShapes) -> bool:
         """Whether a batch fits, padded where it is smaller (rule 3)."""
         return self.lower_rows <= rows <= self.rows and all(
             len(shape) == len(most)
@@ -100,7 +100,7 @@ class GraphChoice(Generic[G]):
         skip = 1 if self.graphs[0].rows else 0
         return self.find(rows * skip, {name: tuple(array.shape[skip:]) for name, array in arrays.items()})
 
-    def find(self, rows: int, shapes: Shapes) -> G | None:
+    def find(self, rows: int, shapes: InputShapes) -> G | None:
         """The graph that serves a batch; None if it is to be executed without one.
 
         Args:
@@ -136,7 +136,7 @@ def capture_each(
     return GraphChoice(captured)
 
 
-def graph_shapes(config: ModelConfig, inputs: Shapes) -> tuple[GraphShape, ...]:
+def graph_shapes(config: ModelConfig, inputs: InputShapes) -> tuple[GraphShape, ...]:
     """What is to be captured (rules 1 and 2), each shape once.
 
     Args:
@@ -168,7 +168,7 @@ def graph_shapes(config: ModelConfig, inputs: Shapes) -> tuple[GraphShape, ...]:
     return tuple(fixed.values())
 
 
-def input_shapes(config: ModelConfig) -> Shapes:
+def input_shapes(config: ModelConfig) -> InputShapes:
     """What a model is fed with, as the framework sees it: inputs, controls and states of sequences."""
     shapes = {tensor.name: tensor.inner_dims for tensor in config.input}
     sequences = sequence_batching(config)
@@ -192,7 +192,7 @@ def _default_sizes(config: ModelConfig) -> list[int]:
     return sorted(size for size in {*sizes, most} if size <= most)
 
 
-def _specified(spec: Any, most_rows: int, inputs: Shapes) -> GraphShape:
+def _specified(spec: Any, most_rows: int, inputs: InputShapes) -> GraphShape:
     """A ``graph_spec``, checked as Triton checks it and completed from the configuration."""
     shapes = {name: tuple(shape.dim) for name, shape in spec.input.items()}
     lower_rows, lower_shapes = spec.batch_size, shapes
@@ -231,7 +231,7 @@ def _check_lower(name: str, shape: Dims, lower: Dims | None) -> None:
             raise InvalidArgumentError(f"graph lower bound spec expects input '{name}' to have dimension <= {dim}")
 
 
-def _check_known(name: str, shape: Dims, inputs: Shapes) -> None:
+def _check_known(name: str, shape: Dims, inputs: InputShapes) -> None:
     if name not in inputs:
         raise InvalidArgumentError(
             f"graph spec names the input '{name}', but the inputs are {', '.join(inputs) or 'none'}"

@@ -42,7 +42,7 @@ class PinnedBlock(Protocol):
     ptr: int
 
 
-Allocate = Callable[[int], PinnedBlock]
+AllocatePinned = Callable[[int], PinnedBlock]
 """Gets that many bytes from the driver, a framework's way."""
 
 
@@ -52,8 +52,8 @@ class PinnedPool:
     def __init__(self, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
         self.limit_bytes = limit_bytes
         self._lock = threading.Lock()
-        self._unused: dict[tuple[Allocate, int], list[PinnedBlock]] = {}
-        self._returned: deque[tuple[Allocate, int, PinnedBlock]] = deque()
+        self._unused: dict[tuple[AllocatePinned, int], list[PinnedBlock]] = {}
+        self._returned: deque[tuple[AllocatePinned, int, PinnedBlock]] = deque()
         self._held_bytes = 0
         self._used_bytes = 0
         self._warned = False
@@ -65,7 +65,7 @@ class PinnedPool:
             self._sort_in()
             return self._used_bytes
 
-    def take(self, allocate: Allocate, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    def take(self, allocate: AllocatePinned, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
         """An array whose contents are arbitrary.
 
         Args:
@@ -92,7 +92,7 @@ class PinnedPool:
             return array
         return array.copy()
 
-    def _new(self, allocate: Allocate, size: int) -> PinnedBlock | None:
+    def _new(self, allocate: AllocatePinned, size: int) -> PinnedBlock | None:
         """None by rule 2."""
         if self._held_bytes + size > self.limit_bytes:
             self._unused.clear()

@@ -25,18 +25,18 @@ import numpy as np
 from ..errors import InternalError
 from ..job import ExecutionBatch, Phase
 from ..memory.tensors import DevicePieces, PlacedOutput
-from .device import Device, DeviceArray, Event, SickDeviceError, Stream
+from .device import Device, DeviceArray, DeviceEvent, DeviceStream, SickDeviceError
 
 logger = logging.getLogger(__name__)
 
 Input = np.ndarray | DevicePieces
 """A pinned array (`Device.pinned`), or what a client shares in the device's memory."""
-Compute = Callable[[Stream, Sequence[DeviceArray]], Sequence[DeviceArray]]
+Compute = Callable[[DeviceStream, Sequence[DeviceArray]], Sequence[DeviceArray]]
 """Enqueues a batch's computation on a stream, and gives the arrays that will hold its results. No later batch may write
 to these (a captured graph's are copied first, on the stream): they are copied out while the next batch is computed."""
 Output = np.ndarray | PlacedOutput
 """An array on the host, or what has gone to its clients."""
-Place = Callable[[Sequence[DeviceArray]], Sequence[PlacedOutput | None]]
+PlaceOutputs = Callable[[Sequence[DeviceArray]], Sequence[PlacedOutput | None]]
 """Tells of each of a batch's results where in the device's memory its clients want it; None for what the host gets."""
 
 
@@ -46,8 +46,8 @@ class Flight:
 
     _device: Device
     _outputs: list[Output]
-    _computed: tuple[Event, Event] | None
-    _landed: Event
+    _computed: tuple[DeviceEvent, DeviceEvent] | None
+    _landed: DeviceEvent
     _held: object
     _error: BaseException | None
 
@@ -86,7 +86,7 @@ class Flight:
         return [output if isinstance(output, PlacedOutput) else self._device.relieved(output) for output in outputs]
 
 
-class Pipeline:
+class GpuPipeline:
     """The streams of one instance. Used on the instance's thread."""
 
     def __init__(self, device: Device, priority: int = 0) -> None:
@@ -96,17 +96,21 @@ class Pipeline:
         self._copies_out = device.stream(priority)
 
     def launch(
-        self, inputs: Sequence[Input], compute: Compute, on_landed: Callable[[], None], place: Place | None = None
+        self,
+        inputs: Sequence[Input],
+        compute: Compute,
+        on_landed: Callable[[], None],
+        place: PlaceOutputs | None = None,
     ) -> Flight:
         """Enqueue a batch.
 
         Args:
             on_landed: called from a thread of the driver's, also when the batch has failed (`Flight.collect`).
-            place: see `Place`; None if the host gets all results.
+            place: see `PlaceOutputs`; None if the host gets all results.
 
         Raises:
-            SickDeviceError: see `Stream`.
-            UnavailableError, InternalError: see `Stream.call`; the device uses nothing of the batch any more.
+            SickDeviceError: see `DeviceStream`.
+            UnavailableError, InternalError: see `DeviceStream.call`; the device uses nothing of the batch any more.
         """
         held: list[object] = [inputs]
         outputs: list[Output] = []
@@ -134,10 +138,10 @@ class Pipeline:
         self,
         inputs: Sequence[Input],
         compute: Compute,
-        place: Place | None,
+        place: PlaceOutputs | None,
         held: list[object],
         outputs: list[Output],
-    ) -> tuple[Event, Event]:
+    ) -> tuple[DeviceEvent, DeviceEvent]:
         """Rules 1 and 3; gives the events at which the computation begins and ends."""
         arrays = []
         for array in inputs:

@@ -36,9 +36,9 @@ from ..errors import InternalError, TriremeError, UnavailableError
 from ..memory.cuda import CudaDriver, CudaError
 from ..plugins import import_package
 from .cuda_device import CudaDevice, CudaGraph, CudaStream, Devices, HostSide, check_number
-from .device import OutOfDeviceMemoryError, SickDeviceError, Stream
+from .device import DeviceStream, OutOfDeviceMemoryError, SickDeviceError
 from .host_callback import CallRefusedError
-from .pinned_pool import Allocate
+from .pinned_pool import AllocatePinned
 
 T = TypeVar("T")
 
@@ -174,7 +174,7 @@ class TorchDevice(CudaDevice[TorchStream]):
             with self.errors():
                 self.torch.cuda.set_per_process_memory_fraction(fraction, self.index)
 
-    def loaded(self, stream: Stream) -> None:
+    def loaded(self, stream: DeviceStream) -> None:
         """Let a stream wait for what loading left on torch's default one, which nothing else waits for."""
         assert isinstance(stream, TorchStream)
         with self.errors():
@@ -197,7 +197,7 @@ class TorchDevice(CudaDevice[TorchStream]):
                 with self.errors():
                     self.torch.cuda.empty_cache()
 
-    def capture(self, stream: Stream, work: Callable[[], None]) -> CudaGraph:
+    def capture(self, stream: DeviceStream, work: Callable[[], None]) -> CudaGraph:
         assert isinstance(stream, TorchStream)
         with self.captures.one():
             pool = stream.graph_pool = stream.graph_pool or self.torch.cuda.graph_pool_handle()
@@ -305,7 +305,7 @@ class TorchDevices(Devices[TorchDevice]):
             )
         check_number(index, framework.cuda.device_count(), "torch")
 
-    def pinned_blocks(self, framework: Any) -> Allocate:
+    def pinned_blocks(self, framework: Any) -> AllocatePinned:
         """torch's own pool beneath ours rounds up to powers of two, and keeps for itself what is given back."""
         return lambda nbytes: _PinnedBlock(framework.empty(nbytes, dtype=framework.uint8, pin_memory=True))
 

@@ -5,7 +5,7 @@ Rules:
     since their answers are taken in whether or not anybody asks for them. Of requests that are answered any number of
     times as many may be open, too; another one is refused, since room for it may depend on who makes it.
  2. Of a request's responses, `protocol.WINDOW` come before any was asked for.
- 3. Responses to a request whose `Call` is gone are received and dropped.
+ 3. Responses to a request whose `OutgoingCall` is gone are received and dropped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from . import protocol
 from .channel import ChannelClosedError, Link
 from .codec import Message, Payload
 from .utils.errors import HostError
-from .utils.event_loop import Waiter
+from .utils.event_loop import CoroutineWaiter
 from .utils.response import InferenceResponse
 from .wire import read_response
 
@@ -37,11 +37,14 @@ Taker = Callable[[Message], bool]
 """Takes an answer to a call; whether it is the last. Called under the link's lock."""
 
 
-class Calls:
+class OutgoingCalls:
     """The calls that are not over. `left_behind` takes what destructors want to have done."""
 
     def __init__(
-        self, link: Link, left_behind: SimpleQueue[Callable[[], None] | None], make_waiter: Callable[[], Waiter]
+        self,
+        link: Link,
+        left_behind: SimpleQueue[Callable[[], None] | None],
+        make_waiter: Callable[[], CoroutineWaiter],
     ) -> None:
         self.link = link
         self.make_waiter = make_waiter
@@ -53,7 +56,7 @@ class Calls:
 
     def ask(self, method: str, arguments: tuple[Any, ...], payload: Payload) -> Any:
         """Ask for one answer, and wait for it. HostError if the server refuses, ChannelClosedError if it is gone."""
-        inbox = Inbox(next(self._numbers), many=False)
+        inbox = AnswerInbox(next(self._numbers), many=False)
         self._takers[inbox.number] = inbox.take
         try:
             self.link.send((protocol.CALL, inbox.number, method, arguments, None), payload)
@@ -64,21 +67,21 @@ class Calls:
             raise HostError(inbox.refusal)
         return inbox.responses[0][0] if inbox.responses else None
 
-    def infer(self, request: tuple[Any, ...], many: bool, payload: Payload, batch: int | None) -> Call:
+    def infer(self, request: tuple[Any, ...], many: bool, payload: Payload, batch: int | None) -> OutgoingCall:
         """Make a request to another model, to which `many` responses are welcome; for a batch, if that is known.
         HostError if too many are open (rule 1), ChannelClosedError if the server is gone."""
         if self._open[many] >= MOST_OPEN:
             if many:
                 raise HostError(f"{MOST_OPEN} requests to decoupled models are open, and no more can be")
             self.link.wait(lambda: self._open[many] < MOST_OPEN)
-        inbox = Inbox(next(self._numbers), many)
+        inbox = AnswerInbox(next(self._numbers), many)
         self.link.change(lambda: self._add(inbox))
         try:
             self.link.send((protocol.CALL, inbox.number, "infer", (request, many), batch), payload)
         except (ChannelClosedError, OSError, ValueError):
             self.link.change(lambda: self._remove(inbox))
             raise
-        return Call(self, inbox)
+        return OutgoingCall(self, inbox)
 
     def handle(self, message: Message) -> None:
         """The server has answered; under the link's lock."""
@@ -99,7 +102,7 @@ class Calls:
             self._pump = threading.Thread(target=self._read_on, name="trireme reader", daemon=True)
             self._pump.start()
 
-    def drop(self, inbox: Inbox) -> None:
+    def drop(self, inbox: AnswerInbox) -> None:
         """Rule 3; called by a destructor."""
         inbox.unwanted = True
         self._left_behind.put(lambda: self.link.send((protocol.CALL_TAKEN, inbox.number, ANY_NUMBER)))
@@ -111,7 +114,7 @@ class Calls:
             for taker in list(self._takers.values()):
                 taker(_GONE)
 
-    def _add(self, inbox: Inbox) -> None:
+    def _add(self, inbox: AnswerInbox) -> None:
         self._open[inbox.many] += 1
 
         def take(message: Message) -> bool:
@@ -121,13 +124,13 @@ class Calls:
 
         self._takers[inbox.number] = take
 
-    def _remove(self, inbox: Inbox) -> None:
+    def _remove(self, inbox: AnswerInbox) -> None:
         if self._takers.pop(inbox.number, None) is not None:
             self._open[inbox.many] -= 1
 
 
 @dataclass(eq=False)
-class Inbox:
+class AnswerInbox:
     """What has come of the answers to one call. Written under the link's lock."""
 
     number: int
@@ -181,10 +184,10 @@ class Inbox:
             self.wake.pop()()
 
 
-class Call:
+class OutgoingCall:
     """A request to another model, as its maker sees it: see `utils.response.Responses`."""
 
-    def __init__(self, calls: Calls, inbox: Inbox) -> None:
+    def __init__(self, calls: OutgoingCalls, inbox: AnswerInbox) -> None:
         self._calls = calls
         self._inbox = inbox
         self._taken = 0

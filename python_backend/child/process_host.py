@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from . import protocol
-from .calls import ANY_NUMBER, Call, Calls
+from .calls import ANY_NUMBER, OutgoingCall, OutgoingCalls
 from .channel import Channel, ChannelClosedError, Link, socket_pair
 from .codec import Message, MessageError, Payload
 from .utils.errors import HostError, TritonModelException
@@ -47,7 +47,7 @@ class ProcessHost:
         self.batch: ContextVar[int | None] = ContextVar("batch", default=None)
         self._left_behind: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self.loop = loop
-        self.calls = Calls(self.link, self._left_behind, loop.waiter)
+        self.calls = OutgoingCalls(self.link, self._left_behind, loop.waiter)
         self._forked = False
         self._log_sent = 0
         self._log_taken = 0
@@ -80,7 +80,7 @@ class ProcessHost:
         self._forked = True
         self.link = Link(channel, self._handle)
         self._left_behind = SimpleQueue()
-        self.calls = Calls(self.link, self._left_behind, self.loop.waiter)
+        self.calls = OutgoingCalls(self.link, self._left_behind, self.loop.waiter)
         threading.Thread(target=self.keep_tidy, name="trireme tidy", daemon=True).start()
 
     def close(self) -> None:
@@ -113,7 +113,7 @@ class ProcessHost:
             self.link.poll()
         return request is not None and request.cancelled
 
-    def infer(self, request: InferenceRequest, decoupled: bool) -> Call:
+    def infer(self, request: InferenceRequest, decoupled: bool) -> OutgoingCall:
         payload = Payload()
         try:
             wire = write_request(request, payload)

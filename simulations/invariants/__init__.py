@@ -1,6 +1,6 @@
 """What must always hold: small machines that read events, and complain."""
 
 from .base import Invariant, Violation
-from .watch import Watch
+from .watch import WorldWatch
 
-__all__ = ["Invariant", "Violation", "Watch"]
+__all__ = ["Invariant", "Violation", "WorldWatch"]

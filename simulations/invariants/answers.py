@@ -13,7 +13,7 @@ from .base import Complain, Invariant
 
 
 @dataclass(slots=True)
-class Told:
+class ToldAnswers:
     """What a decoupled model has said to a request.
 
     Attributes:
@@ -43,7 +43,7 @@ class AnswersWhole(Invariant):
     def __init__(self, complain: Complain, windows: Mapping[int, int]) -> None:
         super().__init__(complain)
         self._windows = windows
-        self._told: dict[int, Told] = {}
+        self._told: dict[int, ToldAnswers] = {}
         self._given_up: set[int] = set()
 
     def handlers(self) -> Handlers:
@@ -55,10 +55,10 @@ class AnswersWhole(Invariant):
             RequestAnswered: self._answered,
         }
 
-    def _of(self, request: int) -> Told:
+    def _of(self, request: int) -> ToldAnswers:
         told = self._told.get(request)
         if told is None:
-            told = self._told[request] = Told()
+            told = self._told[request] = ToldAnswers()
             if request not in self._given_up:
                 told.window = self._windows.get(request)
         return told

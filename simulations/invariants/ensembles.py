@@ -23,7 +23,7 @@ from .base import Complain, Invariant
 from .batches import TOLERANCE_NS
 from .serving import STOPPING
 
-Place = tuple[int, Iteration]
+StepPlace = tuple[int, Iteration]
 """A step, or the tensor that it makes, and for which answers of decoupled members; 0 is the input."""
 
 
@@ -48,10 +48,10 @@ class Carried:
     plan: ModelPlan
     needed: frozenset[int]
     outputs: tuple[int, ...]
-    tensors: set[Place] = field(default_factory=set)
-    ready: dict[Place, None] = field(default_factory=dict)
-    submitted: set[Place] = field(default_factory=set)
-    inflight: dict[Place, int] = field(default_factory=dict)  # and how many answers each has given
+    tensors: set[StepPlace] = field(default_factory=set)
+    ready: dict[StepPlace, None] = field(default_factory=dict)
+    submitted: set[StepPlace] = field(default_factory=set)
+    inflight: dict[StepPlace, int] = field(default_factory=dict)  # and how many answers each has given
     due: int = 0
     answers: int = 0
     failed: bool = False
@@ -81,7 +81,7 @@ class StepsOnce(Invariant):
         super().__init__(complain)
         self._graphs = graphs
         self._open: dict[int, Carried] = {}
-        self._steps: dict[int, tuple[int, Place]] = {}  # by the step's own number: for whom, and which
+        self._steps: dict[int, tuple[int, StepPlace]] = {}  # by the step's own number: for whom, and which
         self._inflight: Counter[tuple[str, int]] = Counter()
         self._touched: dict[int, None] = {}
         self._gated: dict[tuple[str, int], dict[int, None]] = {}  # by step, for whom it waits at the gate
@@ -172,7 +172,7 @@ class StepsOnce(Invariant):
         if event.final:
             self._ended(event, carried)
 
-    def _step_spoke(self, parent: int, place: Place) -> None:
+    def _step_spoke(self, parent: int, place: StepPlace) -> None:
         """A step has an answer, one of many if its model is decoupled."""
         carried = self._open.get(parent)
         if carried is not None and self._is_decoupled(carried, place[0]):
@@ -226,7 +226,7 @@ class StepsOnce(Invariant):
         return self._graphs.is_decoupled(carried.plan.name) and carried.answers < carried.due
 
 
-def _name(place: Place) -> str:
+def _name(place: StepPlace) -> str:
     step, at = place
     return f"step {step}" + f" for answer {'.'.join(str(number + 1) for number in at)}" * bool(at)
 

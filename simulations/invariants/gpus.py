@@ -11,12 +11,12 @@ from ..events import (
     KernelEnded,
     KernelStarted,
 )
-from ..gpu import Engine
+from ..gpu import DeviceEngine
 from ..history import Handlers
 from ..plan import Fault
 from .base import Complain, Invariant
 
-STAGES = (Engine.COPY_IN.value, Engine.COMPUTE.value, Engine.COPY_OUT.value)
+STAGES = (DeviceEngine.COPY_IN.value, DeviceEngine.COMPUTE.value, DeviceEngine.COPY_OUT.value)
 
 Life = tuple[str, str, int]
 """Of an instance: its model, its name, and which of its lives it is."""

@@ -12,11 +12,11 @@ from ...engine.metrics.statistics import ModelStatisticsEntry
 from ..events import AnswerFound, BatchSealed, ReplyDelivered, RequestQueued, RequestRescheduled
 from ..generations import model_of
 from ..history import Handlers
-from ..taps import Door
+from ..taps import TappedDoor
 from .base import Complain, Invariant
 
 
-def leftovers(server: InferenceServer, schedulers: Iterable[Door], replies: Mapping[int, Reply]) -> Iterator[str]:
+def leftovers(server: InferenceServer, schedulers: Iterable[TappedDoor], replies: Mapping[int, Reply]) -> Iterator[str]:
     """What a stopped server still holds, a text each.
 
     Args:

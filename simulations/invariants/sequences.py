@@ -21,7 +21,7 @@ from .state import WorldState
 
 
 @dataclass(slots=True, eq=False)
-class Run:
+class SequenceRun:
     """A sequence from a START on.
 
     Attributes:
@@ -51,11 +51,11 @@ class SequenceOrder(Invariant):
     def __init__(self, complain: Complain, state: WorldState) -> None:
         super().__init__(complain)
         self._state = state
-        self.executing: dict[int, Run] = {}  # by request
-        self._open: dict[tuple[str, int | str], Run] = {}
-        self._runs: dict[int, Run] = {}  # by queued request
+        self.executing: dict[int, SequenceRun] = {}  # by request
+        self._open: dict[tuple[str, int | str], SequenceRun] = {}
+        self._runs: dict[int, SequenceRun] = {}  # by queued request
         self._lives: dict[tuple[str, str], int] = {}
-        self._owners: dict[tuple[str, str, int, int], Run] = {}  # by slot, who was executed there last
+        self._owners: dict[tuple[str, str, int, int], SequenceRun] = {}  # by slot, who was executed there last
 
     def handlers(self) -> Handlers:
         if not any(view.sequences for view in self._state.models.values()):
@@ -77,9 +77,9 @@ class SequenceOrder(Invariant):
         key = (event.model, asked.sequence)
         run = self._open.get(key)
         if not asked.sequence:
-            run = Run(f"of request {event.request}")
+            run = SequenceRun(f"of request {event.request}")
         elif asked.start:
-            run = self._open[key] = Run(asked.sequence)
+            run = self._open[key] = SequenceRun(asked.sequence)
         elif run is None:
             self.broken(f"request {event.request} was accepted for sequence {asked.sequence}, which never began")
             return
@@ -99,7 +99,7 @@ class SequenceOrder(Invariant):
             return
         where = (batch.model, batch.instance)
         place = (*where, self._lives.get(where, 0))
-        seen: list[Run] = []
+        seen: list[SequenceRun] = []
         direct = isinstance(batching.strategy, DirectStrategy)
         for row, request in enumerate(batch.requests):
             run = self._runs.pop(request, None)

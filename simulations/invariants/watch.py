@@ -25,7 +25,7 @@ from .serving import HonestReadiness, HonestRefusals
 from .state import WorldState
 
 
-class Watch:
+class WorldWatch:
     """Watches a world from its beginning.
 
     Args:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ...engine.config.model import DynamicBatching, ModelConfig
 from ...engine.job import SealReason
-from .queues import Entry
+from .queues import NaiveEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class NotYet:
     due_s: float
 
 
-def may_share(config: ModelConfig, first: Entry, other: Entry) -> bool:
+def may_share(config: ModelConfig, first: NaiveEntry, other: NaiveEntry) -> bool:
     """Inputs with a variable dimension have equal shapes, the batch dimension aside, unless ragged batches are allowed;
     shape tensors have equal contents; if any input is optional, both requests give the same ones."""
     for tensor in config.input:
@@ -46,7 +46,7 @@ def may_share(config: ModelConfig, first: Entry, other: Entry) -> bool:
 
 
 def right_batch(
-    config: ModelConfig, batching: DynamicBatching, queue: Sequence[Entry], now_s: float, stopping: bool
+    config: ModelConfig, batching: DynamicBatching, queue: Sequence[NaiveEntry], now_s: float, stopping: bool
 ) -> Batch | NotYet:
     """What an idle instance is to be given of a queue that is not empty.
 
@@ -102,7 +102,7 @@ def right_batch(
 
 
 def cannot_grow(
-    config: ModelConfig, batching: DynamicBatching, queue: Sequence[Entry], now_s: float, stopping: bool
+    config: ModelConfig, batching: DynamicBatching, queue: Sequence[NaiveEntry], now_s: float, stopping: bool
 ) -> bool:
     """Whether the batch that is right now is right whatever requests like the first one come, and however long it
     waits."""

@@ -50,7 +50,7 @@ WAITING = "a batcher that waits is asked again when the delay is over, or the ti
 
 
 @dataclass(frozen=True, slots=True)
-class Execute:
+class ExecuteRequests:
     """The right decision is to execute these requests there, for this reason."""
 
     instance: int
@@ -72,7 +72,7 @@ class WaitFor:
     until_s: float
 
 
-Right = Execute | RejectOne | WaitFor
+Right = ExecuteRequests | RejectOne | WaitFor
 
 
 @dataclass(slots=True)
@@ -111,12 +111,12 @@ class _Core:
         line = self.queue.ordered(now_s)
         batching = self.config.dynamic_batching
         if batching is None:
-            return Execute(instances[0], (line[0].number,), SealReason.UNBATCHED)
+            return ExecuteRequests(instances[0], (line[0].number,), SealReason.UNBATCHED)
         if not self.idle and not cannot_grow(self.config, batching, line, now_s, self.stopping):
             return WaitFor(next_deadline_s)
         right = right_batch(self.config, batching, line, now_s, self.stopping)
         if isinstance(right, Batch):
-            return Execute(instances[0], tuple([entry.number for entry in line[: right.count]]), right.reason)
+            return ExecuteRequests(instances[0], tuple([entry.number for entry in line[: right.count]]), right.reason)
         return WaitFor(min(right.due_s, next_deadline_s))
 
 
@@ -264,7 +264,7 @@ class RightDecisions(Invariant):
         def judge(right: Right) -> tuple[str, str] | None:
             if isinstance(right, WaitFor) and _same(right.until_s, event.until_s):
                 return None
-            rule = WHEN if isinstance(right, Execute) else WAITING if isinstance(right, WaitFor) else REJECTION
+            rule = WHEN if isinstance(right, ExecuteRequests) else WAITING if isinstance(right, WaitFor) else REJECTION
             return rule, f"'{event.core}' waits at {event.at_s} s until {event.until_s} s; right is {right}"
 
         self._judge(core, event.at_s, judge)

@@ -16,7 +16,7 @@ from ..records import record
 
 EXECUTIONS_TO_START = 2
 
-Resource = tuple[str, int]
+DeviceResource = tuple[str, int]
 """A resource, and its device; -1 for one that all devices share."""
 
 
@@ -94,7 +94,7 @@ def observed_limiter(recorder: Recorder) -> type[LimiterActor]:
 class _Instance:
     """`asked`: the number of its request, 0 for none; `overtaken`: grants to others since then that it waited for."""
 
-    demand: dict[Resource, int]
+    demand: dict[DeviceResource, int]
     weight: int
     executed: int
     asked: int = 0
@@ -108,14 +108,14 @@ class _Limiter:
     instances: dict[Hashable, _Instance] = field(default_factory=dict)
     requests: int = 0
 
-    def size(self, resource: Resource) -> int:
+    def size(self, resource: DeviceResource) -> int:
         """What is given, or as much as the most demanding instance needs."""
         name, device = resource
         if self.explicit:
             return max(each.count for each in self.explicit if each.name == name and each.device in (None, device))
         return max(each.demand.get(resource, 0) for each in self.instances.values())
 
-    def free(self, demand: Mapping[Resource, int]) -> bool:
+    def free(self, demand: Mapping[DeviceResource, int]) -> bool:
         """Whether all of it is there: what those have who were granted does not count."""
         granted = [each for each in self.instances.values() if each.granted]
         return all(
@@ -133,7 +133,7 @@ class _Limiter:
             each = item[1]
             return -1 if each.overtaken > (each.weight + 1) * others else each.executed, each.asked
 
-        awaited: set[Resource] = set()
+        awaited: set[DeviceResource] = set()
         for instance, each in sorted(waiting, key=place):
             if awaited.isdisjoint(each.demand) and self.free(each.demand):
                 return instance

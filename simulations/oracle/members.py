@@ -7,7 +7,7 @@ from ..history import Handlers
 from ..invariants.base import Complain, Invariant
 from ..invariants.state import WorldState
 
-Asked = tuple[int, int, int | str, bool, bool]
+MemberRequest = tuple[int, int, int | str, bool, bool]
 
 
 class MembersAreAsked(Invariant):
@@ -18,7 +18,7 @@ class MembersAreAsked(Invariant):
     def __init__(self, complain: Complain, state: WorldState) -> None:
         super().__init__(complain)
         self._state = state
-        self._asked: dict[int, Asked] = {}
+        self._asked: dict[int, MemberRequest] = {}
         self._parents: dict[int, int] = {}
 
     def handlers(self) -> Handlers:

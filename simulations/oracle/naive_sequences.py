@@ -16,7 +16,7 @@ from ...engine.config.sequence import OldestStrategy, SequenceBatching, sequence
 from ...engine.job import SealReason
 from .batches import Batch, cannot_grow, may_share, right_batch
 from .observed import NEVER_S, Admitted, RefusedAtDoor
-from .queues import Entry
+from .queues import NaiveEntry
 
 CANCELLED = "Cancelled"
 EXPIRED = "timeout of the corresponding sequence has been expired"
@@ -29,18 +29,18 @@ STOPPING = "Server is stopping"
 
 
 @dataclass(slots=True, eq=False)
-class Asked:
+class NaiveRequest:
     """A request. `since_s`: when it was queued, or issued, or came back."""
 
     number: int
     arrival: int
     start: bool
     since_s: float
-    entry: Entry
+    entry: NaiveEntry
 
 
 @dataclass(slots=True, eq=False)
-class Run:
+class NaiveRun:
     """A sequence from a START on.
 
     Attributes:
@@ -51,13 +51,13 @@ class Run:
     """
 
     name: int | str
-    jobs: list[Asked] = field(default_factory=list)
+    jobs: list[NaiveRequest] = field(default_factory=list)
     over: bool = False
-    slot: Place | None = None
+    slot: NaiveSlot | None = None
     idle_s: float = NEVER_S
     deadline_s: float = NEVER_S
 
-    def cut(self, first: Asked | None = None) -> list[Asked]:
+    def cut(self, first: NaiveRequest | None = None) -> list[NaiveRequest]:
         """Take out a request and those that continue it, up to the next START; without one, from the first on."""
         at = 0 if first is None else self.jobs.index(first)
         end = at + (first is not None)
@@ -69,13 +69,13 @@ class Run:
 
 
 @dataclass(slots=True, eq=False)
-class Place:
+class NaiveSlot:
     """A slot. `out`: its request that was handed on and is not settled; `ready_turn`: when it became ready."""
 
     instance: int
     number: int
-    run: Run | None = None
-    out: Asked | None = None
+    run: NaiveRun | None = None
+    out: NaiveRequest | None = None
     free_turn: int = 0
     ready_turn: int = 0
 
@@ -85,12 +85,12 @@ class Place:
 
 
 @dataclass(slots=True, eq=False)
-class Instance:
+class NaiveInstance:
     """An instance and its slots. `issued`: of the oldest strategy, what may be batched, in order; `orphans`: requests
     in execution whose slots have died."""
 
-    places: list[Place]
-    issued: list[Asked] = field(default_factory=list)
+    places: list[NaiveSlot]
+    issued: list[NaiveRequest] = field(default_factory=list)
     executing: int = 0
     orphans: set[int] = field(default_factory=set)
     leaving: bool = False
@@ -119,11 +119,11 @@ class NaiveSequences:
         self._batching: SequenceBatching = batching
         self._rows = max(1, config.max_batch_size)
         self._oldest = batching.strategy if isinstance(batching.strategy, OldestStrategy) else None
-        self._instances: dict[int, Instance] = {}
+        self._instances: dict[int, NaiveInstance] = {}
         self._idle: list[int] = []
         self._spare: set[int] = set()  # those of them that get only a batch that cannot grow by waiting
-        self._backlog: list[Run] = []
-        self._known: dict[int | str, Run] = {}
+        self._backlog: list[NaiveRun] = []
+        self._known: dict[int | str, NaiveRun] = {}
         self._cancelled: set[int] = set()
         self._turns = 0
         self.stopping = False
@@ -151,12 +151,12 @@ class NaiveSequences:
         anonymous = not event.sequence
         run = None if anonymous else self._known.get(event.sequence)
         if run is None:
-            run = Run(f"of request {event.request}" if anonymous else event.sequence, over=anonymous)
+            run = NaiveRun(f"of request {event.request}" if anonymous else event.sequence, over=anonymous)
             if not anonymous:
                 self._known[event.sequence] = run
         arrival, now_s = self._turn(), event.at_s
-        entry = Entry(event.request, 1, 0, arrival, now_s, NEVER_S, event.inputs)
-        run.jobs.append(Asked(event.request, arrival, event.start or anonymous, now_s, entry))
+        entry = NaiveEntry(event.request, 1, 0, arrival, now_s, NEVER_S, event.inputs)
+        run.jobs.append(NaiveRequest(event.request, arrival, event.start or anonymous, now_s, entry))
         if event.end and not anonymous:
             self._finish(run)
         if run.slot is not None:
@@ -174,8 +174,8 @@ class NaiveSequences:
     def idle(self, instance: int, spare: bool = False) -> None:
         if instance not in self._instances:
             slots = self._oldest.max_candidate_sequences if self._oldest is not None else 0
-            places = [Place(instance, number, free_turn=self._turn()) for number in range(slots or self._rows)]
-            self._instances[instance] = Instance(places)
+            places = [NaiveSlot(instance, number, free_turn=self._turn()) for number in range(slots or self._rows)]
+            self._instances[instance] = NaiveInstance(places)
         if instance not in self._spare:
             self._idle.append(instance)
         self._spare = self._spare - {instance} | ({instance} if spare else set())
@@ -232,7 +232,7 @@ class NaiveSequences:
         """Instances that are to go, and that nothing binds or keeps busy."""
         return [each for each, host in self._instances.items() if self._is_unbound(host) and not host.executing]
 
-    def _is_unbound(self, host: Instance) -> bool:
+    def _is_unbound(self, host: NaiveInstance) -> bool:
         return host.leaving and not host.issued and all(place.run is None for place in host.places)
 
     def end_sequences(self) -> None:
@@ -266,13 +266,13 @@ class NaiveSequences:
             self._look_at(place)
             return
 
-    def _cut(self, run: Run, asked: Asked) -> None:
+    def _cut(self, run: NaiveRun, asked: NaiveRequest) -> None:
         removed = run.cut(asked)
         if not run.jobs or removed[-1].arrival > run.jobs[-1].arrival:
             self._finish(run)
         self._reject(removed)
 
-    def _cut_behind(self, run: Run) -> None:
+    def _cut_behind(self, run: NaiveRun) -> None:
         """What continues a request that was issued."""
         removed = run.cut()
         if not run.jobs:
@@ -281,7 +281,7 @@ class NaiveSequences:
 
     def settle(self, now_s: float, requests: tuple[int, ...], rescheduled: tuple[int, ...]) -> None:
         """A batch is over; some of its requests come back."""
-        host: Instance | None = None
+        host: NaiveInstance | None = None
         for number in filter(None, requests):
             place = next((each for each in self._places() if each.out is not None and each.out.number == number), None)
             if place is None:
@@ -303,7 +303,7 @@ class NaiveSequences:
         if host is not None:
             host.executing -= 1
 
-    def _come_back(self, place: Place, asked: Asked, now_s: float) -> None:
+    def _come_back(self, place: NaiveSlot, asked: NaiveRequest, now_s: float) -> None:
         run, place.out = place.run, None
         if run is None or asked.number in self._cancelled:
             self.left.append((asked.number, CANCELLED if asked.number in self._cancelled else LOST))
@@ -338,23 +338,23 @@ class NaiveSequences:
 
     # Sequences and slots.
 
-    def _places(self) -> list[Place]:
+    def _places(self) -> list[NaiveSlot]:
         return [place for host in self._instances.values() for place in host.places]
 
-    def _finish(self, run: Run) -> None:
+    def _finish(self, run: NaiveRun) -> None:
         run.over = True
         run.idle_s = NEVER_S
         if self._known.get(run.name) is run:
             del self._known[run.name]
 
-    def _touch(self, run: Run, now_s: float) -> None:
+    def _touch(self, run: NaiveRun, now_s: float) -> None:
         if not run.over:
             run.idle_s = now_s + self._batching.max_sequence_idle_us / 1_000_000
 
-    def _reject(self, jobs: list[Asked], why: str = CANCELLED) -> None:
+    def _reject(self, jobs: list[NaiveRequest], why: str = CANCELLED) -> None:
         self.left += [(asked.number, why) for asked in jobs]
 
-    def _look_at(self, place: Place) -> None:
+    def _look_at(self, place: NaiveSlot) -> None:
         """A sequence that is over leaves when its last request has been handed on; of an iterative model, when it is
         done. A slot that is ready keeps its turn."""
         run = place.run
@@ -401,7 +401,7 @@ class NaiveSequences:
             assigned = True
         return assigned
 
-    def _free_place(self) -> Place | None:
+    def _free_place(self) -> NaiveSlot | None:
         free = [place for place in self._places() if place.run is None and not self._instances[place.instance].leaving]
         return min(free, key=lambda place: (place.number, place.free_turn), default=None)
 
@@ -414,7 +414,7 @@ class NaiveSequences:
                     asked.since_s = asked.entry.queued_s = now_s
                     host.issued.append(asked)
 
-    def _take(self, place: Place) -> Asked:
+    def _take(self, place: NaiveSlot) -> NaiveRequest:
         assert place.run is not None
         place.out = place.run.jobs.pop(0)
         asked = place.out
@@ -439,11 +439,11 @@ class NaiveSequences:
             times += [] if isinstance(formed, tuple) else [formed]
         return min(times, default=NEVER_S)
 
-    def _formed(self, host: Instance, now_s: float) -> tuple[tuple[int, ...], SealReason] | float:
+    def _formed(self, host: NaiveInstance, now_s: float) -> tuple[tuple[int, ...], SealReason] | float:
         """The requests of a batch, padding included, and why it is sent; or when it will be due."""
         return self._formed_direct(host, now_s) if self._oldest is None else self._formed_oldest(host, now_s)
 
-    def _formed_oldest(self, host: Instance, now_s: float) -> tuple[tuple[int, ...], SealReason] | float:
+    def _formed_oldest(self, host: NaiveInstance, now_s: float) -> tuple[tuple[int, ...], SealReason] | float:
         strategy = self._oldest
         if strategy is None or not host.issued:
             return NEVER_S
@@ -457,7 +457,7 @@ class NaiveSequences:
             return right.due_s
         return tuple([entry.number for entry in line[: right.count]]), right.reason
 
-    def _formed_direct(self, host: Instance, now_s: float) -> tuple[tuple[int, ...], SealReason] | float:
+    def _formed_direct(self, host: NaiveInstance, now_s: float) -> tuple[tuple[int, ...], SealReason] | float:
         ready = [place for place in host.places if place.is_ready]
         if host.executing or not ready:
             return NEVER_S

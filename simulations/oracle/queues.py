@@ -13,7 +13,7 @@ NO_POLICY = QueuePolicy()
 
 
 @dataclass(slots=True)
-class Entry:
+class NaiveEntry:
     """A queued request. `deadline_s` is when its time in the queue is over, `NEVER_S` for never."""
 
     number: int
@@ -37,7 +37,7 @@ class NaiveQueue:
 
     def __init__(self, batching: DynamicBatching | None) -> None:
         self.batching = batching
-        self.entries: dict[int, Entry] = {}
+        self.entries: dict[int, NaiveEntry] = {}
         self._arrivals = 0
 
     def level_of(self, priority: int) -> int:
@@ -76,7 +76,7 @@ class NaiveQueue:
     def add(self, event: Admitted) -> None:
         self._arrivals += 1
         level = self.level_of(event.priority)
-        self.entries[event.request] = Entry(
+        self.entries[event.request] = NaiveEntry(
             event.request,
             event.rows,
             level,
@@ -86,16 +86,16 @@ class NaiveQueue:
             event.inputs,
         )
 
-    def expired(self, now_s: float) -> list[Entry]:
+    def expired(self, now_s: float) -> list[NaiveEntry]:
         """A request whose time is over is rejected at once, unless its level delays it."""
         over = [entry for entry in self.entries.values() if entry.deadline_s <= now_s]
         return [entry for entry in over if self.policy(entry.level).timeout_action is TimeoutAction.REJECT]
 
-    def ordered(self, now_s: float) -> list[Entry]:
+    def ordered(self, now_s: float) -> list[NaiveEntry]:
         """Level 1 before level 2, and so on. Within a level in order of arrival; a delayed request comes after all
         that are not, in the order in which their time was over, and before the next level. None has `expired`."""
 
-        def place(entry: Entry) -> tuple[int, bool, float, int]:
+        def place(entry: NaiveEntry) -> tuple[int, bool, float, int]:
             delayed = entry.deadline_s <= now_s
             return entry.level, delayed, entry.deadline_s if delayed else 0.0, entry.arrival
 

@@ -17,7 +17,7 @@ LONGEST_NS = 30_000_000_000
 
 
 @dataclass(slots=True)
-class Seat:
+class InstancePlace:
     """The place of an instance, whichever life it is in.
 
     Attributes:
@@ -51,7 +51,7 @@ class RightRestarts(Invariant):
         super().__init__(complain)
         self._state = state
         self._window_ns = window_ns
-        self._seats: dict[tuple[str, str], Seat] = {}
+        self._seats: dict[tuple[str, str], InstancePlace] = {}
         self._uncertain: set[tuple[str, str]] = set()  # these may have died before
         self._resized: set[str] = set()  # whose instances also go because there are too many
 
@@ -100,7 +100,7 @@ class RightRestarts(Invariant):
         key = (event.model, event.instance)
         seat = self._seats.get(key)
         if seat is None:
-            self._seats[key] = Seat(event.at_ns, failed=key in self._uncertain)
+            self._seats[key] = InstancePlace(event.at_ns, failed=key in self._uncertain)
             return
         late_ns = event.at_ns - seat.died_ns - seat.delay_ns
         if late_ns < -TOLERANCE_NS or (late_ns > TOLERANCE_NS and not seat.failed):

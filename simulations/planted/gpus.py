@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...engine.gpu.flights import Flights
-from ...engine.gpu.pipeline import Flight, Pipeline
+from ...engine.gpu.pipeline import Flight, GpuPipeline
 from ...engine.scheduling.core import InstanceId
 from ...engine.scheduling.dispatcher import Dispatcher
 
@@ -22,7 +22,7 @@ def _one_credit_too_many(original: Any, dispatcher: Dispatcher, instance: Instan
     original(dispatcher, instance, most + (most > 1), **about)
 
 
-def _shared_stream(original: Any, pipeline: Pipeline, *arguments: Any) -> None:
+def _shared_stream(original: Any, pipeline: GpuPipeline, *arguments: Any) -> None:
     """Outputs are copied on the stream of the inputs, where they hold up those of the next batch."""
     original(pipeline, *arguments)
     pipeline._copies_out = pipeline._copies_in
@@ -36,6 +36,6 @@ def _sickness_unnoticed(original: Any, flights: Flights, now_s: float) -> None:
 GPU_BUGS: Mapping[str, tuple[type, str, Callable[..., Any]]] = {
     "memory-back-early": (Flight, "__init__", _memory_back_early),
     "one-credit-too-many": (Dispatcher, "attach", _one_credit_too_many),
-    "shared-stream": (Pipeline, "__init__", _shared_stream),
+    "shared-stream": (GpuPipeline, "__init__", _shared_stream),
     "sickness-unnoticed": (Flights, "overdue", _sickness_unnoticed),
 }

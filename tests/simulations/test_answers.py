@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from trireme.simulations.events import AnswersTaken, BatchSealed, RequestAnswered
 from trireme.simulations.plan import Fault, Manner, ModelPlan, Plan, RequestPlan, SequencesPlan
-from trireme.simulations.play import Outcome, play
+from trireme.simulations.play import RunOutcome, play
 
 MS = 1_000_000
 
 
-def played(model: ModelPlan, *requests: RequestPlan, window: int = 64, calm_ns: int = 0) -> Outcome:
+def played(model: ModelPlan, *requests: RequestPlan, window: int = 64, calm_ns: int = 0) -> RunOutcome:
     outcome = play(Plan(1, (model,), requests, calm_ns, window=window))
     assert outcome.violation is None
     return outcome
 
 
-def taken(outcome: Outcome, request: int) -> list[tuple[int, tuple[int, ...]]]:
+def taken(outcome: RunOutcome, request: int) -> list[tuple[int, tuple[int, ...]]]:
     """When its client took which answers; times in milliseconds."""
     return [(each.at_ns // MS, each.answers) for each in outcome.history.of(AnswersTaken) if each.request == request]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from trireme.simulations.events import BatchSealed, ChangeDone, ModelStateChanged, RequestAnswered
 from trireme.simulations.plan import Change, ChangePlan, Fault, ModelPlan, Plan, RequestPlan, StepPlan
-from trireme.simulations.play import Outcome, play
+from trireme.simulations.play import RunOutcome, play
 
 MS = 1_000_000
 
 
-def played(model: ModelPlan, *changes: ChangePlan, requests: tuple[RequestPlan, ...], load_ns: int = 0) -> Outcome:
+def played(model: ModelPlan, *changes: ChangePlan, requests: tuple[RequestPlan, ...], load_ns: int = 0) -> RunOutcome:
     outcome = play(Plan(1, (model,), requests, calm_ns=1_000 * MS, changes=changes, load_ns=load_ns))
     assert outcome.violation is None
     return outcome

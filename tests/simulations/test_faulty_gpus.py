@@ -12,7 +12,7 @@ from trireme.engine.gpu.device import OutOfDeviceMemoryError, SickDeviceError
 from trireme.simulations.events import RequestAnswered
 from trireme.simulations.moved_to_gpus import moved_to_gpus
 from trireme.simulations.plan import Change, ChangePlan, Fault, GpuPlan, ModelPlan, Plan, RequestPlan, SequencesPlan
-from trireme.simulations.play import Outcome, play
+from trireme.simulations.play import RunOutcome, play
 from trireme.simulations.report import describe
 from trireme.simulations.stream_device import DeviceProfile
 from trireme.simulations.swarm import draw_plan
@@ -23,14 +23,14 @@ BYTE = np.dtype(np.uint8)
 MODEL = ModelPlan("m", max_batch_size=1, gpus=(0,))
 
 
-def run(*requests: RequestPlan, model: ModelPlan = MODEL, gpu: GpuPlan | None = None, **options) -> Outcome:
+def run(*requests: RequestPlan, model: ModelPlan = MODEL, gpu: GpuPlan | None = None, **options) -> RunOutcome:
     plan = Plan(1, (model,), requests, calm_ns=1_000 * MS, gpus=(gpu or GpuPlan(),))
     outcome = play(replace(plan, **options))
     assert outcome.violation is None
     return outcome
 
 
-def errors(outcome: Outcome) -> dict[int, str]:
+def errors(outcome: RunOutcome) -> dict[int, str]:
     return {event.request: event.error for event in outcome.history.of(RequestAnswered)}
 
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from trireme.engine.scheduling.core import WAIT
 from trireme.simulations.gpu import (
     STREAM_DEPTH,
+    DeviceEngine,
+    DeviceOperation,
     End,
-    Engine,
     GpuCore,
-    Operation,
     SleepUntil,
     Start,
     StreamFullError,
@@ -27,7 +27,7 @@ class Entry:
     """An operation's life. `seen_ns` is when it was enqueued."""
 
     stream: int
-    operation: Operation
+    operation: DeviceOperation
     seen_ns: int
     start_ns: int = -1
     end_ns: int = -1
@@ -42,7 +42,7 @@ class Run:
     started: list[Entry] = field(default_factory=list)
     queues: list[list[Entry]] = field(default_factory=list)
 
-    def play(self, arrivals: list[tuple[int, int, Operation]]) -> None:
+    def play(self, arrivals: list[tuple[int, int, DeviceOperation]]) -> None:
         """`arrivals`: (instant, stream, operation), ascending."""
         core = GpuCore(self.units)
         self.queues = [[] for _ in range(self.streams)]
@@ -89,14 +89,14 @@ class Run:
         return max(entry.seen_ns, queue[index - 1].end_ns if index else 0)
 
 
-def play(units: int, *arrivals: tuple[int, int, Operation]) -> Run:
+def play(units: int, *arrivals: tuple[int, int, DeviceOperation]) -> Run:
     run = Run(units, 1 + max(stream for _, stream, _ in arrivals))
     run.play(sorted(arrivals, key=lambda arrival: arrival[0]))
     return run
 
 
-def kernels(stream: int, names: str, duration_ns: int, units: int = 1) -> list[tuple[int, int, Operation]]:
-    return [(0, stream, Operation(name, duration_ns, units=units)) for name in names.split()]
+def kernels(stream: int, names: str, duration_ns: int, units: int = 1) -> list[tuple[int, int, DeviceOperation]]:
+    return [(0, stream, DeviceOperation(name, duration_ns, units=units)) for name in names.split()]
 
 
 def test_kernels_of_one_stream_run_one_after_the_other_though_units_are_free() -> None:
@@ -120,9 +120,9 @@ def test_a_kernel_that_does_not_fit_is_passed_over_and_goes_first_when_it_does()
 
 def test_copies_run_beside_kernels_each_way_on_its_own_engine() -> None:
     copies = [
-        (0, 0, Operation("in0", 10, Engine.COPY_IN)),
-        (0, 1, Operation("in1", 10, Engine.COPY_IN)),
-        (0, 2, Operation("out2", 10, Engine.COPY_OUT)),
+        (0, 0, DeviceOperation("in0", 10, DeviceEngine.COPY_IN)),
+        (0, 1, DeviceOperation("in1", 10, DeviceEngine.COPY_IN)),
+        (0, 2, DeviceOperation("out2", 10, DeviceEngine.COPY_OUT)),
     ]
     run = play(1, *copies, *kernels(3, "k", 10))
     assert sorted(run.spans()) == [("in0", 0, 10), ("in1", 10, 20), ("k", 0, 10), ("out2", 0, 10)]
@@ -140,13 +140,13 @@ def test_an_operation_without_duration_ends_at_the_instant_of_its_start() -> Non
 @pytest.mark.parametrize(
     "operation",
     [
-        Operation("k", 1, units=3),
-        Operation("k", 1, units=0),
-        Operation("k", -1),
-        Operation("k", 1, Engine.COPY_IN, units=2),
+        DeviceOperation("k", 1, units=3),
+        DeviceOperation("k", 1, units=0),
+        DeviceOperation("k", -1),
+        DeviceOperation("k", 1, DeviceEngine.COPY_IN, units=2),
     ],
 )
-def test_an_operation_that_could_never_run_is_refused(operation: Operation) -> None:
+def test_an_operation_that_could_never_run_is_refused(operation: DeviceOperation) -> None:
     core = GpuCore(2)
     with pytest.raises(ValueError, match=r"'k' takes -?\d of \d units of the .* engine for -?\d ns; it must"):
         core.enqueue(core.add_stream(), operation)
@@ -156,9 +156,9 @@ def test_a_stream_is_bounded() -> None:
     core = GpuCore(1)
     stream = core.add_stream()
     for _ in range(STREAM_DEPTH):
-        core.enqueue(stream, Operation("k", 1))
+        core.enqueue(stream, DeviceOperation("k", 1))
     with pytest.raises(StreamFullError, match="stream 0 holds its limit of 1024 operations"):
-        core.enqueue(stream, Operation("k", 1))
+        core.enqueue(stream, DeviceOperation("k", 1))
 
 
 def test_a_gpu_has_units() -> None:
@@ -184,12 +184,12 @@ def wait_for(core: GpuCore, now_ns: int = 0) -> list[str]:
 def test_a_stream_waits_for_the_mark_of_another_one() -> None:
     core = GpuCore(2)
     first, second = core.add_stream(), core.add_stream()
-    core.enqueue(first, Operation("a", 10))
+    core.enqueue(first, DeviceOperation("a", 10))
     mark = core.mark(first)
-    core.enqueue(first, Operation("b", 50))
-    core.enqueue(second, Operation("c", 1))
+    core.enqueue(first, DeviceOperation("b", 50))
+    core.enqueue(second, DeviceOperation("c", 1))
     core.wait(second, mark)
-    core.enqueue(second, Operation("d", 1))
+    core.enqueue(second, DeviceOperation("d", 1))
     assert wait_for(core) == ["a< 0", "c< 0", ">c 1", ">a 10", "b< 10", "d< 10", ">d 11", ">b 60"]
     assert core.passed(mark)
 
@@ -198,11 +198,11 @@ def test_a_mark_behind_a_wait_is_passed_with_it() -> None:
     """Streams wait for each other in turn; waiting takes no time."""
     core = GpuCore(1)
     streams = [core.add_stream() for _ in range(3)]
-    core.enqueue(streams[2], Operation("a", 7))
+    core.enqueue(streams[2], DeviceOperation("a", 7))
     for first, second in ((2, 1), (1, 0)):
         core.wait(streams[second], core.mark(streams[first]))
     mark = core.mark(streams[0])
-    core.enqueue(streams[0], Operation("b", 1))
+    core.enqueue(streams[0], DeviceOperation("b", 1))
     core.next_action(0)
     assert not core.passed(mark)
     assert wait_for(core) == [">a 7", "b< 7", ">b 8"]
@@ -212,15 +212,15 @@ def test_the_mark_of_an_empty_stream_holds_up_no_other() -> None:
     core = GpuCore(1)
     first, second = core.add_stream(), core.add_stream()
     core.wait(first, core.mark(second))
-    core.enqueue(second, Operation("c", 100, Engine.COPY_IN))
-    core.enqueue(first, Operation("a", 1))
+    core.enqueue(second, DeviceOperation("c", 100, DeviceEngine.COPY_IN))
+    core.enqueue(first, DeviceOperation("a", 1))
     assert wait_for(core) == ["a< 0", "c< 0", ">a 1", ">c 100"]
 
 
 def test_waits_count_towards_a_streams_bound() -> None:
     core = GpuCore(1)
     stream, other = core.add_stream(), core.add_stream()
-    core.enqueue(other, Operation("k", 1))
+    core.enqueue(other, DeviceOperation("k", 1))
     for _ in range(STREAM_DEPTH):
         core.wait(stream, core.mark(other))
     with pytest.raises(StreamFullError):
@@ -232,10 +232,10 @@ def workloads(draw: st.DrawFn) -> Run:
     units = draw(st.integers(1, 4))
     streams = draw(st.integers(1, 4))
 
-    def operation(name: str) -> Operation:
-        engine = draw(st.sampled_from([Engine.COMPUTE, Engine.COMPUTE, *Engine]))
-        taken = draw(st.integers(1, units)) if engine is Engine.COMPUTE else 1
-        return Operation(name, draw(st.integers(0, 6)), engine, taken)
+    def operation(name: str) -> DeviceOperation:
+        engine = draw(st.sampled_from([DeviceEngine.COMPUTE, DeviceEngine.COMPUTE, *DeviceEngine]))
+        taken = draw(st.integers(1, units)) if engine is DeviceEngine.COMPUTE else 1
+        return DeviceOperation(name, draw(st.integers(0, 6)), engine, taken)
 
     instants = draw(st.lists(st.integers(0, 20), min_size=1, max_size=20).map(sorted))
     run = Run(units, streams)
@@ -258,8 +258,8 @@ def test_everything_runs_once_in_order_for_its_time(run: Run) -> None:
 def test_no_engine_is_oversubscribed_and_none_idles_that_something_ready_could_use(run: Run) -> None:
     """Over each span between two events: what ran fits, and what was ready and did not run would not have fitted."""
     events = sorted({entry.start_ns for entry in run.started} | {entry.end_ns for entry in run.started})
-    for engine in Engine:
-        capacity = run.units if engine is Engine.COMPUTE else 1
+    for engine in DeviceEngine:
+        capacity = run.units if engine is DeviceEngine.COMPUTE else 1
         entries = [entry for entry in run.started if entry.operation.engine is engine]
         for at_ns, until_ns in pairwise(events):
             running = [entry for entry in entries if entry.start_ns <= at_ns and entry.end_ns >= until_ns]
@@ -274,10 +274,10 @@ def test_no_engine_is_oversubscribed_and_none_idles_that_something_ready_could_u
 def test_the_stream_served_longest_ago_goes_first(run: Run) -> None:
     """Of two operations that were ready when one of them started, and of which either would have fitted, that one
     starts whose stream the engine has served less recently."""
-    for engine in Engine:
+    for engine in DeviceEngine:
         order = [entry for entry in run.started if entry.operation.engine is engine]
         for index, entry in enumerate(order):
-            free = (run.units if engine is Engine.COMPUTE else 1) - sum(
+            free = (run.units if engine is DeviceEngine.COMPUTE else 1) - sum(
                 other.operation.units for other in order[:index] if other.end_ns > entry.start_ns
             )
             served = {each.stream: number for number, each in enumerate(order[:index])}

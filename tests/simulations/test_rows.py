@@ -10,7 +10,7 @@ import pytest
 from trireme.engine.clock import SystemClock
 from trireme.engine.config.model import ModelConfig, ModelInput, ModelOutput
 from trireme.engine.datatypes import FP32
-from trireme.engine.job import ExecutionBatch, Job, Reply
+from trireme.engine.job import ExecutionBatch, Job, ReplyTarget
 from trireme.engine.request import InferenceRequest
 from trireme.engine.tensor import Tensor
 from trireme.simulations.rows import ModelRows, answer_alone, held, stray_data
@@ -23,7 +23,7 @@ CONFIG = ModelConfig(
 def job(number: int, rows: int) -> Job:
     tensor = Tensor("INPUT0", FP32, (rows, 4), array=held(number, (rows, 4)))
     request = InferenceRequest("m", id=str(number), inputs=[tensor])
-    return Job(request, {"INPUT0": tensor}, rows, "m", 1, cast(Reply, None))
+    return Job(request, {"INPUT0": tensor}, rows, "m", 1, cast(ReplyTarget, None))
 
 
 def test_each_row_of_a_request_holds_something_else() -> None:

@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from trireme.engine.errors import InternalError
-from trireme.engine.gpu.device import Event, OutOfDeviceMemoryError, SickDeviceError, Stream
+from trireme.engine.gpu.device import DeviceEvent, DeviceStream, OutOfDeviceMemoryError, SickDeviceError
 
 POISON = 0xA5
 
@@ -135,7 +135,7 @@ class FakeEvent:
         self.device.used("reached")
         return self.at_ns is not None
 
-    def elapsed_ns(self, later: Event) -> int:
+    def elapsed_ns(self, later: DeviceEvent) -> int:
         self.device.used("elapsed_ns")
         if not isinstance(later, FakeEvent) or later.device is not self.device:
             self.device.refuse("an event of another device")
@@ -148,7 +148,7 @@ class FakeEvent:
 
 
 class FakeStream:
-    """See `engine.gpu.device.Stream`.
+    """See `engine.gpu.device.DeviceStream`.
 
     Attributes:
         waiting: what it has not done yet.
@@ -166,7 +166,7 @@ class FakeStream:
         self.device.put(self, Work("record", done=event.happen), capturable=False)
         return event
 
-    def wait(self, event: Event) -> None:
+    def wait(self, event: DeviceEvent) -> None:
         if not isinstance(event, FakeEvent) or event.device is not self.device:
             self.device.refuse("an event of another device")
         self.device.put(self, Work("wait", awaited=event), capturable=False)
@@ -230,7 +230,7 @@ class FakeGraph:
     held: list[Any] = field(default_factory=list)
     launches: int = 0
 
-    def launch(self, stream: Stream) -> None:
+    def launch(self, stream: DeviceStream) -> None:
         self.launches += 1
         if not isinstance(stream, FakeStream) or stream.device is not self.device:
             self.device.refuse("a stream of another device")
@@ -312,7 +312,7 @@ class FakeDevice:
         finally:
             self._local.active = before
 
-    def capture(self, stream: Stream, work: Callable[[], None]) -> FakeGraph:
+    def capture(self, stream: DeviceStream, work: Callable[[], None]) -> FakeGraph:
         self.used("capture")
         if self.graph is not None:
             self.refuse("a capture within a capture")

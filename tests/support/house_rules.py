@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -367,6 +367,31 @@ def unannotated(function: ast.FunctionDef | ast.AsyncFunctionDef, is_method: boo
     missing += [] if function.returns else ["return"]
     if missing:
         yield function.lineno, f"{function.name} has no type for {', '.join(missing)}"
+
+
+def find_shared_names(sources: Iterable[Source]) -> dict[str, list[str]]:
+    """Public classes and type aliases of the library with the same name, and the files that define them.
+
+    A file below ``python_backend/child/utils/`` has the names of Triton's utilities, which users' models import.
+    """
+    found: dict[str, list[str]] = {}
+    for source in sources:
+        if source.in_library and not source.path.startswith("python_backend/child/utils/"):
+            for name in dict.fromkeys(defined_types(source.tree.body)):
+                found.setdefault(name, []).append(source.path)
+    return {name: paths for name, paths in found.items() if len(paths) > 1}
+
+
+def defined_types(body: Iterable[ast.stmt]) -> Iterator[str]:
+    for node in body:
+        match node:
+            case ast.If():
+                yield from defined_types([*node.body, *node.orelse])
+            case ast.ClassDef(name=name) | ast.Assign(targets=[ast.Name(id=name)]):
+                if is_public(name) and re.fullmatch(r"[A-Z]\w*[a-z]\w*", name):
+                    yield name
+            case _:
+                pass
 
 
 def no_sleep_in_tests(source: Source) -> Violations:

@@ -15,7 +15,7 @@ from trireme.api.http2 import frames
 from trireme.api.http2.frames import (
     DataReceived,
     ErrorCode,
-    Event,
+    Http2Event,
     RequestReceived,
     StreamDrained,
     StreamReset,
@@ -185,7 +185,7 @@ class H2Peer:
         self.answers: dict[int, Answer] = {}
         self.requests: dict[int, bytearray] = {}
         self.complete: set[int] = set()
-        self.server_events: list[Event[Head]] = []
+        self.server_events: list[Http2Event[Head]] = []
         self.client_events: list[h2.events.Event] = []
         self.pump()
 
@@ -212,7 +212,7 @@ class H2Peer:
             self.client.send_data(stream_id, payload, end_stream)
         return stream_id
 
-    def _at_server(self, event: Event[Head]) -> None:
+    def _at_server(self, event: Http2Event[Head]) -> None:
         self.server_events.append(event)
         match event:
             case RequestReceived():

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trireme.api.logging import LineHandler, Log, LogSettings, Streams, logger
+from trireme.api.logging import LineHandler, Log, LogSettings, LogStreams, logger
 
 
 @contextmanager
@@ -21,7 +21,7 @@ def unheard_log(**settings: Any) -> Iterator[Log]:
     Args:
         settings: fields of `LogSettings`.
     """
-    nowhere = Streams(lambda _line: None, lambda _line: None)
+    nowhere = LogStreams(lambda _line: None, lambda _line: None)
     handler = LineHandler(nowhere, nowhere)
     level = logger.level
     try:

@@ -33,8 +33,8 @@ from trireme.engine.backends.interface import (
 from trireme.engine.backends.registry import BackendRegistry
 from trireme.engine.config.model import ModelConfig
 from trireme.engine.datatypes import FP32
-from trireme.engine.gpu.device import SickDeviceError, Stream
-from trireme.engine.gpu.pipeline import Flight, Pipeline
+from trireme.engine.gpu.device import DeviceStream, SickDeviceError
+from trireme.engine.gpu.pipeline import Flight, GpuPipeline
 from trireme.engine.job import ExecutionBatch
 from trireme.engine.options import ServerOptions
 from trireme.engine.request import InferenceRequest
@@ -101,7 +101,7 @@ class StreamingInstance(StreamInstance):
     def __init__(self, streaming: Streaming) -> None:
         self._streaming = streaming
         self.device = streaming.device
-        self._pipeline = Pipeline(self.device)
+        self._pipeline = GpuPipeline(self.device)
 
     def launch(self, batch: ExecutionBatch, on_landed: Callable[[], None]) -> Flight:
         self._streaming.called("launch")
@@ -118,7 +118,7 @@ class StreamingInstance(StreamInstance):
         inputs = self.device.pinned((batch.rows, 4), FLOAT)
         np.concatenate([job.inputs["INPUT0"].array for job in batch.jobs], out=inputs)
 
-        def compute(stream: Stream, arrays: Sequence[FakeArray]) -> Sequence[FakeArray]:
+        def compute(stream: DeviceStream, arrays: Sequence[FakeArray]) -> Sequence[FakeArray]:
             if act == "oom":
                 self.device.empty((1 << 40,), FLOAT)
             (source,) = arrays

@@ -30,7 +30,7 @@ from ....engine.tensor import Buffer
 from ...http2.connection import Http2Group
 from ...http2.frames import PREFACE
 from ...sockets.limits import BodyPace
-from ...sockets.roster import Connection, Phase, Roster
+from ...sockets.roster import Connection, ConnectionPhase, Roster
 from ...sockets.transport import PeerGoneError, PlainTransport, TlsTransport, Transport, linger
 from ..exchange import Answer, Application, Exchange, json_refusal
 from ..h2.connection import H2Connection
@@ -144,7 +144,7 @@ class H1Connection(Connection):
         immediate: ImmediateInfer | None = None,
         heads: HeadMemory | None = None,
     ) -> None:
-        super().__init__(transport, roster, client, Phase.IDLE)
+        super().__init__(transport, roster, client, ConnectionPhase.IDLE)
         self._app = app
         self._http2 = http2
         heard = transport if isinstance(transport, PlainTransport) and transport.watch.listens else None
@@ -161,13 +161,15 @@ class H1Connection(Connection):
     # ---- seen by the roster ----
 
     def time_out(self) -> None:
-        if self.phase is Phase.HEAD or self.phase is Phase.BODY:
-            what = "head" if self.phase is Phase.HEAD else "body"
+        if self.phase is ConnectionPhase.HEAD or self.phase is ConnectionPhase.BODY:
+            what = "head" if self.phase is ConnectionPhase.HEAD else "body"
             self._farewell = Refusal(408, f"request {what} did not arrive in time")
         self.abort()
 
     def go_away(self) -> None:
-        if self.phase is Phase.HANDSHAKE or (self.phase is Phase.IDLE and not self._transport.has_more):
+        if self.phase is ConnectionPhase.HANDSHAKE or (
+            self.phase is ConnectionPhase.IDLE and not self._transport.has_more
+        ):
             self.abort()
         elif self._exchange is not None:
             self._exchange.keep_alive = False
@@ -177,17 +179,17 @@ class H1Connection(Connection):
 
     def make_way(self, account: ClientBytes) -> bool:
         if account is self._unfinished_account:
-            if self.phase is Phase.APP and not self._parser.requests:
+            if self.phase is ConnectionPhase.APP and not self._parser.requests:
                 return False  # the body waits for the application
-            asks = self.phase is Phase.HEAD or self.phase is Phase.BODY
+            asks = self.phase is ConnectionPhase.HEAD or self.phase is ConnectionPhase.BODY
             self._farewell = Refusal(503, _TOO_MUCH) if asks else Refusal()
             self._parser.abandon(self._farewell)
         self.abort()
         return True
 
     def _enter_head(self) -> None:
-        if self.phase is not Phase.HEAD:
-            self.enter(Phase.HEAD)
+        if self.phase is not ConnectionPhase.HEAD:
+            self.enter(ConnectionPhase.HEAD)
 
     @property
     def _read_bytes(self) -> int:
@@ -216,7 +218,7 @@ class H1Connection(Connection):
     async def _serve(self) -> None:
         transport = self._transport
         if isinstance(transport, TlsTransport):
-            self.enter(Phase.HANDSHAKE)
+            self.enter(ConnectionPhase.HANDSHAKE)
             try:
                 protocol = await transport.handshake()
             except PeerGoneError:
@@ -224,7 +226,7 @@ class H1Connection(Connection):
             if protocol == "h2":
                 await self._hand_over(b"")
                 return
-        self.enter(Phase.IDLE)
+        self.enter(ConnectionPhase.IDLE)
         data = await transport.receive(self._read_bytes)
         while data and len(data) < len(PREFACE) and PREFACE.startswith(data):  # it may become HTTP/2's preface
             self._enter_head()
@@ -254,7 +256,7 @@ class H1Connection(Connection):
                     if self._transport.has_more:
                         await self._part(lingering=True)  # or a request that comes too late resets the last answer
                     return None
-                self.enter(Phase.IDLE)
+                self.enter(ConnectionPhase.IDLE)
             else:
                 self._enter_head()
             if self._immediate is not None and self._heard is not None and not self._heard.has_more:
@@ -333,7 +335,7 @@ class H1Connection(Connection):
             short = request.remaining is not None and request.remaining <= READ_BYTES
             return short and not request.expects_continue and immediate.wants(request)
         self._pace = None
-        self.phase, self.since_s = Phase.APP, self._roster.now_s  # as `enter` does, without a call for each request
+        self.phase, self.since_s = ConnectionPhase.APP, self._roster.now_s  # as `enter`, without a call
         call = immediate.begin(request, self._respond)
         if call is None:
             return False
@@ -356,12 +358,12 @@ class H1Connection(Connection):
             self.abort()
             return
         if self._unsent:
-            self.enter(Phase.SENDING)
+            self.enter(ConnectionPhase.SENDING)
             self._count_unread(self._unsent)
         elif self._parser.between_requests:
-            self.phase, self.since_s = Phase.IDLE, self._roster.now_s  # as in `_take_up`
+            self.phase, self.since_s = ConnectionPhase.IDLE, self._roster.now_s  # as in `_take_up`
         else:
-            self.enter(Phase.HEAD)
+            self.enter(ConnectionPhase.HEAD)
             self._count_unfinished()
         if self._unsent or transport.watch.ready or not self._roster.accepting:
             transport.watch.wake()
@@ -369,7 +371,7 @@ class H1Connection(Connection):
     async def _answer(self, request: Request) -> bool:
         """Runs the app with a request. Returns whether another request may follow."""
         self._roster.requests += 1
-        self.enter(Phase.APP)
+        self.enter(ConnectionPhase.APP)
         self._count_unfinished()
         if self._pace is not None:
             self._pace.arrived(0, self._roster.now_s)  # from here on, it may be the application that waits for room
@@ -401,7 +403,7 @@ class H1Connection(Connection):
 
     async def _say_farewell(self, refusal: Refusal) -> None:
         """Tells the client why its connection ends, unless a response has begun already."""
-        self.enter(Phase.CLOSING)
+        self.enter(ConnectionPhase.CLOSING)
         if refusal.status == 0 or (self._exchange is not None and self._exchange.begun):
             return
         answer = whole_response(json_refusal(refusal.status, refusal.message), keep_alive=False)
@@ -414,7 +416,7 @@ class H1Connection(Connection):
         """Closes the connection after a complete response."""
         with contextlib.suppress(PeerGoneError):
             if lingering:
-                self.enter(Phase.CLOSING)
+                self.enter(ConnectionPhase.CLOSING)
                 await linger(self._transport)
             await self._transport.close_gracefully()
 
@@ -433,10 +435,10 @@ class H1Connection(Connection):
             if rest:
                 self._count_unread(rest)
                 while rest:
-                    self.enter(Phase.SENDING)
+                    self.enter(ConnectionPhase.SENDING)
                     rest = await self._transport.send_some(rest)
                     self._unread_account.progressed(self)
-                self.enter(Phase.APP)
+                self.enter(ConnectionPhase.APP)
             self._unread_account.drop(self)  # also if `_respond` has counted it, and it goes at once now
         except PeerGoneError:
             await self.give_up()
@@ -468,10 +470,10 @@ class H1Connection(Connection):
                 await self.give_up(self._parser.failure)
             if len(data) == READ_BYTES:
                 await self._transport.yield_turn()  # a client that sends as fast as this reads lets others run, too
-        self.enter(Phase.APP)
+        self.enter(ConnectionPhase.APP)
 
     def _wait_for_body(self) -> None:
-        self.enter(Phase.BODY)
+        self.enter(ConnectionPhase.BODY)
         if self._pace is None:
             self._pace = BodyPace(self.limits)
         self._pace.wait(self.since_s)

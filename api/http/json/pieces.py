@@ -3,7 +3,7 @@
     {"inputs":[{"name":"A","shape":[1000000],"datatype":"FP32","data":[1,2,3, ... ]}]}
 
 Rules:
- 1. Large arrays (`scan.Run`) and long strings are taken out of the text; a short string stands for each. What is
+ 1. Large arrays (`scan.ArraySpan`) and long strings are taken out of the text; a short string stands for each. What is
     left is read by orjson if it is short, and else by the strict reader, which lets others in between.
  2. In the document there is a `LargeArray` in place of each array, which is read when its datatype is known: a piece
     between two cuts at a time, with the brackets put around it that are open there. No Python object is made of more
@@ -27,7 +27,7 @@ from typing import Any
 import orjson
 
 from ....engine.errors import TriremeError
-from .scan import DEFAULT_MAX_VALUES, PIECE_BYTES, Run, Scan, refuse_strings, refuse_values
+from .scan import DEFAULT_MAX_VALUES, PIECE_BYTES, ArraySpan, JsonScan, refuse_strings, refuse_values
 from .strict import parse_strictly
 
 _MARK = b"\x7f"
@@ -90,7 +90,7 @@ class LargeArray(Large):
 
     __slots__ = ("_run", "values")
 
-    def __init__(self, text: memoryview, run: Run, *, strict: bool) -> None:
+    def __init__(self, text: memoryview, run: ArraySpan, *, strict: bool) -> None:
         super().__init__(text, strict=strict)
         self._run = run
         self.values = run.values
@@ -179,7 +179,7 @@ Places = Callable[[Any], Iterable[tuple[dict[str, Any], str]]]
 
 
 def cut(
-    text: memoryview, found: Scan, places: Places, *, strict: bool = False, max_values: int = DEFAULT_MAX_VALUES
+    text: memoryview, found: JsonScan, places: Places, *, strict: bool = False, max_values: int = DEFAULT_MAX_VALUES
 ) -> tuple[Any, list[Large]]:
     """Read all but what is large.
 
@@ -226,7 +226,7 @@ def cut(
     return value, large
 
 
-def _large_parts(text: memoryview, found: Scan, *, strict: bool) -> list[tuple[int, int, Large]]:
+def _large_parts(text: memoryview, found: JsonScan, *, strict: bool) -> list[tuple[int, int, Large]]:
     """Large arrays, and long strings outside of them: where each begins and ends."""
     arrays = [(run.start, run.stop, LargeArray(text, run, strict=strict)) for run in found.runs]
     strings = [

@@ -7,7 +7,7 @@ are brackets, commas and colons outside of strings. That takes 0.3 ms for each `
 * how many values there are at most, before any is made;
 * how many members objects have, so that duplicates are noticed;
 * which members are large arrays without objects in them, as the data of a tensor is, where they begin and end, and
-  after which commas they can be cut (`Run`);
+  after which commas they can be cut (`ArraySpan`);
 * where strings are that are longer than a piece.
 
 Nothing is checked here: what is no JSON gives numbers that mean nothing, and is refused by the reader.
@@ -37,7 +37,7 @@ _STEPS = np.array([0, 1, -1, 0, 0, 1, -1], np.int64)  # by kind: how the depth c
 
 
 @dataclass(slots=True)
-class Run:
+class ArraySpan:
     """A large array that is a member of an object.
 
     Attributes:
@@ -55,7 +55,7 @@ class Run:
 
 
 @dataclass(slots=True)
-class Scan:
+class JsonScan:
     """What a text looks like.
 
     Attributes:
@@ -69,7 +69,7 @@ class Scan:
     values: int = 1
     members: int = 0
     depth: int = 0
-    runs: list[Run] = field(default_factory=list)
+    runs: list[ArraySpan] = field(default_factory=list)
     strings: list[tuple[int, int]] = field(default_factory=list)
 
     def strings_outside(self) -> Iterator[tuple[int, int]]:
@@ -83,7 +83,7 @@ class Scan:
                 yield start, stop
 
 
-def scan(text: memoryview, piece_bytes: int = PIECE_BYTES) -> Scan:
+def scan(text: memoryview, piece_bytes: int = PIECE_BYTES) -> JsonScan:
     """Look at a text of any length, so many bytes in one go. Small arrays are no runs."""
     scanner = _Scanner(text, piece_bytes)
     at = 0
@@ -110,8 +110,8 @@ class _Scanner:
         self._depth = 0
         self._after_colon = False
         self._base = 0
-        self.found = Scan()
-        self.run: Run | None = None
+        self.found = JsonScan()
+        self.run: ArraySpan | None = None
 
     def take(self, start: int) -> int:
         """Look at the next piece; where the one after it begins."""
@@ -165,7 +165,9 @@ class _Scanner:
         self._after_colon = int(kinds[-1]) == _COLON
         self._depth = int(depths[-1])
 
-    def _go_on(self, run: Run, kinds: np.ndarray, places: np.ndarray, depths: np.ndarray, begun_in_string: bool) -> int:
+    def _go_on(
+        self, run: ArraySpan, kinds: np.ndarray, places: np.ndarray, depths: np.ndarray, begun_in_string: bool
+    ) -> int:
         """Go on with a run, at most to its end; how many structural characters belong to it."""
         ends = np.flatnonzero(depths <= self._base)
         end = int(ends[0]) + 1 if len(ends) else len(kinds)
@@ -216,7 +218,7 @@ class _Scanner:
         outermost = np.bincount(runs[mine], minlength=len(first))
         self.found.values -= int(values.sum())
         said = np.stack((places[first], places[last] + 1, values, outermost), axis=1)
-        self.found.runs += [Run(*each) for each in said.tolist()]
+        self.found.runs += [ArraySpan(*each) for each in said.tolist()]
 
     def _look_for_run(self, kinds: np.ndarray, places: np.ndarray, depths: np.ndarray, at: int) -> None:
         """Whether the piece ends in an array that is a member."""
@@ -235,7 +237,7 @@ class _Scanner:
         if int(depths[first:].min()) <= base:
             return
         self._base = base
-        self.run = run = Run(int(places[first]))
+        self.run = run = ArraySpan(int(places[first]))
         self._go_on(run, kinds[first:], places[first:], depths[first:], begun_in_string=False)
         self.found.values -= run.values
 

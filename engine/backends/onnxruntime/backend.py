@@ -22,8 +22,8 @@ from ...errors import (
     UnsupportedError,
 )
 from ...gpu.cupy_device import CupyDevice, CupyDevices
-from ...gpu.device import DeviceArray, OutOfDeviceMemoryError, Stream
-from ...gpu.pipeline import Compute, Pipeline
+from ...gpu.device import DeviceArray, DeviceStream, OutOfDeviceMemoryError
+from ...gpu.pipeline import Compute, GpuPipeline
 from ...instances.orders import first_instance, input_gpu
 from ...scheduling.batch import encode_text
 from ..framework import DeviceBatch, FrameworkModel, GraphBackend, ModelTensors, PipelineInstance, ThreadInstance
@@ -84,7 +84,7 @@ class OnnxRuntimeBackend(GraphBackend):
         return runtime
 
 
-class OnnxRuntimeModel(FrameworkModel[tuple[Any, Pipeline | None]]):
+class OnnxRuntimeModel(FrameworkModel[tuple[Any, GpuPipeline | None]]):
     """A model; its programs are sessions, each on a GPU with the streams that it was made for.
 
     Instances on a GPU enqueue their batches, unless tensors hold strings: these never leave the CPU, and ONNX Runtime
@@ -120,14 +120,14 @@ class OnnxRuntimeModel(FrameworkModel[tuple[Any, Pipeline | None]]):
         instance.thread_bound = self._thread_bound or spec.gpu is not None
         return instance
 
-    def make(self, spec: InstanceSpec) -> tuple[Any, Pipeline | None]:
+    def make(self, spec: InstanceSpec) -> tuple[Any, GpuPipeline | None]:
         pipeline = None
         if spec.gpu is not None:
             load_cuda(self._runtime)
             if not self.tensors.has_strings:
                 # An ONNX Runtime that cannot do it is the first thing to say.
                 providers(self.config, spec, self._runtime)
-                pipeline = Pipeline(self._gpus.get(spec.gpu))
+                pipeline = GpuPipeline(self._gpus.get(spec.gpu))
         session = instance_session(
             self._runtime,
             self.config,
@@ -283,7 +283,7 @@ class OnnxRuntimeGpuInstance(PipelineInstance):
         name: str,
         tensors: ModelTensors,
         session: Any,
-        pipeline: Pipeline,
+        pipeline: GpuPipeline,
     ) -> None:
         super().__init__(name, tensors, pipeline)
         assert isinstance(pipeline.device, CupyDevice)
@@ -309,7 +309,7 @@ class OnnxRuntimeGpuInstance(PipelineInstance):
     def _finish(self, run: DeviceBatch, arrays: dict[str, Any]) -> None:
         arrays |= {name: _to_array(value) for name, value in run.host_outputs.items()}
 
-    def _compute(self, run: DeviceBatch, stream: Stream, arrays: Sequence[DeviceArray]) -> list[DeviceArray]:
+    def _compute(self, run: DeviceBatch, stream: DeviceStream, arrays: Sequence[DeviceArray]) -> list[DeviceArray]:
         """See `pipeline.Compute`. The stream is the one that the session was made for."""
         binding = self.session.io_binding()
         run.held.append(binding)

@@ -17,9 +17,9 @@ import numpy as np
 from ...config.model import ModelConfig
 from ...datatypes import BYTES
 from ...errors import InternalError, InvalidArgumentError, TriremeError, UnavailableError
-from ...gpu.device import Stream
+from ...gpu.device import DeviceStream
 from ...gpu.graphs import CapturedGraph, GraphChoice, GraphShape, capture_each, graph_shapes, input_shapes
-from ...gpu.pipeline import Compute, Pipeline
+from ...gpu.pipeline import Compute, GpuPipeline
 from ...gpu.torch_device import TorchDevice, TorchStream, import_torch
 from ...instances.orders import first_instance, input_gpu
 from ..framework import (
@@ -41,7 +41,16 @@ from .formats import (
     load_python_module,
     load_torchscript,
 )
-from .program import TORCH_NAMES, OutputCheck, Program, Runner, Settings, error_types, execute_error, to_torch
+from .program import (
+    TORCH_NAMES,
+    OutputCheck,
+    Program,
+    ProgramRunner,
+    PyTorchSettings,
+    error_types,
+    execute_error,
+    to_torch,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -90,7 +99,7 @@ class PyTorchModel(FrameworkModel[Program]):
     """A model whose configuration fits its file, as far as that can be told without running it."""
 
     def __init__(self, backend: PyTorchBackend, config: ModelConfig, files: ModelFiles) -> None:
-        self._settings = settings = Settings.of(config)
+        self._settings = settings = PyTorchSettings.of(config)
         super().__init__(config, files, text=True, share=math.inf if settings.share_weights else 1)
         self._torch = torch = backend.library
         self._devices = backend.services.torch_gpus
@@ -124,7 +133,7 @@ class PyTorchModel(FrameworkModel[Program]):
         program = self.program(spec)
         place = program.device
         gpu = self._devices.get(place.index or 0) if place.type == "cuda" else None
-        runner = Runner(self._torch, program, self._settings, gpu)
+        runner = ProgramRunner(self._torch, program, self._settings, gpu)
         if gpu is None or self.instance_class(spec) is PyTorchInstance:
             return PyTorchInstance(self._torch, spec.name, self.tensors, runner, self._checks, self._threads)
         self._torch.set_num_threads(self._threads)
@@ -208,7 +217,7 @@ def _fair_share(config: ModelConfig) -> int:
     return max(1, len(os.sched_getaffinity(0)) // max(1, on_cpu))
 
 
-def _set_jit(torch: Any, settings: Settings) -> None:
+def _set_jit(torch: Any, settings: PyTorchSettings) -> None:
     """What TorchScript's executor may do: torch keeps these for the whole process."""
     if settings.jit_executor is not None:
         torch._C._jit_set_profiling_executor(settings.jit_executor)
@@ -235,7 +244,7 @@ class PyTorchInstance(ThreadInstance):
         torch: Any,
         name: str,
         tensors: ModelTensors,
-        runner: Runner,
+        runner: ProgramRunner,
         checks: Sequence[OutputCheck],
         threads: int,
     ) -> None:
@@ -287,11 +296,11 @@ class PyTorchStreamInstance(PipelineInstance):
         name: str,
         tensors: ModelTensors,
         device: TorchDevice,
-        runner: Runner,
+        runner: ProgramRunner,
         checks: Sequence[OutputCheck],
         priority: int = 0,
     ) -> None:
-        super().__init__(name, tensors, Pipeline(device, priority))
+        super().__init__(name, tensors, GpuPipeline(device, priority))
         self._device = device
         self._runner = runner
         self._checks = checks
@@ -315,7 +324,7 @@ class PyTorchStreamInstance(PipelineInstance):
         run.outputs = tuple(self._tensors.outputs)
         return partial(self._compute, run)
 
-    def _compute(self, run: DeviceBatch, stream: Stream, arrays: Sequence[Any]) -> Sequence[Any]:
+    def _compute(self, run: DeviceBatch, stream: DeviceStream, arrays: Sequence[Any]) -> Sequence[Any]:
         """See `pipeline.Compute`."""
         assert isinstance(stream, TorchStream)
         inputs = dict(zip(run.names, arrays, strict=True))

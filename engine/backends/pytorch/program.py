@@ -57,12 +57,12 @@ def execute_error(error: Exception) -> InternalError:
 
 
 @dataclass(slots=True, eq=False)
-class Runner:
+class ProgramRunner:
     """A program and how it is run, on a GPU if it is on one. On one thread at a time."""
 
     _torch: Any
     program: Program
-    _settings: Settings
+    _settings: PyTorchSettings
     _gpu: TorchDevice | None
 
     def run(self, inputs: Values) -> Sequence[Any]:
@@ -108,7 +108,7 @@ class Runner:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class PyTorchSettings:
     """Parameters of one model.
 
     Attributes:
@@ -133,7 +133,7 @@ class Settings:
     compile: Mapping[str, Any] | None = field(default=None)
 
     @classmethod
-    def of(cls, config: ModelConfig) -> Settings:
+    def of(cls, config: ModelConfig) -> PyTorchSettings:
         """Read them.
 
         Raises:

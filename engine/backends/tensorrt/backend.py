@@ -23,7 +23,7 @@ from .library import (
     Engine,
     EngineTensors,
     Library,
-    Profile,
+    OptimizationProfile,
     allocation_strategy,
     chosen_profiles,
     import_library,
@@ -160,7 +160,7 @@ def check_engine(config: ModelConfig, tensors: EngineTensors, sequences: Sequenc
     _check_complete(config, tensors, sequences)
 
 
-def check_profiles(config: ModelConfig, profiles: Sequence[Profile]) -> None:
+def check_profiles(config: ModelConfig, profiles: Sequence[OptimizationProfile]) -> None:
     """Check that a configuration fixes no dimension that a profile has not.
 
     Raises:

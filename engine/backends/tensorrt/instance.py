@@ -23,12 +23,12 @@ import numpy as np
 from ...config.model import Dims, ModelConfig
 from ...errors import InternalError, TriremeError
 from ...gpu.cupy_device import CupyDevice
-from ...gpu.device import DeviceArray, Graph, Stream
+from ...gpu.device import DeviceArray, DeviceStream, Graph
 from ...gpu.graphs import CapturedGraph, GraphShape, capture_each, graph_shapes, input_shapes
-from ...gpu.pipeline import Compute, Pipeline
+from ...gpu.pipeline import Compute, GpuPipeline
 from ..framework import DeviceBatch, ModelTensors, PipelineInstance, stream_priority
 from ..signature import shape_text
-from .library import Engine, Library, Profile, choose
+from .library import Engine, Library, OptimizationProfile, choose
 
 _BYTE = np.dtype(np.uint8)
 
@@ -47,8 +47,8 @@ class EngineContext:
         self,
         library: Library,
         engine: Engine,
-        profile: Profile,
-        stream: Stream,
+        profile: OptimizationProfile,
+        stream: DeviceStream,
         strategy: str,
         instance: str,
     ) -> None:
@@ -75,7 +75,7 @@ class EngineContext:
                 text = f"Can not set the specified optimization profile {profile} for {instance}"
                 raise self._failure(text, errors) from error
 
-    def enqueue(self, run: DeviceBatch, stream: Stream, arrays: Sequence[DeviceArray]) -> list[DeviceArray]:
+    def enqueue(self, run: DeviceBatch, stream: DeviceStream, arrays: Sequence[DeviceArray]) -> list[DeviceArray]:
         """Enqueue a batch that the profile allows; gives what will hold the results.
 
         Raises:
@@ -273,7 +273,7 @@ _log = logging.getLogger(__name__)
 
 class CapturedGraphs:
     def __init__(
-        self, config: ModelConfig, engine: Engine, context: EngineContext, stream: Stream, instance: str
+        self, config: ModelConfig, engine: Engine, context: EngineContext, stream: DeviceStream, instance: str
     ) -> None:
         tensors = engine.tensors
         self._device = engine.device
@@ -296,7 +296,7 @@ class CapturedGraphs:
         return self._choice.fitting(rows, arrays)
 
     def launch(
-        self, captured: CapturedGraph, run: DeviceBatch, stream: Stream, arrays: Sequence[DeviceArray]
+        self, captured: CapturedGraph, run: DeviceBatch, stream: DeviceStream, arrays: Sequence[DeviceArray]
     ) -> list[DeviceArray]:
         """Launch a graph for a batch whose inputs have the graph's shapes; gives what will hold the results. Raises
         `OutOfDeviceMemoryError`: there is no room for these."""
@@ -361,12 +361,12 @@ class TensorRtInstance(PipelineInstance):
         name: str,
         tensors: ModelTensors,
         engine: Engine,
-        profiles: Sequence[Profile],
+        profiles: Sequence[OptimizationProfile],
         strategy: str,
     ) -> None:
         self._device = engine.device
         with self._device.active():
-            super().__init__(name, tensors, Pipeline(self._device, stream_priority(config)))
+            super().__init__(name, tensors, GpuPipeline(self._device, stream_priority(config)))
             stream = self._pipeline.compute
             self._values = engine.tensors.values[0]
             self._profiles = profiles

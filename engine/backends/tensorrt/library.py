@@ -19,7 +19,7 @@ from ...config.model import Dims, ModelConfig
 from ...datatypes import BF16, BOOL, FP16, FP32, INT8, INT32, INT64, UINT8
 from ...errors import InternalError, InvalidArgumentError, TriremeError, UnavailableError, UnsupportedError
 from ...gpu.cupy_device import CupyDevice
-from ...gpu.graphs import Shapes
+from ...gpu.graphs import InputShapes
 from ...plugins import import_package
 from ..signature import GraphTensor, Signature
 
@@ -312,7 +312,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class OptimizationProfile:
     """One profile of an engine.
 
     Attributes:
@@ -324,7 +324,7 @@ class Profile:
     shapes: Mapping[str, Range]
     values: Mapping[str, Range]
 
-    def check(self, shapes: Shapes, values: Shapes, instance: str) -> None:
+    def check(self, shapes: InputShapes, values: InputShapes, instance: str) -> None:
         """Check a batch (rule 2).
 
         Raises:
@@ -341,7 +341,7 @@ class Profile:
             if wrong:
                 raise InvalidArgumentError(wrong)
 
-    def distance(self, shapes: Shapes, values: Shapes) -> int:
+    def distance(self, shapes: InputShapes, values: InputShapes) -> int:
         """How far a batch that fits is from the optimum (rule 3)."""
         pairs = [(shape, self.shapes[name].optimum) for name, shape in shapes.items()]
         pairs += [(given, self.values[name].optimum) for name, given in values.items()]
@@ -351,13 +351,13 @@ class Profile:
         return f"{self.name}[{self.index}]"
 
 
-def chosen_profiles(tensors: EngineTensors, names: Sequence[str], instance: str) -> tuple[Profile, ...]:
+def chosen_profiles(tensors: EngineTensors, names: Sequence[str], instance: str) -> tuple[OptimizationProfile, ...]:
     """The profiles of an instance (rule 1), in order of their numbers, each once.
 
     Raises:
         InvalidArgumentError: the engine has no such profile.
     """
-    found: dict[int, Profile] = {}
+    found: dict[int, OptimizationProfile] = {}
     for name in names or ("0",):
         index = int(name)
         if index >= len(tensors.shapes):
@@ -374,17 +374,19 @@ def chosen_profiles(tensors: EngineTensors, names: Sequence[str], instance: str)
             )
             continue
         label = name if names else "default"
-        found[index] = Profile(index, label, tensors.shapes[index], tensors.values[index])
+        found[index] = OptimizationProfile(index, label, tensors.shapes[index], tensors.values[index])
     return tuple(found[index] for index in sorted(found))
 
 
-def choose(profiles: Sequence[Profile], shapes: Shapes, values: Shapes, instance: str) -> Profile:
+def choose(
+    profiles: Sequence[OptimizationProfile], shapes: InputShapes, values: InputShapes, instance: str
+) -> OptimizationProfile:
     """The profile for a batch (rules 3 and 4).
 
     Raises:
         InternalError, InvalidArgumentError: it fits none.
     """
-    best: Profile | None = None
+    best: OptimizationProfile | None = None
     nearest = 0
     for profile in profiles if len(profiles) > 1 else ():
         try:

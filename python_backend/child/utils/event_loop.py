@@ -8,7 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol
 
-Waiter = tuple[Callable[[], Awaitable[object]], Callable[[], object]]
+CoroutineWaiter = tuple[Callable[[], Awaitable[object]], Callable[[], object]]
 """``wait``, for one coroutine, returns once ``wake`` has been called: from any thread, any number of times. If the
 coroutine is gone, nothing happens."""
 
@@ -26,7 +26,7 @@ class EventLoop(Protocol):
     def stop(self) -> None:
         """Cancel what runs, and wait until it has ended. What is asked for later is a RuntimeError."""
 
-    def waiter(self) -> Waiter:
+    def waiter(self) -> CoroutineWaiter:
         """For the coroutine that calls this, of whatever event loop it is. RuntimeError if it is of none."""
         ...
 
@@ -63,7 +63,7 @@ class AsyncioLoop:
         self._loop.close()
         self._loop = self._thread = None
 
-    def waiter(self) -> Waiter:
+    def waiter(self) -> CoroutineWaiter:
         return asyncio_waiter()
 
     def advice(self, error: BaseException) -> str:
@@ -94,7 +94,7 @@ class AsyncioLoop:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def asyncio_waiter() -> Waiter:
+def asyncio_waiter() -> CoroutineWaiter:
     """For a coroutine of asyncio's running loop, be it ours or the user's. RuntimeError if there is none."""
     loop, came = asyncio.get_running_loop(), asyncio.Event()
 

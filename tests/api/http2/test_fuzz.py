@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from trireme.api.http2 import frames
-from trireme.api.http2.frames import DataReceived, ErrorCode, Event, RequestReceived, StreamReset, Terminated
+from trireme.api.http2.frames import DataReceived, ErrorCode, Http2Event, RequestReceived, StreamReset, Terminated
 from trireme.api.http2.headers import encode_block
 from trireme.api.http2.limits import Http2Limits, KeepaliveOptions, Rate
 
@@ -78,7 +78,7 @@ any_frame = st.builds(frames.frame, st.integers(0, 11), st.integers(0, 255), str
 said = st.lists(well_formed() | well_formed() | well_formed() | any_frame | st.binary(max_size=12), max_size=12)
 
 
-def merged(events: list[Event[Head]]) -> list[tuple]:
+def merged(events: list[Http2Event[Head]]) -> list[tuple]:
     """Events with neighbouring data put together, since DATA may come in any pieces."""
     facts: list[tuple] = []
     for event in events:
@@ -163,7 +163,7 @@ class Owner:
         self.highest = -1
         self.ended: set[int] = set()
 
-    def hear(self, events: list[Event[Head]]) -> None:
+    def hear(self, events: list[Http2Event[Head]]) -> None:
         for index, event in enumerate(events):
             if isinstance(event, Terminated):
                 assert index == len(events) - 1

@@ -8,7 +8,7 @@ import pytest
 from http2_peer import HEADERS, TRAILERS, Frame, RawPeer, call, data, headers
 
 from trireme.api.http2 import frames
-from trireme.api.http2.frames import ErrorCode, Event, Terminated
+from trireme.api.http2.frames import ErrorCode, Http2Event, Terminated
 from trireme.api.http2.keepalive import Due, Keepalive
 from trireme.api.http2.limits import Http2Limits, KeepaliveOptions
 
@@ -21,10 +21,10 @@ def peer_with(**options: float) -> RawPeer:
     return RawPeer(Http2Limits(keepalive=KeepaliveOptions(**chosen)))  # type: ignore[arg-type]
 
 
-def run_until(peer: RawPeer, until_s: float) -> tuple[list[tuple[float, Frame]], list[Event]]:
+def run_until(peer: RawPeer, until_s: float) -> tuple[list[tuple[float, Frame]], list[Http2Event]]:
     """Lets time pass, ticking when asked to; gives what was sent when, and the events."""
     sent: list[tuple[float, Frame]] = []
-    events: list[Event] = []
+    events: list[Http2Event] = []
     while peer.server.next_timer_s <= until_s:
         assert peer.server.next_timer_s >= peer.now_s, "a timer lies in the past"
         peer.now_s = peer.server.next_timer_s

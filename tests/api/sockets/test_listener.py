@@ -39,7 +39,7 @@ from trireme.api.http2 import frames
 from trireme.api.http2.frames import ErrorCode
 from trireme.api.sockets.limits import Limits, raise_open_file_limit, within_open_files
 from trireme.api.sockets.listener import BindError
-from trireme.api.sockets.roster import Connection, Phase
+from trireme.api.sockets.roster import Connection, ConnectionPhase
 from trireme.api.sockets.service import ServiceOptions
 from trireme.api.sockets.transport import TlsOptions
 from trireme.engine.admission.client_bytes import ClientBytes
@@ -315,7 +315,7 @@ async def test_idle_clients_do_not_hold_up_the_end(sent: bytes, leaping_clock: M
         await stream.send_all(sent)
         if sent == GET:
             assert (await Responses(stream).next()).status == 200
-        phase = Phase.HEAD if half else Phase.IDLE
+        phase = ConnectionPhase.HEAD if half else ConnectionPhase.IDLE
         await until(lambda: any(each.phase is phase for each in service._roster._connections))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(service.drain, 3 * LONG_S)
@@ -400,7 +400,7 @@ class IdleConnection(Connection):
     """Never goes away."""
 
     def __init__(self) -> None:
-        self.phase = Phase.IDLE
+        self.phase = ConnectionPhase.IDLE
         self.since_s = 0.0
 
     async def run(self) -> None:

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from trireme.api.sockets.limits import Limits
-from trireme.api.sockets.roster import Connection, Phase, Roster
+from trireme.api.sockets.roster import Connection, ConnectionPhase, Roster
 from trireme.engine.admission.client_bytes import ClientBytes
 
 LIMITS = Limits(head_timeout_s=1.0, idle_timeout_s=None, body_timeout_s=2.0, write_timeout_s=3.0, linger_timeout_s=4.0)
@@ -19,7 +19,7 @@ LIMITS = Limits(head_timeout_s=1.0, idle_timeout_s=None, body_timeout_s=2.0, wri
 class FakeConnection(Connection):
     """A connection in a given phase, over a real pair of sockets."""
 
-    def __init__(self, phase: Phase, since_s: float = 0.0) -> None:
+    def __init__(self, phase: ConnectionPhase, since_s: float = 0.0) -> None:
         self.phase = phase
         self.since_s = since_s
         self.ours, self.theirs = socket.socketpair()
@@ -37,7 +37,7 @@ class FakeConnection(Connection):
 
     def abort(self) -> None:
         self.ended = "abort"
-        self.phase = Phase.ENDING
+        self.phase = ConnectionPhase.ENDING
 
     def go_away(self) -> None:
         self.ended = "away"
@@ -55,7 +55,7 @@ class FakeConnection(Connection):
 
 @pytest.fixture
 def running() -> Iterator[FakeConnection]:
-    connection = FakeConnection(Phase.APP)
+    connection = FakeConnection(ConnectionPhase.APP)
     yield connection
     connection.close()
 
@@ -63,18 +63,18 @@ def running() -> Iterator[FakeConnection]:
 @pytest.mark.parametrize(
     ("phase", "limit_s"),
     [
-        (Phase.HANDSHAKE, 1.0),
-        (Phase.HEAD, 1.0),
-        (Phase.BODY, 2.0),
-        (Phase.SENDING, 3.0),
-        (Phase.CLOSING, 4.0),
-        (Phase.IDLE, None),
-        (Phase.APP, None),
-        (Phase.ENDING, None),
-        (Phase.CALLS, None),
+        (ConnectionPhase.HANDSHAKE, 1.0),
+        (ConnectionPhase.HEAD, 1.0),
+        (ConnectionPhase.BODY, 2.0),
+        (ConnectionPhase.SENDING, 3.0),
+        (ConnectionPhase.CLOSING, 4.0),
+        (ConnectionPhase.IDLE, None),
+        (ConnectionPhase.APP, None),
+        (ConnectionPhase.ENDING, None),
+        (ConnectionPhase.CALLS, None),
     ],
 )
-async def test_phases_have_limits(phase: Phase, limit_s: float | None) -> None:
+async def test_phases_have_limits(phase: ConnectionPhase, limit_s: float | None) -> None:
     roster = Roster(LIMITS)
     connection = FakeConnection(phase)
     roster.add(connection)
@@ -88,7 +88,7 @@ async def test_phases_have_limits(phase: Phase, limit_s: float | None) -> None:
 
 async def test_idle_limit_is_optional() -> None:
     roster = Roster(Limits(idle_timeout_s=10.0))
-    connection = FakeConnection(Phase.IDLE)
+    connection = FakeConnection(ConnectionPhase.IDLE)
     roster.add(connection)
     roster.sweep(11.0)
     assert connection.ended == "time"
@@ -127,7 +127,7 @@ async def test_client_that_waits_is_left_in_peace(running: FakeConnection) -> No
 
 async def test_statistics_count(running: FakeConnection) -> None:
     roster = Roster(Limits(max_connections=2))
-    other = FakeConnection(Phase.IDLE)
+    other = FakeConnection(ConnectionPhase.IDLE)
     roster.add(running)
     roster.add(other)
     roster.remove(running)
@@ -146,14 +146,14 @@ async def test_slow_body_runs_out_of_time(running: FakeConnection) -> None:
     running.slow = True
     roster.sweep(0.1)
     assert running.ended == ""
-    running.phase = Phase.BODY
+    running.phase = ConnectionPhase.BODY
     roster.sweep(0.2)
     assert (running.ended, roster.statistics().timeouts) == ("time", 1)
 
 
 @pytest.fixture
 def crowd() -> Iterator[list[FakeConnection]]:
-    connections = [FakeConnection(Phase.IDLE, since_s=float(10 - number)) for number in range(5)]
+    connections = [FakeConnection(ConnectionPhase.IDLE, since_s=float(10 - number)) for number in range(5)]
     yield connections
     for connection in connections:
         connection.close()
@@ -165,7 +165,7 @@ async def test_address_that_holds_too_many_loses_its_longest_idle(crowd: list[Fa
         assert roster.make_room("greedy")
         roster.add(connection, "greedy")
     assert roster.make_room("other")
-    crowd[4].phase = Phase.APP  # idle for longest otherwise
+    crowd[4].phase = ConnectionPhase.APP  # idle for longest otherwise
     assert roster.make_room("greedy")
     assert [connection.ended for connection in crowd] == ["", "", "", "abort", ""]
     assert roster.statistics().evicted == 1
@@ -174,7 +174,7 @@ async def test_address_that_holds_too_many_loses_its_longest_idle(crowd: list[Fa
 async def test_address_that_holds_too_many_busy_ones_is_refused(crowd: list[FakeConnection]) -> None:
     roster = Roster(Limits(max_connections=10))
     for connection in crowd:
-        connection.phase = Phase.APP
+        connection.phase = ConnectionPhase.APP
         roster.add(connection, "greedy")
     assert not roster.make_room("greedy")
     assert roster.make_room("other")
@@ -186,8 +186,8 @@ async def test_address_that_holds_too_many_busy_ones_is_refused(crowd: list[Fake
 async def test_idle_one_is_found_behind_many_busy_ones() -> None:
     """Few are looked at for each newcomer, and other ones the next time."""
     roster = Roster(Limits(max_connections=400))
-    connections = [FakeConnection(Phase.APP) for _ in range(199)]
-    idle = FakeConnection(Phase.IDLE)
+    connections = [FakeConnection(ConnectionPhase.APP) for _ in range(199)]
+    idle = FakeConnection(ConnectionPhase.IDLE)
     for connection in (*connections, idle):
         roster.add(connection, "greedy")
     assert [roster.make_room("greedy") for _ in range(4)] == [False, False, False, True]
@@ -211,7 +211,17 @@ async def test_successor_counts_for_the_same_address(crowd: list[FakeConnection]
 async def test_stopping_leaves_little_time_to_who_asks_nothing(crowd: list[FakeConnection]) -> None:
     """All are told; who does not go is ended, unless something is running."""
     roster = Roster(LIMITS)
-    for connection, phase in zip(crowd, (Phase.HANDSHAKE, Phase.IDLE, Phase.HEAD, Phase.APP, Phase.CALLS), strict=True):
+    for connection, phase in zip(
+        crowd,
+        (
+            ConnectionPhase.HANDSHAKE,
+            ConnectionPhase.IDLE,
+            ConnectionPhase.HEAD,
+            ConnectionPhase.APP,
+            ConnectionPhase.CALLS,
+        ),
+        strict=True,
+    ):
         connection.phase, connection.since_s = phase, 0.0
         roster.add(connection)
     roster.stop_accepting()
@@ -227,7 +237,7 @@ async def test_no_sweeping_without_connections(autojump_clock: trio.testing.Mock
         nursery.start_soon(roster.keep_sweeping)
         await trio.sleep(100)
         assert roster.now_s == 0.0
-        connection = FakeConnection(Phase.HEAD, since_s=trio.current_time())
+        connection = FakeConnection(ConnectionPhase.HEAD, since_s=trio.current_time())
         roster.add(connection)
         await trio.sleep(5)
         assert connection.ended == "time"

@@ -27,7 +27,7 @@ from trio.testing import MockClock
 
 from trireme.api.http.app import HttpService
 from trireme.api.http.exchange import Exchange
-from trireme.api.sockets.roster import Phase
+from trireme.api.sockets.roster import ConnectionPhase
 from trireme.api.sockets.transport import TlsOptions, server_context
 from trireme.engine.errors import InvalidArgumentError
 
@@ -68,7 +68,7 @@ async def test_refusals_reach_tls_clients(authority: Authority, leaping_clock: M
             assert (await Responses(stream).next()).status == 431
         async with await tls_connect(service, authority.context()) as stream:
             await stream.send_all(b"GET / HT")
-            await until(lambda: any(each.phase is Phase.HEAD for each in service._roster._connections))
+            await until(lambda: any(each.phase is ConnectionPhase.HEAD for each in service._roster._connections))
             leaping_clock.jump(LONG_S)
             assert (await Responses(stream).next()).status == 408
 
@@ -103,7 +103,9 @@ async def test_client_that_does_not_read_is_given_up(authority: Authority, leapi
     ):
         (connection,) = service._roster._connections
         await stream.send_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-        await until(lambda: connection.phase is Phase.SENDING and service._roster.now_s > connection.since_s + 0.05)
+        await until(
+            lambda: connection.phase is ConnectionPhase.SENDING and service._roster.now_s > connection.since_s + 0.05
+        )
         leaping_clock.jump(LONG_S)
         await until(lambda: service.statistics().connections == 0)
         assert service.statistics().timeouts == 1

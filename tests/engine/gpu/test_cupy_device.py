@@ -16,9 +16,9 @@ from fake_gpu import EARLY, FakeGpus, Misuse, Operation
 from trireme.engine.clock import SystemClock
 from trireme.engine.errors import InternalError, UnavailableError
 from trireme.engine.gpu.cupy_device import CupyDevice, CupyDevices, CupyStream
-from trireme.engine.gpu.device import Device, OutOfDeviceMemoryError, SickDeviceError, Stream
+from trireme.engine.gpu.device import Device, DeviceStream, OutOfDeviceMemoryError, SickDeviceError
 from trireme.engine.gpu.pinned_pool import PinnedPool, is_pinned
-from trireme.engine.gpu.pipeline import Pipeline
+from trireme.engine.gpu.pipeline import GpuPipeline
 from trireme.engine.job import ExecutionBatch
 
 F32 = np.dtype(np.float32)
@@ -53,9 +53,9 @@ def pinned(device: CupyDevice, values: Any) -> np.ndarray:
 
 
 def kernel(gpus: FakeGpus, function: Callable[[np.ndarray], Any]) -> Any:
-    """A computation as `Pipeline` takes it: `function` of the one input, done late."""
+    """A computation as `GpuPipeline` takes it: `function` of the one input, done late."""
 
-    def compute(stream: Stream, inputs: Sequence[Any]) -> list[Any]:
+    def compute(stream: DeviceStream, inputs: Sequence[Any]) -> list[Any]:
         (source,) = inputs
         target = device_of(stream).empty(source.shape, source.dtype)
 
@@ -175,7 +175,7 @@ def test_the_thread_keeps_its_current_device(gpus: FakeGpus, devices: CupyDevice
 
 def test_two_batches_on_their_way_do_not_mix(gpus: FakeGpus, device: CupyDevice) -> None:
     """Memory of the first one, given back too early, would be the second one's: the pool gives it again at once."""
-    pipeline = Pipeline(device)
+    pipeline = GpuPipeline(device)
     landed: queue.SimpleQueue[int] = queue.SimpleQueue()
     flights = [
         pipeline.launch([pinned(device, [at, at + 10])], kernel(gpus, lambda x: x * 2), lambda at=at: landed.put(at))
@@ -193,7 +193,7 @@ def test_the_copies_of_a_batch_may_overlap_the_computation_of_another() -> None:
     for seed in range(20):
         gpus = FakeGpus(seed=seed)
         device = fake_devices(gpus).get(0)
-        pipeline = Pipeline(device)
+        pipeline = GpuPipeline(device)
         flights = [pipeline.launch([pinned(device, [at])], kernel(gpus, lambda x: x), lambda: None) for at in range(2)]
         gpus.run()
         assert [flight.collect(batch())[0].tolist() for flight in flights] == [[0], [1]]
@@ -205,7 +205,7 @@ def test_the_copies_of_a_batch_may_overlap_the_computation_of_another() -> None:
 def test_memory_goes_back_when_a_batch_has_landed(gpus: FakeGpus) -> None:
     pool = PinnedPool()
     device = fake_devices(gpus, pinned=pool).get(1)
-    pipeline = Pipeline(device)
+    pipeline = GpuPipeline(device)
     before = pool.used_bytes
     for _ in range(20):
         flight = pipeline.launch([pinned(device, np.zeros(1000))], kernel(gpus, lambda x: x), lambda: None)

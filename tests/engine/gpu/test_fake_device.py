@@ -9,7 +9,7 @@ import pytest
 from fake_device import FakeDevice, FakeStream, MisuseError, is_poison
 
 from trireme.engine.errors import InternalError
-from trireme.engine.gpu.device import Device, Event, Graph, OutOfDeviceMemoryError, SickDeviceError, Stream
+from trireme.engine.gpu.device import Device, DeviceEvent, DeviceStream, Graph, OutOfDeviceMemoryError, SickDeviceError
 
 FLOAT = np.dtype(np.float32)
 
@@ -32,7 +32,12 @@ def filled(device: FakeDevice, value: float, shape: tuple[int, ...] = (4,)) -> n
 
 def test_it_is_a_device(device: FakeDevice, stream: FakeStream) -> None:
     """The type checker says so; here are the names."""
-    kept: tuple[Device, Stream, Event, Graph] = (device, stream, stream.record(), device.capture(stream, lambda: None))
+    kept: tuple[Device, DeviceStream, DeviceEvent, Graph] = (
+        device,
+        stream,
+        stream.record(),
+        device.capture(stream, lambda: None),
+    )
     assert all(kept)
 
 

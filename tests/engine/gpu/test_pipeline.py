@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trireme.engine.errors import InternalError, InvalidArgumentError
-from trireme.engine.gpu.device import OutOfDeviceMemoryError, SickDeviceError, Stream
-from trireme.engine.gpu.pipeline import Flight, Pipeline
+from trireme.engine.gpu.device import DeviceStream, OutOfDeviceMemoryError, SickDeviceError
+from trireme.engine.gpu.pipeline import Flight, GpuPipeline
 from trireme.engine.job import ExecutionBatch, Phase
 
 FLOAT = np.dtype(np.float32)
@@ -50,7 +50,7 @@ class Bench:
     compute_ns: int = 100
 
     def __post_init__(self) -> None:
-        self.pipeline = Pipeline(self.device)
+        self.pipeline = GpuPipeline(self.device)
         self.count = 0
 
     def launch(self, *values: float, error: BaseException | None = None, late: bool = False) -> Flight:
@@ -65,7 +65,7 @@ class Bench:
         for array, value in zip(inputs, values, strict=True):
             array[...] = value
 
-        def compute(stream: Stream, arrays: Sequence[FakeArray]) -> Sequence[FakeArray]:
+        def compute(stream: DeviceStream, arrays: Sequence[FakeArray]) -> Sequence[FakeArray]:
             if error is not None and not late:
                 raise error
             results = [self.device.empty((4,), FLOAT) for _ in range(2)]

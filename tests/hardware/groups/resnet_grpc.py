@@ -21,9 +21,9 @@ async def serve(figures: dict[str, Any], repository: Path) -> None:
     from trireme.api.grpc.application import GrpcApplication
     from trireme.api.grpc.options import GrpcOptions, GrpcServiceOptions
     from trireme.api.grpc.service import GrpcService
-    from trireme.api.logging import LineHandler, Log, LogSettings, Streams
+    from trireme.api.logging import LineHandler, Log, LogSettings, LogStreams
 
-    nowhere = Streams(lambda _line: None, lambda _line: None)
+    nowhere = LogStreams(lambda _line: None, lambda _line: None)
     handler = LineHandler(nowhere, nowhere)
     log = Log(LogSettings(), handler)
     async with serving(repository) as (server, _), trio.open_nursery() as nursery:

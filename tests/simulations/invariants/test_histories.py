@@ -29,7 +29,7 @@ from trireme.simulations.events import (
 )
 from trireme.simulations.graphs import Graphs
 from trireme.simulations.history import Recorder
-from trireme.simulations.invariants import Violation, Watch
+from trireme.simulations.invariants import Violation, WorldWatch
 from trireme.simulations.invariants.state import WorldState
 from trireme.simulations.plan import ModelPlan, Plan, PolicyPlan, ResourcePlan, SequencesPlan
 
@@ -60,7 +60,7 @@ class Tape:
         def alive() -> bool:
             return view.ready and len(view.instances) == view.count
 
-        self.watch = Watch(
+        self.watch = WorldWatch(
             state,
             recorder,
             lambda _name: (ready or alive)(),

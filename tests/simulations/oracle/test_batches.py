@@ -13,17 +13,17 @@ from trireme.engine.job import SealReason
 from trireme.engine.tensor import Tensor
 from trireme.simulations.oracle.batches import Batch, NotYet, may_share, right_batch
 from trireme.simulations.oracle.observed import NEVER_S
-from trireme.simulations.oracle.queues import Entry
+from trireme.simulations.oracle.queues import NaiveEntry
 
 FULL, PREFERRED, DELAY, IDLE = SealReason.FULL, SealReason.PREFERRED, SealReason.DELAY, SealReason.IDLE
 SHAPE, DRAIN = SealReason.SHAPE, SealReason.DRAIN
 
 
-def entry(number: int, rows: int = 1, queued_s: float = 0.0, inputs: Mapping[str, Tensor] | None = None) -> Entry:
-    return Entry(number, rows, 0, number, queued_s, NEVER_S, inputs or {})
+def entry(number: int, rows: int = 1, queued_s: float = 0.0, inputs: Mapping[str, Tensor] | None = None) -> NaiveEntry:
+    return NaiveEntry(number, rows, 0, number, queued_s, NEVER_S, inputs or {})
 
 
-def queue(*rows: int) -> list[Entry]:
+def queue(*rows: int) -> list[NaiveEntry]:
     """Requests of so many rows; the n-th came at n seconds."""
     return [entry(number, each, float(number)) for number, each in enumerate(rows)]
 
@@ -65,7 +65,7 @@ CASES = {
 
 @pytest.mark.parametrize(("batching", "line", "now_s", "stopping", "right"), CASES.values(), ids=CASES)
 def test_the_right_batch(
-    batching: DynamicBatching, line: Sequence[Entry], now_s: float, stopping: bool, right: Batch | NotYet
+    batching: DynamicBatching, line: Sequence[NaiveEntry], now_s: float, stopping: bool, right: Batch | NotYet
 ) -> None:
     assert right_batch(EIGHT, batching, line, now_s, stopping) == right
 

@@ -16,7 +16,7 @@ from http_sockets import UNHURRIED, Response, Responses, connect, read_to_end, r
 from trio.testing import MockClock
 
 from trireme.api.http.exchange import Exchange
-from trireme.api.sockets.roster import Phase
+from trireme.api.sockets.roster import ConnectionPhase
 from trireme.api.sockets.transport import PlainTransport
 
 MIB = 1 << 20
@@ -309,7 +309,7 @@ async def test_a_body_that_waited_for_room_has_its_time_all_the_same(
         gated.gate.set()
         assert await first() == 200
         roster = gated.http._roster
-        await until(lambda: any(each.phase is Phase.BODY for each in roster._connections))
+        await until(lambda: any(each.phase is ConnectionPhase.BODY for each in roster._connections))
         now_s = roster.now_s
         await until(lambda: roster.now_s > now_s + 0.5)
         await stream.send_all(body)

@@ -31,7 +31,7 @@ from trio.testing import MockClock
 from trireme.api.http.app import HttpService
 from trireme.api.http.exchange import TEXT, Answer, Exchange
 from trireme.api.sockets.limits import Limits
-from trireme.api.sockets.roster import Phase
+from trireme.api.sockets.roster import ConnectionPhase
 
 TYPE = b"Content-Type: text/plain\r\n"
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n"
@@ -210,14 +210,14 @@ async def test_body_that_comes_too_slowly(framing: bytes, piece: bytes, leaping_
     limits = dataclasses.replace(UNHURRIED, body_grace_s=LONG_S, body_rate=100)
     async with serving(collect, limits=limits) as service, await connect(service) as stream:
         await stream.send_all(b"POST / HTTP/1.1\r\nHost: x\r\n" + framing + b"\r\n\r\n")
-        await until(lambda: any(each.phase is Phase.BODY for each in service._roster._connections))
+        await until(lambda: any(each.phase is ConnectionPhase.BODY for each in service._roster._connections))
         (connection,) = service._roster._connections
         for _ in range(4):
             leaping_clock.jump(LONG_S / 4 - 1)
             before_s = connection.since_s
             await stream.send_all(piece)
             await until(lambda before_s=before_s: connection.since_s > before_s)
-            assert connection.phase is Phase.BODY
+            assert connection.phase is ConnectionPhase.BODY
         leaping_clock.jump(LONG_S / 4)
         response = await Responses(stream).next()
         assert (response.status, response.body) == (408, b'{"error":"request body did not arrive in time"}')

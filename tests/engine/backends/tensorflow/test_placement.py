@@ -10,7 +10,7 @@ from google.protobuf import text_format
 
 from trireme.engine.backends import tensorflow
 from trireme.engine.backends.interface import InstanceSpec, ModelFiles
-from trireme.engine.backends.tensorflow import Settings, TensorFlowBackend
+from trireme.engine.backends.tensorflow import TensorFlowBackend, TensorFlowSettings
 from trireme.engine.config import model_config
 from trireme.engine.config.model import ModelConfig, ModelConfigMessage
 from trireme.engine.errors import InvalidArgumentError
@@ -26,14 +26,14 @@ def tf() -> Any:
 @pytest.fixture
 def two_devices(tf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two devices that are found as GPUs are, each session having both."""
-    made = Settings.session_config
+    made = TensorFlowSettings.session_config
 
-    def session_config(self: Settings, tf: Any, spec: InstanceSpec) -> Any:
+    def session_config(self: TensorFlowSettings, tf: Any, spec: InstanceSpec) -> Any:
         config = made(self, tf, spec)
         config.device_count["CPU"] = 2
         return config
 
-    monkeypatch.setattr(Settings, "session_config", session_config)
+    monkeypatch.setattr(TensorFlowSettings, "session_config", session_config)
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda _kind: ["one", "two"])
     monkeypatch.setattr(tensorflow, "device_name", lambda spec: f"/device:CPU:{spec.gpu}")
 

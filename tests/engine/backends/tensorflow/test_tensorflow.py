@@ -12,7 +12,7 @@ import pytest
 from google.protobuf import text_format
 
 from trireme.engine.backends.interface import InstanceSpec
-from trireme.engine.backends.tensorflow import Settings, TensorFlowBackend
+from trireme.engine.backends.tensorflow import TensorFlowBackend, TensorFlowSettings
 from trireme.engine.config import model_config
 from trireme.engine.config.model import ModelConfig, ModelConfigMessage
 from trireme.engine.datatypes import BY_NAME, BYTES, FP32, INT32
@@ -194,7 +194,7 @@ def test_operations_to_begin_with_are_run(tf: Any, models: Any, begin: Any, tens
 def test_operations_to_begin_with_come_from_the_models_directory(models: Any) -> None:
     (models.files.model_directory.parent / "init.json").write_text('{"init_ops": []}')
     with pytest.raises(InvalidArgumentError, match=r"'\.\./\.\./init\.json' is neither in"):
-        Settings.of(config(parameter("TF_INIT_OPS_FILE", "../../init.json"), platform=FROZEN), models.files)
+        TensorFlowSettings.of(config(parameter("TF_INIT_OPS_FILE", "../../init.json"), platform=FROZEN), models.files)
 
 
 def test_a_missing_file_is_named(begin: Any, models: Any) -> None:

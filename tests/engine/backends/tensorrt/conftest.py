@@ -25,7 +25,7 @@ from trireme.engine.config import model_config
 from trireme.engine.config.model import ModelConfig, ModelConfigMessage
 from trireme.engine.errors import TriremeError
 from trireme.engine.gpu.cupy_device import CupyDevices
-from trireme.engine.gpu.device import Stream
+from trireme.engine.gpu.device import DeviceStream
 from trireme.engine.job import ExecutionBatch, Job
 from trireme.engine.request import InferenceRequest
 from trireme.engine.tensor import Tensor
@@ -81,7 +81,7 @@ class Machine:
         return Runner(self, config, self.loaded.create_instance(InstanceSpec("m_0", "KIND_GPU", device)))
 
     @contextmanager
-    def held_up(self, stream: Stream) -> Iterator[None]:
+    def held_up(self, stream: DeviceStream) -> Iterator[None]:
         """Let everything be done but for what is put into a stream meanwhile."""
         hindrance = FakeEvent(0)
         hindrance.pending = True

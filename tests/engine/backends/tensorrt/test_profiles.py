@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trireme.engine.backends.interface import InstanceSpec
-from trireme.engine.backends.tensorrt.library import Profile, Range, choose
+from trireme.engine.backends.tensorrt.library import OptimizationProfile, Range, choose
 from trireme.engine.datatypes import FP32
 from trireme.engine.errors import InternalError, TriremeError
 from trireme.engine.tensor import Tensor
@@ -132,7 +132,7 @@ ranges = st.tuples(dims, dims).map(lambda pair: Range(*zip(*pair, strict=True)))
 @given(st.lists(ranges, min_size=1, max_size=4), st.tuples(st.integers(0, 6), st.integers(0, 6)))
 def test_the_choice_is_the_nearest_of_those_that_fit(allowed: list[Range], shape: tuple[int, int]) -> None:
     """Against a definition that looks at all of them."""
-    profiles = [Profile(at, str(at), {"IN": one}, {}) for at, one in enumerate(allowed)]
+    profiles = [OptimizationProfile(at, str(at), {"IN": one}, {}) for at, one in enumerate(allowed)]
     fitting = [
         profile
         for profile, one in zip(profiles, allowed, strict=True)
