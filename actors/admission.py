@@ -162,6 +162,8 @@ class Admission:
         Raises:
             TriremeError: no such model; it has too much in flight, or its queue is full.
         """
+        if self.exiting:
+            return  # whether it may still come depends on its sequence
         model = self._repository.find(name, version)
         if self._budget.full(model.share):
             raise model.share.refusal()

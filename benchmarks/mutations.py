@@ -7,6 +7,9 @@ fails, or needs more CPU time or memory than it may.
 
     python benchmarks/mutations.py --count 80 --seeds 300 --jobs 2 --output mutations.json
 
+Unit tests take longer than swarm runs. `--units survivors` asks them only about what no swarm run finds, which is
+enough to know the share of either judge; `--units never` leaves them out.
+
 Mutants that change nothing anybody can see are listed, with the reason, in `mutations_equivalent.toml`, and are not
 drawn. `--list` prints what would be drawn, `--only WORDS` takes those whose line contains the words.
 
@@ -30,6 +33,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from random import Random
@@ -80,6 +84,9 @@ WITHOUT = (
 )
 """Of the unit tests: those that take long over something else."""
 
+UNITS_ASKED = ("always", "survivors", "never")
+"""Survivors are mutants that no swarm run has found."""
+
 UNITS_CPU_S = 600
 SWARM_CPU_S = 900
 MEMORY_KIB = 16 << 20
@@ -93,6 +100,9 @@ class Verdict:
 
     found: str
     took_s: float
+
+
+NOT_ASKED = Verdict("", 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,26 +273,31 @@ def _reason(output: str, status: int, marks: tuple[str, ...]) -> str:
     return ([line for line in lines if line.startswith(marks)] or lines)[-1][:300]
 
 
-def judged(overlays: SimpleQueue[Overlay], mutant: Mutant, seeds: int) -> Result:
-    """Both verdicts on a mutant."""
+def judged(overlays: SimpleQueue[Overlay], mutant: Mutant, seeds: int, asked: str) -> Result:
+    """Both verdicts on a mutant.
+
+    Args:
+        asked: when the unit tests are; see `UNITS_ASKED`.
+    """
     overlay = overlays.get()
     try:
         overlay.put(mutant)
         swarm = judged_by_swarm(overlay, seeds)
-        units = judged_by_units(overlay, units_for(mutant.path))
+        skipped = asked == "never" or (asked == "survivors" and swarm.found)
+        units = NOT_ASKED if skipped else judged_by_units(overlay, units_for(mutant.path))
         overlay.take_back(mutant)
     finally:
         overlays.put(overlay)
     return Result(mutant, swarm, units)
 
 
-def run(mutants: Sequence[Mutant], seeds: int, jobs: int) -> Iterator[Result]:
+def run(mutants: Sequence[Mutant], seeds: int, jobs: int, asked: str) -> Iterator[Result]:
     """Results as they come."""
     with tempfile.TemporaryDirectory(prefix="mutants") as folder, ThreadPoolExecutor(jobs) as pool:
         overlays: SimpleQueue[Overlay] = SimpleQueue()
         for number in range(jobs):
             overlays.put(Overlay(ROOT, Path(folder) / str(number)))
-        for future in as_completed(pool.submit(judged, overlays, mutant, seeds) for mutant in mutants):
+        for future in as_completed(pool.submit(judged, overlays, mutant, seeds, asked) for mutant in mutants):
             yield future.result()
 
 
@@ -315,11 +330,13 @@ def earlier(file: Path, seeds: int) -> dict[Mutant, Result]:
     return {each.mutant: each for each in found}
 
 
-def _is_sound(console: Console, seeds: int) -> bool:
-    """Whether both judges find nothing in the package as it is."""
+def _is_sound(console: Console, seeds: int, asked: str) -> bool:
+    """Whether the judges find nothing in the package as it is."""
     with tempfile.TemporaryDirectory(prefix="mutants") as folder:
         overlay = Overlay(ROOT, Path(folder))
-        for verdict in (judged_by_swarm(overlay, seeds), judged_by_units(overlay, UNITS)):
+        judges = [partial(judged_by_swarm, overlay, seeds), partial(judged_by_units, overlay, UNITS)]
+        for judge in judges[: 1 if asked == "never" else 2]:
+            verdict = judge()
             console.print(f"without a mutant: {verdict.found or 'nothing found'}, {verdict.took_s} s")
             if verdict.found:
                 return False
@@ -342,11 +359,13 @@ def main() -> int:
     if options.list:
         console.print("\n".join(map(str, mutants)))
         return 0
-    if not _is_sound(console, options.seeds):
+    if not _is_sound(console, options.seeds, options.units):
         return 2
     known_results = earlier(options.output, options.seeds) if options.output else {}
     results = [known_results[each] for each in mutants if each in known_results]
-    for result in run([each for each in mutants if each not in known_results], options.seeds, options.jobs):
+    for result in run(
+        [each for each in mutants if each not in known_results], options.seeds, options.jobs, options.units
+    ):
         results.append(result)
         console.print(f"{len(results)}/{len(mutants)} {result.found_by:5} {result.mutant}")
         console.print(f"    swarm: {result.swarm.found or '-'}\n    units: {result.units.found or '-'}")
@@ -361,6 +380,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--count", type=int, default=80, help="mutants to try (default: 80)")
     parser.add_argument("--seed", type=int, default=1, help="of the choice (default: 1)")
     parser.add_argument("--seeds", type=int, default=300, help="swarm runs for each mutant (default: 300)")
+    parser.add_argument(
+        "--units", choices=UNITS_ASKED, default="always", help="when to run unit tests (default: always)"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="mutants at a time (default: 1)")
     parser.add_argument("--only", default="", metavar="WORDS", help="mutants whose line contains these words")
     parser.add_argument("--all-modules", action="store_true", help="modules that decide nothing as well")

@@ -15,12 +15,14 @@ import numpy as np
 import trio
 
 from ..actors import InferenceServer, Reply
+from ..actors.budget import Lease
 from ..engine.datatypes import FP32
 from ..engine.errors import TriremeError
 from ..engine.request import InferenceRequest, InferenceResponse
 from ..engine.tensor import Tensor
 from .clock import JumpingClock, Sleeper
-from .events import ChangeAsked, ChangeDone, RequestAbandoned, RequestAnswered, RequestSubmitted
+from .entries import ARRIVING, Entrance
+from .events import ChangeAsked, ChangeDone, RequestAbandoned, RequestAnswered, RequestRefused, RequestSubmitted
 from .graphs import Graphs
 from .history import Recorder, error_text
 from .plan import UNKNOWN_MODEL, Change, ChangePlan, Manner, Plan, RequestPlan
@@ -55,6 +57,7 @@ class Driver:
         self._attending = plan.attending
         self._wires = [Wire(server.turn) for _ in range(WIRES)]
         self._clock = clock
+        self._entrance = Entrance(plan, server, clock)
         self._recorder = recorder
         self._misled = misled
         self._graphs = Graphs(plan)
@@ -81,6 +84,10 @@ class Driver:
     def unfinished(self) -> list[int]:
         """Requests that were not sent yet, or whose reply is not final."""
         return list(self._unfinished)
+
+    def hang_up(self) -> None:
+        """The server is gone; requests that are not complete never will be."""
+        self._entrance.hang_up()
 
     async def run(self) -> None:
         """Send until cancelled."""
@@ -110,15 +117,31 @@ class Driver:
     def _send(self, plan: RequestPlan) -> None:
         if plan.manner is Manner.WAITS:
             self._nursery.start_soon(self._ask, plan)
+        elif plan.entry in ARRIVING:
+            self._nursery.start_soon(self._arrive, plan)
+        else:
+            self._hand_over(plan)
+
+    async def _arrive(self, plan: RequestPlan) -> None:
+        """Hand a request over whose body arrives in parts."""
+        try:
+            lease = await self._entrance.arrive(plan)
+        except TriremeError as error:
+            self._answered(plan, error_text(error))
             return
+        with self._server.turn if self._attending else nullcontext():
+            self._hand_over(plan, lease)
+
+    def _hand_over(self, plan: RequestPlan, lease: Lease | None = None) -> None:
         request = self._submitted(plan)
         try:
-            reply = self._server.admit_nowait(request)
+            self._check_room(plan)
+            reply = self._server.admit_nowait(request, lease=lease, model=self._entrance.description(plan))
         except TriremeError as error:
             self._answered(plan, error_text(error))
             return
         if reply is None:
-            self._nursery.start_soon(self._ask, plan, request)
+            self._nursery.start_soon(self._ask, plan, request, lease)
         elif plan.manner is Manner.VANISHES:
             self.replies[plan.number] = reply
             self._go_on(plan)
@@ -164,13 +187,26 @@ class Driver:
             self._check(plan, response)
             self._answered(plan, "")
 
-    async def _ask(self, plan: RequestPlan, request: InferenceRequest | None = None) -> None:
+    def _check_room(self, plan: RequestPlan) -> None:
+        """See `Entrance.ask`."""
+        try:
+            self._entrance.ask(plan)
+        except TriremeError as error:
+            self._recorder.record(RequestRefused(self._recorder.now_ns(), plan.number, error_text(error)))
+            raise
+
+    async def _ask(
+        self, plan: RequestPlan, request: InferenceRequest | None = None, lease: Lease | None = None
+    ) -> None:
         """A client that waits in a task of its own; with a `request`, one that has been sent already."""
-        if request is None:
-            request = self._submitted(plan)
         with trio.move_on_after(plan.give_up_ns / 1e9) if plan.give_up_ns else nullcontext():
             try:
-                reply = self.replies[plan.number] = await self._server.admit(request)
+                if request is None:
+                    lease = await self._entrance.arrive(plan)
+                    request = self._submitted(plan)
+                    self._check_room(plan)
+                reply = await self._server.admit(request, lease, self._entrance.description(plan))
+                self.replies[plan.number] = reply
                 if plan.model in self._decoupled:
                     await self._read(plan, reply)
                 else:

@@ -32,6 +32,7 @@ from ..engine.request import LATEST
 from .models import BACKEND, Ends
 from .records import record
 from .shapes import WIDTH, Shapes, with_shapes
+from .workloads import Entry
 
 UNKNOWN_MODEL = "unknown"
 """Name of a model that no server has."""
@@ -328,6 +329,7 @@ class RequestPlan:
         content: what it asks; requests of equal content and rows ask for the same. 0 for what no other asks.
         extra_ns: what it adds to the time of its batch, or of each of its steps'.
         sequence, start, end: correlation id (0 for none), and whether it begins or ends the sequence.
+        entry: how it gets in; `arrival_ns` is the time that its body takes to arrive.
     """
 
     number: int
@@ -354,6 +356,8 @@ class RequestPlan:
     width: int = WIDTH
     extra: int = 0
     content: int = 0
+    entry: Entry = Entry.WHOLE
+    arrival_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,6 +391,7 @@ class Plan:
         gpus: by their numbers.
         pinned_bytes: of the pool of pinned memory; 0 for plenty.
         cache_bytes: of the response cache; 0 for none.
+        max_inflight_bytes: see `ServerOptions`; 0 for plenty.
         max_inflight_requests, hang_limit_s, restart_limit, restart_window_s, exit_timeout_s: see `ServerOptions`.
     """
 
@@ -408,6 +413,7 @@ class Plan:
     gpus: tuple[GpuPlan, ...] = ()
     pinned_bytes: int = 0
     cache_bytes: int = 0
+    max_inflight_bytes: int = 0
 
     def at_once(self, model: ModelPlan) -> int:
         """How many batches each instance of a model may have in flight; see `actors.instance`."""

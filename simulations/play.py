@@ -133,7 +133,7 @@ def drain_bound_s(plan: Plan, graphs: Graphs | None = None) -> float:
                 total_ns += round(STUCK_S * 1e9) * is_step(request.number)
             if model.sequences is not None:  # its sequence may have to wait until another has been silent for long
                 total_ns += model.sequences.idle_us * 1_000
-        total_ns += request.at_ns if request.after else 0
+        total_ns += request.arrival_ns + (request.at_ns if request.after else 0)
     total_ns += STEPS_OF_A_LOAD * plan.load_ns * len(plan.changes) * len(plan.models)
     bound_s = total_ns / 1e9 + plan.hang_limit_s + LONGEST_RESTART_S + 1.0
     if plan.gpus:  # which may have to be found out to be sick, by an instance that has just come back
@@ -170,7 +170,10 @@ class _Run:
             pools=pools,
             gpus=bool(plan.gpus),
             rules=partial(
-                oracle_rules, plenty=plan.cache_bytes >= PLENTY_BYTES, restart_window_s=plan.restart_window_s
+                oracle_rules,
+                plenty=plan.cache_bytes >= PLENTY_BYTES,
+                restart_window_s=plan.restart_window_s,
+                little_room=_has_little_room(plan),
             ),
             on_violation=self._end,
         )
@@ -212,6 +215,7 @@ class _Run:
         async with world.serve(
             *models.models,
             max_inflight_requests=plan.max_inflight_requests,
+            **({"max_inflight_bytes": plan.max_inflight_bytes} if plan.max_inflight_bytes else {}),
             hang_limit_s=plan.hang_limit_s,
             restart_limit=plan.restart_limit,
             restart_window_s=plan.restart_window_s,
@@ -233,6 +237,7 @@ class _Run:
                 await self._wait(driver, plan.stop_ns / 1e9)
             else:
                 await self._to_the_end(driver, models, server)
+        driver.hang_up()
         await models.gpus.quiet()
         await self.clock.sleep(0.0)  # until no task has anything left to do at this instant
         self.watch.instant_over(self.clock.now_ns())
@@ -282,11 +287,16 @@ def _quiet_logs() -> Iterator[None]:
         logger.setLevel(before)
 
 
+def _has_little_room(plan: Plan) -> bool:
+    """Whether the server-wide budget may be used up."""
+    return len(plan.requests) > plan.max_inflight_requests or plan.max_inflight_bytes > 0
+
+
 def _windows(plan: Plan) -> dict[int, int]:
     """How many answers to each request may wait. A client that waits in a task, as all do for whom the server-wide
     budget is used up, takes all that there are, then looks at one after the other."""
     in_task = 2 * plan.window
-    listening = plan.window if len(plan.requests) <= plan.max_inflight_requests else in_task
+    listening = in_task if _has_little_room(plan) else plan.window
     manners = {Manner.LISTENS: listening, Manner.WAITS: in_task}
     ordered = {model.name for model in plan.models if model.preserve_ordering}  # what is held back may be any number
     windows: dict[int, int] = {}

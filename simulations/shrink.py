@@ -12,6 +12,7 @@ from dataclasses import replace
 from .models import Ends
 from .plan import Fault, Manner, ModelPlan, Plan, RequestPlan
 from .shapes import WIDTH, Shapes
+from .workloads import Entry
 
 PLAYS = 2_000
 """Most plans that are tried."""
@@ -103,6 +104,7 @@ class Shrinker:
 
 def _simpler_run(plan: Plan) -> Iterator[Plan]:
     yield replace(plan, max_inflight_requests=65_536)
+    yield replace(plan, max_inflight_bytes=0)
     yield replace(plan, hang_limit_s=0.0) if not _hangs(plan) else plan
     yield replace(plan, restart_limit=5, restart_window_s=60.0)
     yield replace(plan, exit_timeout_s=30.0)
@@ -202,6 +204,7 @@ def _simpler_request(request: RequestPlan) -> Iterator[RequestPlan]:
     yield replace(request, fault=Fault.NONE)
     yield replace(request, give_up_ns=0)
     yield replace(request, manner=Manner.LISTENS)
+    yield replace(request, entry=Entry.WHOLE, arrival_ns=0)
     yield replace(request, extra_ns=0)
     yield replace(request, width=WIDTH, extra=0)
     yield replace(request, timeout_us=0)

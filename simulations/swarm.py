@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 from .dying import dying
+from .entries import entered
 from .graphs import Graphs
 from .moved_to_gpus import moved_to_gpus
 from .placed import placed, with_ends
@@ -114,7 +115,7 @@ DEADLY = (Fault.CRASH, Fault.EXIT, Fault.HANG)
 
 def draw_plan(seed: int) -> Plan:
     """The plan of this seed."""
-    return resized(dying(with_ends(placed(reshaped(moved_to_gpus(_Draw(seed).plan()))))))
+    return entered(resized(dying(with_ends(placed(reshaped(moved_to_gpus(_Draw(seed).plan())))))))
 
 
 class _Draw:

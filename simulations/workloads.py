@@ -1,4 +1,5 @@
-"""Workloads: when requests come. Each is a function from chance and numbers to arrivals; swarm runs dress them.
+"""Workloads: when requests come. Each is a function from chance and numbers to arrivals; swarm runs dress them, and
+say how they come (`Entry`).
 
 An arrival either has its own time, or comes some time after the answer to an earlier one: that is how a closed loop,
 and a sequence whose client thinks, depend on the server.
@@ -6,11 +7,31 @@ and a sequence whose client thinks, depend on the server.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable
 from random import Random
 
 from ..engine.logs.request_log import LoggedRequest
 from .records import record
+
+
+class Entry(enum.Enum):
+    """How a request gets in.
+
+    WHOLE: it is there in one piece.
+    DESCRIBED: the same, with what the server said of its model earlier, which may not be true any more.
+    ASKED: the same, after the question whether its model can take one more.
+    NAMED: its body arrives in two parts; its model is known from the beginning.
+    UNNAMED: the same, and its model is known when all of it is there.
+    """
+
+    __hash__ = object.__hash__  # asked for at every request, and nothing depends on its value
+
+    WHOLE = "whole"
+    DESCRIBED = "described"
+    ASKED = "asked"
+    NAMED = "named"
+    UNNAMED = "unnamed"
 
 
 @record

@@ -9,6 +9,7 @@ from .credits import CreditsLate
 from .decisions import RightDecisions
 from .durations import RightDurations
 from .ensemble_durations import RightSums
+from .errors import ErrorsHaveCauses
 from .idleness import IdleIsKnown
 from .leaving import AnswersLeave
 from .limiter import RightGrants
@@ -18,13 +19,19 @@ from .sequences import RightSequences
 
 
 def oracle_rules(
-    complain: Complain, state: WorldState, *, plenty: bool = False, restart_window_s: float = 60.0
+    complain: Complain,
+    state: WorldState,
+    *,
+    plenty: bool = False,
+    restart_window_s: float = 60.0,
+    little_room: bool = True,
 ) -> tuple[Invariant, ...]:
     """The rules, for one run.
 
     Args:
         plenty: the response cache has room for all responses.
         restart_window_s: see `ServerOptions`.
+        little_room: the server-wide budget may be used up.
     """
     return (
         RightDecisions(complain),
@@ -37,5 +44,6 @@ def oracle_rules(
         IdleIsKnown(complain, state),
         CreditsLate(complain, state),
         AnswersLeave(complain),
+        ErrorsHaveCauses(complain, state, little_room),
         RightDurations(complain, state),
     )

@@ -1,0 +1,109 @@
+"""Why requests are answered with errors: each error has a cause that was seen
+(docs/reference/errors.md)."""
+
+from __future__ import annotations
+
+import re
+
+from ..events import BatchSealed, FaultStruck, ReplyDelivered, RequestAnswered
+from ..graphs import is_step
+from ..history import Handlers
+from ..invariants.base import Complain, Invariant
+from ..invariants.queueing import EXPIRED, FULL
+from ..invariants.serving import STOPPING, UNKNOWN
+from ..invariants.state import WorldState
+from ..plan import Fault
+from .decisions import CANCELLED
+
+_OF_ENSEMBLES = re.compile(r"^(in ensemble '[^']*', )+")
+_CULPRIT = re.compile(
+    r"\brequest (\d+) (?:made|was made|raised|crashed)|no memory for request (\d+)"
+    r"|exit status (\d+)|called exit \((\d+)\)"
+)
+_INSTANCE = re.compile(r"instance '([^']*)' (?:gave no answer|died: )")
+
+QUEUED = (FULL, EXPIRED, STOPPING, "timeout of the corresponding sequence has been expired")
+"""How errors end that a queue, or a door, gives; when they are right, the rules for queues say."""
+
+SEQUENCE = ("must specify the START flag on the first request of the sequence", "start the sequence again")
+NO_ROOM = "too many requests in flight"
+UNANSWERED = "finished the batch without answering this request"
+GIVEN_UP = "the thread was given up"
+SICK = ("has no room for", "is ill")
+OF_ALL = ("in a row", "fall ill")
+"""What a fault does to other batches than that of its request."""
+
+INVALID = ("inference request batch-size must be <=", "unexpected shape for input")
+
+
+class ErrorsHaveCauses(Invariant):
+    """A request that was accepted is answered with an error only if it was refused a place in a queue, its time was
+    over, its client or its sequence was gone, its server stopped, or a fault struck its batch; the error names that
+    very fault. A request that was not accepted was no valid one, or there was no model or no room for it.
+
+    Args:
+        little_room: the server's budget may be used up.
+    """
+
+    name = "errors have causes"
+
+    def __init__(self, complain: Complain, state: WorldState, little_room: bool) -> None:
+        super().__init__(complain)
+        self._state = state
+        self._little_room = little_room
+        self._batches: dict[int, BatchSealed] = {}  # by request, the last one
+        self._struck: dict[int, str] = {}  # by request, the fault
+
+    def handlers(self) -> Handlers:
+        return {
+            BatchSealed: self._sealed,
+            FaultStruck: self._strike,
+            ReplyDelivered: self._delivered,
+            RequestAnswered: self._answered,
+        }
+
+    def _sealed(self, event: BatchSealed) -> None:
+        for request in event.requests:
+            self._batches[request] = event
+
+    def _strike(self, event: FaultStruck) -> None:
+        self._struck[event.request] = event.fault
+
+    def _delivered(self, event: ReplyDelivered) -> None:
+        if event.error and not event.late and not self._is_caused(event.request, event.error):
+            self.broken(f"request {event.request} was answered {event.error!r}; nothing that was seen explains that")
+
+    def _is_caused(self, request: int, error: str) -> bool:
+        text = _OF_ENSEMBLES.sub("", error)
+        if text.endswith(QUEUED) or text in ("", CANCELLED) or any(each in text for each in (*SEQUENCE, *SICK)):
+            return True
+        own = text == error  # else one of its steps has had it
+        batch = self._batches.get(request)
+        culprit = _CULPRIT.search(text)
+        if culprit is not None:
+            number = int(next(filter(None, culprit.groups())))
+            anywhere = not own or any(each in text for each in OF_ALL)
+            return number in self._struck and (anywhere or (batch is not None and number in batch.requests))
+        if UNANSWERED in text:
+            return not own or self._struck.get(request) == Fault.SILENCE.value
+        instance = _INSTANCE.search(text)
+        if instance is not None and own and batch is not None:
+            return batch.instance.partition("~")[0].rstrip("'") == instance[1]
+        return instance is not None or UNKNOWN in text or GIVEN_UP in text
+
+    def _answered(self, event: RequestAnswered) -> None:
+        asked = self._state.asked.get(event.request)
+        if asked is None or not event.error or is_step(event.request):
+            return
+        error = event.error
+        if error.endswith(QUEUED) or UNKNOWN in error or SEQUENCE[0] in error or error == CANCELLED:
+            return
+        view = self._state.serving.get(asked.model)
+        if NO_ROOM in error:
+            wrong = not self._little_room
+        elif INVALID[0] in error:
+            wrong = view is not None and asked.rows <= max(1, view.config.max_batch_size)
+        else:
+            wrong = INVALID[1] not in error
+        if wrong:
+            self.broken(f"request {event.request} was refused with {error!r}, which is not true")

@@ -1,0 +1,67 @@
+"""Errors without a cause are found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from trireme.simulations.events import (
+    BatchSealed,
+    Event,
+    FaultStruck,
+    ReplyDelivered,
+    RequestAnswered,
+    RequestSubmitted,
+)
+from trireme.simulations.invariants.state import WorldState
+from trireme.simulations.oracle.errors import ErrorsHaveCauses
+from trireme.simulations.plan import Fault, ModelPlan
+
+RAISED = "request 2 made 'm_0' raise"
+
+
+def complaints(*events: Event, little_room: bool = False) -> Sequence[str]:
+    found: list[str] = []
+    state = WorldState([ModelPlan("m").config()])
+    rule = ErrorsHaveCauses(lambda violation: found.append(violation.text), state, little_room)
+    for event in events:
+        for handlers in (rule.handlers(), state.handlers()):
+            if type(event) in handlers:
+                handlers[type(event)](event)
+    return found
+
+
+def answered(request: int, error: str) -> ReplyDelivered:
+    return ReplyDelivered(0, request, error, True, False)
+
+
+BATCH = BatchSealed(0, 1, "m", 1, "m_0", "full", (1, 2), 2)
+STRUCK = FaultStruck(0, Fault.RAISE.value, "m", 2)
+
+
+@pytest.mark.parametrize("error", ["", "Cancelled", "Request timeout expired", RAISED, f"in ensemble 'e', {RAISED}"])
+def test_what_has_a_cause_is_fine(error: str) -> None:
+    assert complaints(BATCH, STRUCK, answered(1, error)) == []
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        (BATCH, answered(1, RAISED)),
+        (BATCH, STRUCK, answered(3, RAISED)),
+        (BATCH, STRUCK, answered(1, "the backend of 'm_0' finished the batch without answering this request")),
+        (BATCH, STRUCK, answered(1, "instance 'm_1' gave no answer within 1 s and was given up")),
+        (BATCH, STRUCK, answered(1, "TypeError: 'Tensor' object is not iterable")),
+    ],
+)
+def test_what_has_none_is_not(events: tuple[Event, ...]) -> None:
+    assert len(complaints(*events)) == 1
+
+
+def test_a_refusal_is_true() -> None:
+    asked = RequestSubmitted(0, 1, "m", 1, 0, 0)
+    assert complaints(asked, RequestAnswered(0, 1, "inference request batch-size must be <= 8 for 'm'"))
+    full = RequestAnswered(0, 1, "model 'm' has too many requests in flight: 1 requests, 16 bytes; try again later")
+    assert complaints(asked, full)
+    assert not complaints(asked, full, little_room=True)
