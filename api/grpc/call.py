@@ -134,7 +134,7 @@ class UnaryCall:
         inbox = self._inbox
         if inbox is None:
             size = len(data) - PREFIX_BYTES  # the way of nearly all messages: one piece, not packed
-            if size >= 0 and not data[0] and int.from_bytes(data[1:5], "big") == size <= self.method.max_message_bytes:
+            if 0 <= size <= self.method.max_message_bytes and data[:PREFIX_BYTES] == prefix(False, size):
                 connection.core.consumed(self.stream_id, len(data))
                 self.begun = True
                 self.message = data[PREFIX_BYTES:] if size <= _COPIED_BYTES else memoryview(data)[PREFIX_BYTES:]

@@ -128,7 +128,6 @@ class GrpcInfer(Adapter):
         self.offload = context.server.offload
         self.message = message
         self.lease = lease
-        self.trace = None
 
     def describe(self, name: str, version: int) -> ModelDescription:
         """The model; raises TriremeError: there is none, or none that takes such requests."""
@@ -238,11 +237,11 @@ class _InferCall(UnaryInferRequest, CallbackAnswer[list[Buffer]]):
     """A call without a task."""
 
     prompt: ClassVar[bool] = True
+    over = False
+    reply = None
 
     def __init__(self, context: GrpcContext, call: UnaryCall) -> None:
         super().__init__(context, call.head, call.message, call.lease)
-        self.over = False
-        self.reply = None
         self.send = call.answer
         self._call = call
 

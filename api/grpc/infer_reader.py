@@ -9,7 +9,7 @@ a thread, in pieces.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...actors.offload import Offload
 from ...engine.datatypes import DataType
@@ -83,6 +83,17 @@ class _Head:
         return DecodedGrpcInfer(request, model, self.version_text, self.class_counts, self.enable_empty_final_response)
 
 
+class _Repeated(NamedTuple):
+    """A message with one raw content and without an id. Another one that is as long, and says the same before its data,
+    is put together in the same way: many clients send nothing else."""
+
+    size: int
+    beginning: bytes
+    data_at: int
+    head: _Head
+    raw: _Spans
+
+
 class InferReader:
     """Decodes ``ModelInferRequest`` messages, with a memory of bounded size."""
 
@@ -92,6 +103,7 @@ class InferReader:
         self._offload = offload or Offload()
         self._heads: Memo[_Head] = Memo(_HEADS, _HEAD_BYTES)
         self._usual = b""  # the last head without an id: most messages have the one before's
+        self._repeated: _Repeated | None = None
 
     def decode(self, message: Buffer, describe: Describe) -> DecodedGrpcInfer | None:
         """The request that `message` holds; None if that may take long, and is for `decode_slowly`. Raw contents become
@@ -106,6 +118,9 @@ class InferReader:
         """
         if len(message) <= _SMALL_BYTES and type(message) is not bytes:
             message = bytes(message)
+        repeated = self._repeated
+        if repeated is not None and len(message) == repeated.size and message[: repeated.data_at] == repeated.beginning:
+            return repeated.head.decode(message, repeated.raw, "", describe)
         split = _split(message, self._usual)
         if split is None:
             if len(message) > _PROMPT_BYTES:
@@ -116,6 +131,9 @@ class InferReader:
             self._usual = key
         head = self._heads.get(key)
         if head is not None and len(raw) >= len(head.inputs):
+            if len(raw) == 1 and not request_id:
+                data_at = raw[0][0]
+                self._repeated = _Repeated(len(message), bytes(message[:data_at]), data_at, head, raw)
             return head.decode(message, raw, request_id, describe)
         wire = read_infer_request(message, self._limits)
         decoded = decode_infer(wire, describe, self._regions)

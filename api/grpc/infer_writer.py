@@ -76,7 +76,7 @@ def write_infer_response(response: InferenceResponse, decoded: DecodedGrpcInfer)
         InvalidArgumentError: an output cannot be classified, or the message would be too large for gRPC.
         UnsupportedError: a response parameter that the protocol cannot carry.
     """
-    return _response(response, decoded, b"")
+    return _response(response, decoded, None)
 
 
 def write_stream_response(outcome: Outcome, decoded: DecodedGrpcInfer, final: bool) -> list[Buffer]:
@@ -93,8 +93,7 @@ def write_stream_response(outcome: Outcome, decoded: DecodedGrpcInfer, final: bo
         return [_delimited(2, _echo(decoded, final))]
     if isinstance(outcome, TriremeError):
         return write_stream_error(outcome.message, decoded, final)
-    pieces = _response(outcome, decoded, _FINAL[final])
-    return [_opening(2, sum(map(len, pieces))), *pieces]
+    return _response(outcome, decoded, final)
 
 
 def write_stream_error(message: str, decoded: DecodedGrpcInfer, final: bool) -> list[Buffer]:
@@ -129,15 +128,23 @@ def takes_long(response: InferenceResponse, decoded: DecodedGrpcInfer) -> bool:
     return False
 
 
-def _response(response: InferenceResponse, decoded: DecodedGrpcInfer, more_parameters: bytes) -> list[Buffer]:
+def _response(response: InferenceResponse, decoded: DecodedGrpcInfer, final: bool | None) -> list[Buffer]:
+    """A ``ModelInferResponse``; as the answer on a stream unless `final` is None."""
+    outputs = response.outputs
+    if len(outputs) == 1 and not (response.id or response.parameters or decoded.places or decoded.class_counts):
+        tensor = outputs[0]
+        blob = tensor.buffer
+        name, version = response.model_name, response.model_version
+        return [_beginning(name, version, final, tensor.name, tensor.datatype.name, tensor.shape, len(blob)), blob]
     head = _model(response.model_name, response.model_version)
     if response.id:
         head += _text(3, response.id)
     if response.parameters:
         head += _parameters(response.parameters)
-    head += more_parameters
+    if final is not None:
+        head += _FINAL[final]
     blobs: list[Buffer] = []
-    for tensor in response.outputs:
+    for tensor in outputs:
         place = decoded.places.get(tensor.name)
         if place is not None:
             put_in_place(tensor, place)
@@ -147,19 +154,33 @@ def _response(response: InferenceResponse, decoded: DecodedGrpcInfer, more_param
             tensor = classify(tensor, decoded.class_counts[tensor.name], labels, model.config.max_batch_size > 0)
         head += _output(tensor.name, tensor.datatype.name, tensor.shape)
         blobs.append(tensor.buffer if place is None else b"")
-    if not blobs:
-        return [head]
     pieces: list[Buffer] = []
-    size = 0
     for blob in blobs:
-        head += _raw_opening(len(blob))
-        pieces.append(head)
+        pieces.append(head + _raw_opening(len(blob)))
         pieces.append(blob)
-        size += len(head) + len(blob)
         head = b""
+    if head:
+        pieces.append(head)
+    opening = _checked_opening(sum(map(len, pieces)), final)
+    return [opening, *pieces] if opening else pieces
+
+
+def _checked_opening(size: int, final: bool | None) -> bytes:
+    """What stands before a ``ModelInferResponse`` of this size. Raises InvalidArgumentError: it is too large."""
     if size > _INT32_MAX:
         raise InvalidArgumentError(f"Response has byte size {size} which exceeds gRPC's byte size limit {_INT32_MAX}.")
-    return pieces
+    return b"" if final is None else _opening(2, size)
+
+
+@lru_cache(maxsize=1024)
+def _beginning(
+    model: str, version: int, final: bool | None, name: str, datatype: str, shape: tuple[int, ...], size: int
+) -> bytes:
+    """Everything before the data of an only output, of `size` bytes. Arguments as for `_response`, which raises what
+    this does."""
+    head = _model(model, version) + (b"" if final is None else _FINAL[final])
+    head += _output(name, datatype, shape) + _raw_opening(size)
+    return _checked_opening(len(head) + size, final) + head
 
 
 @lru_cache(maxsize=1024)

@@ -46,6 +46,7 @@ MAX_UNSENT_BYTES = 64 * 2**20
 """Bytes of answers waiting on one stream from which on no more requests are read from it."""
 
 _STATUS_WANTED = "triton_grpc_error"
+_CLOSED = PlaceState.CLOSED
 
 
 class InferStream:
@@ -98,7 +99,7 @@ class InferStream:
             return
         try:
             self._send_now()
-            if not (request.decoupled or request.state is PlaceState.CLOSED):
+            if not (request.decoupled or request.state is _CLOSED):
                 self._hold(request, answer_bytes(request.outcome))
         except Exception:  # noqa: BLE001 - this runs in a turn of the server's: a defect must cost its own stream only
             self._break()
@@ -149,7 +150,8 @@ class InferStream:
             self._hold(request, -request.held_bytes)
         if request.trace is not None:
             request.trace.finish()
-        self._room.unpark_all()
+        if self._room:
+            self._room.unpark_all()
         if self._told:
             call_log.stream_request_ends()
 
@@ -289,15 +291,15 @@ class _Request(GrpcInfer, Place):
     """
 
     prompt: ClassVar[bool] = True
+    held_bytes = 0
+    id = ""
+    outcome: InferenceResponse | TriremeError | None = None
+    reply: Reply | None = None
+    takes_long = False
 
     def __init__(self, owner: InferStream, message: Buffer = b"", lease: Lease | None = None) -> None:
         super().__init__(owner.context, owner.stream.head, message, lease)
         self._owner = owner
-        self.held_bytes = 0
-        self.id = ""
-        self.outcome: InferenceResponse | TriremeError | None = None
-        self.reply: Reply | None = None
-        self.takes_long = False
 
     def waiting(self) -> AbstractContextManager[None]:
         return self._owner.stream.waiting_for_room()

@@ -34,6 +34,11 @@ class PlaceState(enum.Enum):
     CLOSED = "closed"
 
 
+# A member of an enumeration takes longer to look up than a name.
+_WAITING, _ANSWERED, _READY = PlaceState.WAITING, PlaceState.ANSWERED, PlaceState.READY
+_SENDING, _CLOSED = PlaceState.SENDING, PlaceState.CLOSED
+
+
 class Place:
     """One request's place in the order.
 
@@ -101,16 +106,20 @@ class StreamOrder(Generic[T]):
             nbytes: what the answer holds.
         """
         if place.decoupled:
-            assert place.state is not PlaceState.CLOSED, "an answer behind the last one"
-            if place.state is not PlaceState.READY:
-                self._make_ready(place)
+            assert place.state is not _CLOSED, "an answer behind the last one"
+            if place.state is not _READY:
+                place.state = _READY
+                self._ready.append(place)
             return
-        assert place.state is PlaceState.WAITING, "a second answer to a request that gets one"
-        place.state = PlaceState.ANSWERED
+        assert place.state is _WAITING, "a second answer to a request that gets one"
+        place.state = _ANSWERED
         place.nbytes = nbytes
         self._unsent_bytes += nbytes
-        if self._in_order[0] is place:
-            self._release()
+        in_order = self._in_order
+        while in_order and (first := in_order[0]).state is _ANSWERED:  # rule 1
+            in_order.popleft()
+            first.state = _READY
+            self._ready.append(first)
 
     @property
     def first_ready(self) -> T | None:
@@ -121,24 +130,14 @@ class StreamOrder(Generic[T]):
         if not self._ready:
             return None
         place = self._ready.popleft()
-        place.state = PlaceState.SENDING
+        place.state = _SENDING
         return place
 
     def close(self, place: T) -> None:
-        assert place.state is PlaceState.SENDING, "only what is being sent can have been sent"
-        place.state = PlaceState.CLOSED
+        assert place.state is _SENDING, "only what is being sent can have been sent"
+        place.state = _CLOSED
         self._unsent_bytes -= place.nbytes
         del self._open[place]
-
-    def _release(self) -> None:
-        """Everything at the head of the order that is answered becomes ready (rule 1)."""
-        in_order = self._in_order
-        while in_order and in_order[0].state is PlaceState.ANSWERED:
-            self._make_ready(in_order.popleft())
-
-    def _make_ready(self, place: T) -> None:
-        place.state = PlaceState.READY
-        self._ready.append(place)
 
     def __repr__(self) -> str:
         return (

@@ -115,7 +115,7 @@ class StreamingCall(StreamIterator[Any]):
         listener, inbox = self._listener, self._inbox
         if listener is not None and self._waiting and not (inbox.held_bytes or end_stream or inbox.lease is not None):
             size = len(data) - PREFIX_BYTES
-            if 0 <= size <= self._heard_bytes and not data[0] and int.from_bytes(data[1:5], "big") == size:
+            if 0 <= size <= self._heard_bytes and data[:PREFIX_BYTES] == prefix(False, size):
                 message = data[PREFIX_BYTES:]
                 if listener(message):
                     self._connection.core.consumed(self._stream_id, len(data))
@@ -324,9 +324,11 @@ class StreamingCall(StreamIterator[Any]):
         waiting; only while `can_send_now`."""
         if self.over:
             return
-        self._send_headers()
-        self._connection.core.send_data(self._stream_id, [prefix(False, sum(map(len, pieces))), *pieces])
-        self._connection.mark(1)
+        if not self.headers_sent:
+            self._send_headers()
+        connection = self._connection
+        connection.core.send_data(self._stream_id, [prefix(False, sum(map(len, pieces))), *pieces])
+        connection.mark(1)
 
     def take_lease(self) -> Lease | None:
         """What the last message holds of the server-wide budget; the caller closes it."""

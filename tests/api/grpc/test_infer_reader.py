@@ -107,7 +107,8 @@ def test_a_reader_with_a_memory_reads_what_one_without_does(requests: list[Any])
 def test_a_damaged_request_is_not_taken_for_the_one_remembered(request: Any, data: st.DataObject) -> None:
     reader = InferReader(Regions())
     message = bytearray(request.SerializeToString())
-    outcome(lambda data: read(reader, data), bytes(message))
+    for _ in range(2):  # its head is remembered, and then how it is put together
+        outcome(lambda data: read(reader, data), bytes(message))
     at = data.draw(st.integers(0, len(message)))
     if data.draw(st.booleans()):
         del message[at:]
@@ -130,7 +131,8 @@ def test_a_damaged_request_is_not_taken_for_the_one_remembered(request: Any, dat
 def test_unusual_endings(tail: bytes) -> None:
     reader = InferReader(Regions())
     message = identity().SerializeToString()
-    reader.decode(message, describe)
+    for _ in range(2):  # as above
+        reader.decode(message, describe)
     assert outcome(lambda data: read(reader, data), message + tail) == outcome(fully, message + tail)
 
 
