@@ -88,7 +88,9 @@ UNITS_ASKED = ("always", "survivors", "never")
 """Survivors are mutants that no swarm run has found."""
 
 UNITS_CPU_S = 600
-SWARM_CPU_S = 900
+SWARM_CPU_S = 30
+"""And so much more for each seed:"""
+SEED_CPU_S = 0.5
 MEMORY_KIB = 16 << 20
 STILL_S = 60.0
 """A judge that uses next to no CPU time for so long waits for something that does not come."""
@@ -194,7 +196,7 @@ for found in hunt(range(1, int(sys.argv[2]) + 1)):
 
 def judged_by_swarm(overlay: Overlay, seeds: int) -> Verdict:
     command = [sys.executable, "-c", PLAY, str(overlay.where), str(seeds)]
-    return _judged(overlay, command, SWARM_CPU_S, ("seed ",))
+    return _judged(overlay, command, SWARM_CPU_S + round(seeds * SEED_CPU_S), ("seed ",))
 
 
 def judged_by_units(overlay: Overlay, tests: Sequence[str]) -> Verdict:

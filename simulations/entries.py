@@ -18,7 +18,7 @@ from ..engine.errors import TriremeError, UnavailableError
 from .clock import JumpingClock
 from .graphs import Graphs
 from .plan import Plan, RequestPlan
-from .workloads import Entry
+from .workloads import WayIn
 
 SHARE = 0.4
 """Of the runs."""
@@ -29,7 +29,7 @@ CLIENTS = 3
 VALUE_BYTES = 4
 
 
-ARRIVING = (Entry.NAMED, Entry.UNNAMED)
+ARRIVING = (WayIn.NAMED, WayIn.UNNAMED)
 
 
 def entered(plan: Plan) -> Plan:
@@ -40,7 +40,7 @@ def entered(plan: Plan) -> Plan:
         return plan
     graphs = Graphs(plan)
     times_ns = {model.name: 0 if graphs.is_stateful(model) else model.fixed_ns for model in plan.models}
-    ways = chance.sample(tuple(Entry), chance.randint(1, 3))
+    ways = chance.sample(tuple(WayIn), chance.randint(1, 3))
     rate = chance.uniform(0.2, 1.0)
     longest = math.exp(chance.uniform(math.log(0.05), math.log(5.0)))
 
@@ -66,7 +66,7 @@ class Entrance:
 
     def description(self, request: RequestPlan) -> ModelDescription | None:
         """What the server said of the request's model the last time that it was asked; some requests ask anew."""
-        if request.entry is not Entry.DESCRIBED:
+        if request.entry is not WayIn.DESCRIBED:
             return None
         if request.model not in self._described or request.number % 8 == 0:
             try:
@@ -81,7 +81,7 @@ class Entrance:
         Raises:
             TriremeError: there is none, or no such model.
         """
-        if request.entry is Entry.ASKED:
+        if request.entry is WayIn.ASKED:
             self._server.check_room(request.model)
 
     async def arrive(self, request: RequestPlan) -> Lease | None:
@@ -95,7 +95,7 @@ class Entrance:
             return None
         nbytes = request.rows * request.width * VALUE_BYTES * self._inputs.get(request.model, 1)
         said = nbytes // 2 if request.number % 3 == 0 else nbytes
-        name = request.model if request.entry is Entry.NAMED else ""
+        name = request.model if request.entry is WayIn.NAMED else ""
         lease = self._server.lease(name, client=f"client {request.number % CLIENTS}")
         arrived, scope = False, trio.CancelScope()
         self._arriving.append(scope)

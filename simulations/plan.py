@@ -32,7 +32,7 @@ from ..engine.request import LATEST
 from .models import BACKEND, Ends
 from .records import record
 from .shapes import WIDTH, Shapes, with_shapes
-from .workloads import Entry
+from .workloads import WayIn
 
 UNKNOWN_MODEL = "unknown"
 """Name of a model that no server has."""
@@ -356,7 +356,7 @@ class RequestPlan:
     width: int = WIDTH
     extra: int = 0
     content: int = 0
-    entry: Entry = Entry.WHOLE
+    entry: WayIn = WayIn.WHOLE
     arrival_ns: int = 0
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from .models import Ends
 from .plan import Fault, Manner, ModelPlan, Plan, RequestPlan
 from .shapes import WIDTH, Shapes
-from .workloads import Entry
+from .workloads import WayIn
 
 PLAYS = 2_000
 """Most plans that are tried."""
@@ -204,7 +204,7 @@ def _simpler_request(request: RequestPlan) -> Iterator[RequestPlan]:
     yield replace(request, fault=Fault.NONE)
     yield replace(request, give_up_ns=0)
     yield replace(request, manner=Manner.LISTENS)
-    yield replace(request, entry=Entry.WHOLE, arrival_ns=0)
+    yield replace(request, entry=WayIn.WHOLE, arrival_ns=0)
     yield replace(request, extra_ns=0)
     yield replace(request, width=WIDTH, extra=0)
     yield replace(request, timeout_us=0)

@@ -1,5 +1,5 @@
 """Workloads: when requests come. Each is a function from chance and numbers to arrivals; swarm runs dress them, and
-say how they come (`Entry`).
+say how they come (`WayIn`).
 
 An arrival either has its own time, or comes some time after the answer to an earlier one: that is how a closed loop,
 and a sequence whose client thinks, depend on the server.
@@ -15,7 +15,7 @@ from ..engine.logs.request_log import LoggedRequest
 from .records import record
 
 
-class Entry(enum.Enum):
+class WayIn(enum.Enum):
     """How a request gets in.
 
     WHOLE: it is there in one piece.
