@@ -89,7 +89,7 @@ class ErrorsHaveCauses(Invariant):
         instance = _INSTANCE.search(text)
         if instance is not None and own and batch is not None:
             return batch.instance.partition("~")[0].rstrip("'") == instance[1]
-        return instance is not None or UNKNOWN in text or GIVEN_UP in text
+        return instance is not None or any(each in text for each in (UNKNOWN, GIVEN_UP, *OF_ALL))
 
     def _answered(self, event: RequestAnswered) -> None:
         asked = self._state.asked.get(event.request)

@@ -9,14 +9,14 @@ import pytest
 from trireme.simulations.entries import ARRIVING, entered
 from trireme.simulations.events import ExecutionStarted, RequestAnswered, RequestRefused, RequestSubmitted
 from trireme.simulations.plan import Manner, ModelPlan, Plan, PolicyPlan, RequestPlan
-from trireme.simulations.play import Outcome, play
+from trireme.simulations.play import RunOutcome, play
 from trireme.simulations.swarm import draw_plan
 from trireme.simulations.workloads import WayIn
 
 MS = 1_000_000
 
 
-def played(*requests: RequestPlan, model: ModelPlan | None = None, **options: int) -> Outcome:
+def played(*requests: RequestPlan, model: ModelPlan | None = None, **options: int) -> RunOutcome:
     plan = Plan(1, (model or ModelPlan("m", fixed_ns=5 * MS),), requests, calm_ns=1_000 * MS)
     outcome = play(replace(plan, **options))
     assert outcome.violation is None
