@@ -72,7 +72,7 @@ class Tensor:
             if self.datatype is BYTES:
                 self._buffer = pack_bytes(array.ravel())
             else:
-                self._buffer = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+                self._buffer = wire_bytes(array)
         return self._buffer
 
     @property
@@ -124,6 +124,13 @@ class Tensor:
 
     def __repr__(self) -> str:
         return f"<Tensor {self.name} {self.datatype.name}{list(self.shape)}>"
+
+
+def wire_bytes(array: np.ndarray) -> memoryview:
+    """The wire form of an array of any type but BYTES: a view on it, or on a copy that is contiguous."""
+    if array.flags.c_contiguous and array.size:
+        return array.data.cast("B")  # for a third of what another array costs; an empty one cannot be cast
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def pack_bytes(elements: Iterable[bytes]) -> bytes:

@@ -91,8 +91,8 @@ class ModelTensors:
 
     def __init__(self, config: ModelConfig, *, text: bool = False) -> None:
         self.sequences = sequence_batching(config) or SequenceBatching()
-        self.layout = BatchLayout(config, text=text)
         self.inputs = fed_types(config, self.sequences)
+        self.layout = BatchLayout(config, text=text and BYTES in self.inputs.values())
         self.outputs = {output.name: output.datatype for output in config.output}
         for state in self.sequences.states:
             self.outputs.setdefault(state.output_name, state.datatype)
@@ -113,13 +113,11 @@ class ModelTensors:
         Args:
             arrays: for each of `outputs`, in their order: see `BatchLayout.split`.
         """
-        if not self._states:
-            self.layout.scatter(jobs, arrays)
-            return
-        # What a batch leaves behind is kept only once nothing can go wrong with it any more.
-        shares = self.layout.split(jobs, arrays[: self._of_clients])
-        keep_arrays(jobs, [(state, arrays[at]) for state, at in self._states], self.batching)
-        self.layout.answer(shares)
+        layout, states = self.layout, self._states
+        shares = layout.split(jobs, arrays[: self._of_clients] if states else arrays)
+        if states:  # what a batch leaves behind is kept only once nothing can go wrong with it any more
+            keep_arrays(jobs, [(state, arrays[at]) for state, at in states], self.batching)
+        layout.answer(shares)
 
 
 class FrameworkModel(LoadedModel, Generic[P]):

@@ -32,7 +32,7 @@ from ..datatypes import BYTES
 from ..errors import InternalError, InvalidArgumentError, UnsupportedError, request_prefix
 from ..job import Job
 from ..memory.tensors import DevicePieces, PlacedOutput, RegionTensor
-from ..tensor import Tensor
+from ..tensor import Tensor, wire_bytes
 from ..tensor_limits import bounded_product
 
 Inputs = dict[str, Any]
@@ -49,8 +49,8 @@ class BatchLayout:
 
     Args:
         config: complete and valid.
-        text: the framework's strings are text: elements of BYTES inputs become `str`, decoded as strict UTF-8 (rule 5
-            for what is not). Otherwise they stay `bytes`.
+        text: there are BYTES inputs, and the framework's strings are text: elements of these become `str`, decoded as
+            strict UTF-8 (rule 5 for what is not). Otherwise they stay `bytes`.
 
     Raises:
         InvalidArgumentError: a ``batch_output`` does not fit its source input.
@@ -103,11 +103,12 @@ class BatchLayout:
                 if all(job.answered for job in jobs):
                     return [], {}
         inputs: Inputs = {}
-        for name in jobs[0].inputs:
+        for name, tensor in jobs[0].inputs.items():
             if name in texts:
                 inputs[name] = _join_arrays(texts[name], name in self._ragged)
                 continue
-            join, tensors = self._joins.get(name, _join_rows), [job.inputs[name] for job in jobs]
+            join = self._joins.get(name, _join_rows)
+            tensors = [tensor] if len(jobs) == 1 else [job.inputs[name] for job in jobs]
             pieces = None if gpu is None or join is not _join_rows else _pieces_on(gpu, tensors)
             inputs[name] = join(tensors, allocate) if pieces is None else pieces
         for spec, make in self._batch_inputs:
@@ -142,10 +143,6 @@ class BatchLayout:
         layouts = self._places
         return [layouts[name].place(shape, jobs, gpu) if name in layouts else None for name, shape in shapes.items()]
 
-    def scatter(self, jobs: Jobs, outputs: Sequence[np.ndarray | PlacedOutput]) -> None:
-        """Answer the jobs: `split` and `answer`."""
-        self.answer(self.split(jobs, outputs))
-
     def split(self, jobs: Jobs, outputs: Sequence[np.ndarray | PlacedOutput]) -> Shares:
         """Cut the outputs up. Jobs for which an output has not enough rows are failed, and have no share.
 
@@ -157,12 +154,15 @@ class BatchLayout:
         Raises:
             InternalError: an output has not the shape that the configuration promises.
         """
-        if self._batching:
-            jobs = self._fail_short(jobs, outputs)
-        columns = [
-            array.tensors[: len(jobs)] if isinstance(array, PlacedOutput) else layout.split(array, jobs)
-            for layout, array in zip(self._outputs, outputs, strict=True)
-        ]
+        while True:
+            try:
+                columns: list[Sequence[Tensor]] = []
+                for layout, array in zip(self._outputs, outputs, strict=True):
+                    placed = isinstance(array, PlacedOutput)
+                    columns.append(array.tensors[: len(jobs)] if placed else layout.split(array, jobs))
+                break
+            except _TooFewRowsError as short:
+                jobs = _fail_beyond(jobs, short.output_name, short.available)
         rows = zip(*columns, strict=True) if columns else [()] * len(jobs)
         return list(zip(jobs, rows, strict=True))
 
@@ -172,20 +172,9 @@ class BatchLayout:
             wanted = job.request.requested_outputs
             job.respond(job.response([tensor for tensor in tensors if tensor.name in wanted] if wanted else tensors))
 
-    def _fail_short(self, jobs: Jobs, outputs: Sequence[np.ndarray | PlacedOutput]) -> Jobs:
-        """Fail the jobs whose rows an output lacks (always the last ones) and return the others; surplus is ignored."""
-        rows = jobs[0].rows if len(jobs) == 1 else sum([job.rows for job in jobs])
-        for layout, array in zip(self._outputs, outputs, strict=True):
-            if isinstance(layout, _RowsLayout) and not isinstance(array, PlacedOutput):
-                available = array.shape[0] if array.ndim else 0
-                if available < rows:
-                    jobs = _fail_beyond(jobs, layout.output.name, available)
-                    rows = sum([job.rows for job in jobs])
-        return jobs
-
 
 def encode_text(array: np.ndarray) -> np.ndarray:
-    """An array of `str`, of any shape, as the object array of `bytes` (UTF-8) that `BatchLayout.scatter` takes."""
+    """An array of `str`, of any shape, as the object array of `bytes` (UTF-8) that `BatchLayout.split` takes."""
     return _object_array([element.encode() for element in array.ravel().tolist()]).reshape(array.shape)
 
 
@@ -335,6 +324,15 @@ _BATCH_INPUT_KINDS: dict[str, Callable[[list[Tensor]], np.ndarray]] = {
 # Scattering
 
 
+class _TooFewRowsError(Exception):
+    """An output has not enough rows for its jobs."""
+
+    def __init__(self, output_name: str, available: int) -> None:
+        super().__init__(f"output '{output_name}' has {available} rows")
+        self.output_name = output_name
+        self.available = available
+
+
 def _fail_beyond(jobs: Jobs, output_name: str, available: int) -> Jobs:
     """Fail the jobs that need more than the `available` rows of an output; return the others."""
     end = 0
@@ -381,7 +379,11 @@ class _OutputLayout(ABC):
 
     @abstractmethod
     def split(self, array: np.ndarray, jobs: Jobs) -> list[Tensor]:
-        """One tensor a job."""
+        """One tensor a job.
+
+        Raises:
+            _TooFewRowsError: the last jobs get none.
+        """
 
     def place(self, shape: Dims, jobs: Jobs, gpu: int) -> PlacedOutput | None:
         """See `BatchLayout.place`."""
@@ -399,22 +401,22 @@ class _OutputLayout(ABC):
             tensors.append(RegionTensor(name, datatype, shape, place.first(nbytes)))
         return PlacedOutput(tuple(tensors))
 
-    def cut(self, array: np.ndarray, shapes: list[Dims], counts: list[int]) -> list[Tensor]:
+    def cut(self, array: np.ndarray, pieces: Sequence[tuple[Dims, int]]) -> list[Tensor]:
         """Consecutive pieces of an array, with these shapes, which have so many elements."""
         name, datatype = self.output.name, self.output.datatype
         tensors: list[Tensor] = []
         start = 0
         if datatype is BYTES:
             flat = array.reshape(-1)
-            for shape, count in zip(shapes, counts, strict=True):
+            for shape, count in pieces:
                 end = start + count
                 tensors.append(Tensor(name, datatype, shape, array=flat[start:end].reshape(shape)))
                 start = end
             return tensors
         # Slices of one memoryview: the wire form of every piece for a tenth of what slicing the array costs.
-        view = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        view = wire_bytes(array)
         size = datatype.size
-        for shape, count in zip(shapes, counts, strict=True):
+        for shape, count in pieces:
             end = start + count * size
             tensors.append(Tensor(name, datatype, shape, view[start:end]))
             start = end
@@ -433,12 +435,17 @@ class _RowsLayout(_OutputLayout):
         return self.in_places([(job.rows, *tail) for job in jobs], jobs, gpu)
 
     def split(self, array: np.ndarray, jobs: Jobs) -> list[Tensor]:
-        shape, tail, row = self._latest
-        if shape != array.shape[1:]:
-            tail = client_shape(self.output, array.shape[1:])
+        rows = jobs[0].rows if len(jobs) == 1 else sum([job.rows for job in jobs])
+        shape = array.shape
+        available = shape[0] if shape else 0
+        if available < rows:
+            raise _TooFewRowsError(self.output.name, available)
+        known, tail, row = self._latest
+        if known != (shape := shape[1:]):
+            tail = client_shape(self.output, shape)
             row = bounded_product(tail)
-            self._latest = array.shape[1:], tail, row
-        return self.cut(array, [(job.rows, *tail) for job in jobs], [job.rows * row for job in jobs])
+            self._latest = shape, tail, row
+        return self.cut(array, [((job.rows, *tail), job.rows * row) for job in jobs])
 
 
 class _WholeLayout(_OutputLayout):
@@ -485,4 +492,5 @@ class _ScatterLayout(_OutputLayout):
                 f"'{self._source}' in this batch need {sum(counts)}"
             )
         rows = 1 if self._batching else 0  # dimensions of the batch
-        return self.cut(array, [shape[:rows] + client_shape(self.output, shape[rows:]) for shape in shapes], counts)
+        inverse = [shape[:rows] + client_shape(self.output, shape[rows:]) for shape in shapes]
+        return self.cut(array, list(zip(inverse, counts, strict=True)))

@@ -160,14 +160,14 @@ class Dispatcher:
         self._parting: list[InstanceId] = []  # wait for their sequences
         self._isolated: dict[Job, Seat] = {}
         self._rejects: deque[Reject] = deque()
+        self._exceptional = False  # there may be something to do by rule 5 or 6
 
     # Jobs.
 
     def cancel(self, job: Job) -> None:
         """The job's client gave up."""
         if job in self._isolated:
-            del self._isolated[job]
-            self._rejects.append(Reject(job, refusals.cancelled()))
+            self._reject(job, refusals.cancelled())
         else:
             self.core.cancel(job)
 
@@ -181,8 +181,12 @@ class Dispatcher:
     def give_up(self, seat: Seat, error: TriremeError) -> None:
         """The seat gets no instance any more (rule 6)."""
         for job in [job for job, its in self._isolated.items() if its == seat]:
-            del self._isolated[job]
-            self._rejects.append(Reject(job, error))
+            self._reject(job, error)
+
+    def _reject(self, job: Job, error: TriremeError) -> None:
+        del self._isolated[job]
+        self._rejects.append(Reject(job, error))
+        self._exceptional = True
 
     def drop_all(self) -> list[Job]:
         """Give back all jobs that are not executed."""
@@ -203,6 +207,7 @@ class Dispatcher:
         new = self._instances[instance] = _Instance(most, seat, forecast)
         if seat in self._isolated.values():
             self._proving.append(instance)
+            self._exceptional = True
         else:
             self._add(instance, new)
 
@@ -228,12 +233,13 @@ class Dispatcher:
         if its is None:
             return
         its.held -= 1
-        if its.forecast is not None and its.state is not PROVING:
+        state = its.state
+        if its.forecast is not None and state is not PROVING:
             its.forecast.over(jobs[0], now)
-        if its.state is LEAVING:
+        if state is LEAVING:
             if not its.held:
                 self.dismissed.append(instance)
-        elif its.state is PROVING or self.core_failed:
+        elif state is PROVING:
             pass
         elif in_place:
             its.state = RESTING
@@ -247,26 +253,29 @@ class Dispatcher:
             self.sequences.settle(jobs, now, rescheduled)
 
     def _has_credit(self, instance: InstanceId, its: _Instance) -> None:
-        """Rules 1, 2 and 4."""
-        if its.held and its.forecast is not None:
-            if its.state is BUSY:
-                its.state = SPARE
-                self._spare.append(instance)
-                self.core.instance_idle(instance, spare=True)
-        elif its.state is not IDLE:
+        """Rules 1, 2, 4 and 7."""
+        if self.core_failed or its.state is IDLE:
+            return
+        if its.forecast is not None:
+            if its.held:
+                if its.state is BUSY:
+                    its.state = SPARE
+                    self._spare.append(instance)
+                    self.core.instance_idle(instance, spare=True)
+                return
             if its.state is SPARE:
                 self._spare.remove(instance)
-            its.state = IDLE
-            if self.permits is None:
-                self.core.instance_idle(instance)
-            else:
-                self.permits.idle(instance, self.core)
+        its.state = IDLE
+        if self.permits is None:
+            self.core.instance_idle(instance)
+        else:
+            self.permits.idle(instance, self.core)
 
     def end_rest(self) -> None:
         """Rule 3."""
-        resting, self.resting = self.resting, []
-        for instance in () if self.core_failed else resting:
+        for instance in self.resting:
             self._has_credit(instance, self._instances[instance])
+        self.resting.clear()
 
     def granted(self, instance: InstanceId) -> None:
         """An instance was granted leave to execute."""
@@ -286,6 +295,7 @@ class Dispatcher:
         if sequences is not None and not sequences.release(instance):
             if instance not in self._parting:
                 self._parting.append(instance)
+                self._exceptional = True
             return False
         if its.state is not LEAVING:
             its.state = LEAVING
@@ -318,27 +328,35 @@ class Dispatcher:
         Returns:
             As `SchedulerCore.next_action`.
         """
+        if self._exceptional and (action := self._see_to_exceptions()) is not None:
+            return action
+        core = self.core
+        if not core.queued and self.sequences is None:
+            if self.resting and self.permits is None:
+                self.end_rest()
+            return WAIT
+        opens_s = self._open(now) if self._spare and core.queued else math.inf
+        action = core.next_action(now)
+        if isinstance(action, Dispatch):
+            self._dispatched(action, now)
+            return action
+        if opens_s < math.inf and not isinstance(action, Reject | Await):
+            action = WaitUntil(min(opens_s, action.when_s) if isinstance(action, WaitUntil) else opens_s)
+        if self.resting and not core.queued and self.permits is None:
+            self.end_rest()
+        return action
+
+    def _see_to_exceptions(self) -> Action | None:
+        """Rules 5 and 6."""
         if self._rejects:
             return self._rejects.popleft()
         if self._proving and (proof := self._prove()) is not None:
             return proof
-        if self._parting:
-            parting, self._parting = self._parting, []
-            for instance in parting:
-                self.leave(instance, sequences_first=True)
-        core = self.core
-        action: Action = WAIT
-        if core.queued or self.sequences is not None:
-            opens_s = self._open(now) if self._spare and core.queued else math.inf
-            action = core.next_action(now)
-            if isinstance(action, Dispatch):
-                self._dispatched(action, now)
-                return action
-            if opens_s < math.inf and not isinstance(action, Reject | Await):
-                action = WaitUntil(min(opens_s, action.when_s) if isinstance(action, WaitUntil) else opens_s)
-        if self.resting and not core.queued and self.permits is None:
-            self.end_rest()
-        return action
+        parting, self._parting = self._parting, []
+        for instance in parting:
+            self.leave(instance, sequences_first=True)
+        self._exceptional = bool(self._proving or self._parting)
+        return None
 
     def _dispatched(self, action: Dispatch, now: float) -> None:
         instance, jobs = action.instance, action.jobs

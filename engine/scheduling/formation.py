@@ -128,17 +128,17 @@ class Formation:
         self._max_rows = max_rows
         self._delay_s = delay_s
         self._compatibility = compatibility
-        self.clear()
-
-    def clear(self) -> None:
-        """Start again at the head of the queue."""
-        self.count = 0
         self.rows = 0
         self._cut = 0
         self._cut_reason = SealReason.FULL
-        self.closed: SealReason | None = None
         self._oldest_s = 0.0
         self._signature: Hashable = None
+        self.clear()
+
+    def clear(self) -> None:
+        """Start again at the head of the queue. The rest is set by its first job."""
+        self.count = 0
+        self.closed: SealReason | None = None
 
     def is_complete(self, now: float) -> bool:
         """Whether no job could join the batch that would be sent now, whatever comes, and however long it waits."""
@@ -159,8 +159,8 @@ class Formation:
         Returns:
             Whether to go on; if not, the batch is closed.
         """
-        rows = self.rows + job.rows
         if self.count:
+            rows = self.rows + job.rows
             if rows > self._largest:
                 if not self._cut:
                     self._cut = self.count
@@ -177,6 +177,8 @@ class Formation:
             if job.enqueued_s < self._oldest_s:
                 self._oldest_s = job.enqueued_s
         else:
+            rows = job.rows
+            self._cut = 0
             self._oldest_s = job.enqueued_s
             if self._compatibility is not None:
                 self._signature = self._compatibility.signature(job)

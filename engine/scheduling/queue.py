@@ -1,6 +1,6 @@
-"""The dynamic batcher's queue: priority levels, size limits and deadlines.
+"""Queues of models without state: one lane, or priority levels with size limits and deadlines.
 
-Rules (docs/reference/scheduling.md#queue-policies, docs/reference/scheduling.md#priorities):
+Rules of the latter (docs/reference/scheduling.md#queue-policies, docs/reference/scheduling.md#priorities):
  1. Level 1 goes before level 2, and so on; within a level, first come, first served. A request that names no level, or
     one that does not exist, gets the default level. A model without levels has one queue.
  2. A level that holds max_queue_size jobs refuses the next one.
@@ -20,7 +20,6 @@ heap whose entries outlive their jobs; it is swept when it holds more ghosts tha
 from __future__ import annotations
 
 import heapq
-import math
 from bisect import insort
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -50,23 +49,26 @@ class _Level:
         return len(self.fresh) + len(self.delayed)
 
 
-class PriorityQueues:
-    """Queued jobs in the order in which they are to be executed. Iterating gives them in that order.
+class FifoQueue:
+    """Queued jobs in the order in which they are to be executed: first come, first served. Iterating gives them in that
+    order.
 
     Attributes:
-        size: how many there are.
         deadlines: a heap; it may have entries of jobs that have left.
     """
 
-    __slots__ = ("_active", "_arrivals", "_batching", "_levels", "deadlines", "size")
+    __slots__ = ("_arrivals", "_jobs", "deadlines")
 
-    def __init__(self, batching: DynamicBatching) -> None:
-        self._batching = batching
-        self._levels: dict[int, _Level] = {}  # made when first used
-        self._active: list[int] = []  # levels that hold jobs, ascending
-        self.deadlines: list[QueueDeadline] = []
-        self.size = 0
+    def __init__(self) -> None:
+        self._jobs: Lane = OrderedDict()
         self._arrivals = 0
+        self.deadlines: list[QueueDeadline] = []
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __iter__(self) -> Iterator[Job]:
+        return iter(self._jobs)
 
     def put(self, job: Job, now: float) -> bool:
         """Add a job, setting its `arrival`, `level`, `enqueued_s` and `deadline_s`.
@@ -77,6 +79,61 @@ class PriorityQueues:
         Raises:
             UnavailableError: its level is full.
         """
+        self._arrivals += 1
+        job.arrival = self._arrivals
+        job.level = 0
+        job.enqueued_s = now
+        job.deadline_s = None
+        self._jobs[job] = None
+        return True
+
+    @property
+    def full(self) -> bool:
+        """Whether the next job is refused, whatever it is. With levels that depends on the job."""
+        return False
+
+    def take(self, count: int) -> list[Job]:
+        """Remove and return the first `count` jobs; there must be so many."""
+        jobs = self._jobs
+        if count < len(jobs):
+            return [jobs.popitem(last=False)[0] for _ in range(count)]
+        taken = list(jobs)
+        jobs.clear()
+        return taken
+
+    def remove(self, job: Job) -> bool:
+        """Remove a job from wherever it is in the queue; False if it is not in it."""
+        if job not in self._jobs:
+            return False
+        del self._jobs[job]
+        return True
+
+    def expire(self, now: float) -> list[tuple[Job, bool]]:
+        """Apply rule 4 to the jobs whose deadline has come, in the order of their deadlines.
+
+        Returns:
+            The expired jobs, and of each whether it was rejected, and so has left the queue.
+        """
+        return []
+
+    def drain(self) -> list[Job]:
+        """Remove and return all jobs, in arrival order."""
+        return self.take(len(self._jobs))
+
+
+class PriorityQueues(FifoQueue):
+    """A queue with the rules above."""
+
+    __slots__ = ("_active", "_batching", "_levels", "_size")
+
+    def __init__(self, batching: DynamicBatching) -> None:
+        super().__init__()
+        self._batching = batching
+        self._levels: dict[int, _Level] = {}  # made when first used
+        self._active: list[int] = []  # levels that hold jobs, ascending
+        self._size = 0
+
+    def put(self, job: Job, now: float) -> bool:
         number = self._level_of(job) if self._batching.priority_levels else 0
         level = self._levels.get(number)
         if level is None:
@@ -91,7 +148,7 @@ class PriorityQueues:
         job.enqueued_s = now
         job.deadline_s = None
         level.fresh[job] = None
-        self.size += 1
+        self._size += 1
         active = self._active
         if not active:
             active.append(number)
@@ -103,7 +160,6 @@ class PriorityQueues:
 
     @property
     def full(self) -> bool:
-        """Whether the next job is refused, whatever it is. With levels that depends on the job."""
         level = self._levels.get(0)
         return level is not None and 0 < level.policy.max_queue_size <= len(level)
 
@@ -118,7 +174,7 @@ class PriorityQueues:
             timeout_us = job.request.timeout_us
         job.deadline_s = now + timeout_us / 1_000_000
         heap = self.deadlines
-        if len(heap) >= max(_MIN_SWEEP, 2 * self.size):
+        if len(heap) >= max(_MIN_SWEEP, 2 * self._size):
             self.deadlines = heap = [entry for entry in heap if self._is_live(entry)]
             heapq.heapify(heap)
         heapq.heappush(heap, (job.deadline_s, job.arrival, job))
@@ -128,7 +184,7 @@ class PriorityQueues:
         return job.arrival == arrival and job in self._levels[job.level].fresh
 
     def __len__(self) -> int:
-        return self.size
+        return self._size
 
     def __iter__(self) -> Iterator[Job]:
         for number in self._active:
@@ -137,9 +193,8 @@ class PriorityQueues:
             yield from level.delayed
 
     def take(self, count: int) -> list[Job]:
-        """Remove and return the first `count` jobs; there must be so many."""
         taken: list[Job] = []
-        self.size -= count
+        self._size -= count
         while count:
             level = self._levels[self._active[0]]
             lane = level.fresh or level.delayed
@@ -151,7 +206,6 @@ class PriorityQueues:
         return taken
 
     def remove(self, job: Job) -> bool:
-        """Remove a job from wherever it is in the queue; False if it is not in it."""
         level = self._levels.get(job.level)
         if level is None:
             return False
@@ -161,17 +215,12 @@ class PriorityQueues:
             del level.delayed[job]
         else:
             return False
-        self.size -= 1
+        self._size -= 1
         if not level:
             self._active.remove(job.level)
         return True
 
     def expire(self, now: float) -> list[tuple[Job, bool]]:
-        """Apply rule 4 to the jobs whose deadline has come, in the order of their deadlines.
-
-        Returns:
-            The expired jobs, and of each whether it was rejected, and so has left the queue.
-        """
         expired: list[tuple[Job, bool]] = []
         heap = self.deadlines
         while heap:
@@ -192,18 +241,19 @@ class PriorityQueues:
                 expired.append((job, True))
         return expired
 
-    @property
-    def closest_deadline_s(self) -> float:
-        """The next deadline, infinite if there is none; only if nothing has come or gone since `expire`."""
-        return self.deadlines[0][0] if self.deadlines else math.inf
-
     def drain(self) -> list[Job]:
-        """Remove and return all jobs, in arrival order."""
         jobs = sorted(self, key=lambda job: job.arrival)
         for number in self._active:
             self._levels[number].fresh.clear()
             self._levels[number].delayed.clear()
         self._active.clear()
         self.deadlines.clear()
-        self.size = 0
+        self._size = 0
         return jobs
+
+
+def job_queue(batching: DynamicBatching) -> FifoQueue:
+    """The queue that a model needs for its policies."""
+    policy = batching.policy(0)
+    plain = not (batching.priority_levels or policy.max_queue_size or policy.default_timeout_us)
+    return FifoQueue() if plain else PriorityQueues(batching)

@@ -43,7 +43,7 @@ from ..job import Job, SealReason
 from . import refusals
 from .core import WAIT, Action, Dispatch, InstanceId, Reject, WaitUntil
 from .formation import Compatibility, Formation
-from .queue import PriorityQueues
+from .queue import job_queue
 
 _NO_POLICIES = DynamicBatching()
 _ONE = 1, SealReason.UNBATCHED
@@ -63,7 +63,7 @@ class QueueingCore:
 
     def __init__(self, policies: DynamicBatching, formation: Formation | None) -> None:
         self.queued = 0
-        self._queue = PriorityQueues(policies)
+        self._queue = job_queue(policies)
         self._formation = formation
         self._is_current = True  # whether the formation agrees with the queue
         self._idle: deque[InstanceId] = deque()
@@ -102,7 +102,7 @@ class QueueingCore:
     instance_gone = instance_paused
 
     def wants(self, instance: InstanceId, others: int) -> bool:
-        return self._queue.size > others
+        return len(self._queue) > others
 
     @property
     def full(self) -> bool:
@@ -116,26 +116,31 @@ class QueueingCore:
 
     def next_action(self, now: float) -> Action:
         queue = self._queue
-        when_s = math.inf
         if queue.deadlines:
-            for job, rejected in queue.expire(now):
-                self._is_current = False
-                if rejected:
-                    self._left.append(Reject(job, refusals.expired()))
-            when_s = queue.closest_deadline_s
+            self._expire(now)
         if self._left:
             self.queued -= 1
             return self._left.popleft()
+        when_s = math.inf
         instances = self._idle or self._spare
-        if instances and queue.size:
+        if instances and self.queued:
             formation = self._formation
             formed = _ONE if formation is None else self._form(formation, now)
             if isinstance(formed, tuple):
                 count, reason = formed
                 self.queued -= count
                 return Dispatch(instances.popleft(), queue.take(count), reason)
-            when_s = min(when_s, formed)
+            when_s = formed
+        if queue.deadlines:
+            when_s = min(when_s, queue.deadlines[0][0])
         return WAIT if when_s == math.inf else WaitUntil(when_s)
+
+    def _expire(self, now: float) -> None:
+        """Rule 4, for deadlines."""
+        for job, rejected in self._queue.expire(now):
+            self._is_current = False
+            if rejected:
+                self._left.append(Reject(job, refusals.expired()))
 
     def _form(self, formation: Formation, now: float) -> tuple[int, SealReason] | float:
         """How many jobs of the queue, which is not empty, are executed now, and why; or when there will be any."""
@@ -147,7 +152,7 @@ class QueueingCore:
         decision = formation.decide(now, self._stopping)
         if decision is None:
             return formation.ripe_s
-        self._is_current = decision[0] == self._queue.size
+        self._is_current = decision[0] == self.queued
         if self._is_current:
             formation.clear()
         return decision

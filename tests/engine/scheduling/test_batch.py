@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,10 @@ def job(*inputs: Tensor, rows: int = 1, outputs: tuple[str, ...] = (), id_: str 
 
 def in_batch(*jobs: Job) -> ExecutionBatch:
     return ExecutionBatch(jobs, "m_0", SystemClock())
+
+
+def scatter(layout: BatchLayout, jobs: Sequence[Job], outputs: Sequence[np.ndarray]) -> None:
+    layout.answer(layout.split(jobs, outputs))
 
 
 def responses(batch: ExecutionBatch) -> list[InferenceResponse]:
@@ -215,7 +220,7 @@ class TestScatter:
     def test_every_job_gets_its_rows_as_views(self) -> None:
         batch = in_batch(job(rows=2), job(rows=1))
         output = np.arange(6, dtype=np.float32).reshape(3, 2)
-        BatchLayout(config()).scatter(batch.jobs, [output])
+        scatter(BatchLayout(config()), batch.jobs, [output])
         first, second = (response.output("Y") for response in responses(batch))
         assert (first.shape, first.array.tolist()) == ((2, 2), [[0, 1], [2, 3]])
         assert (second.shape, second.array.tolist()) == ((1, 2), [[4, 5]])
@@ -224,13 +229,13 @@ class TestScatter:
 
     def test_a_framework_may_return_arrays_that_are_not_contiguous(self) -> None:
         batch = in_batch(job(), job())
-        BatchLayout(config()).scatter(batch.jobs, [np.arange(4, dtype=np.float32).reshape(2, 2).T])
+        scatter(BatchLayout(config()), batch.jobs, [np.arange(4, dtype=np.float32).reshape(2, 2).T])
         assert [response.outputs[0].array.tolist() for response in responses(batch)] == [[[0, 2]], [[1, 3]]]
 
     def test_only_requested_outputs_are_returned_in_the_order_of_the_configuration(self) -> None:
         outputs = tuple(ModelOutput(name, UINT8, (1,)) for name in "ABC")
         batch = in_batch(job(), job(outputs=("C", "A")), job(outputs=("B",)))
-        BatchLayout(config(outputs=outputs)).scatter(batch.jobs, [np.zeros((3, 1), np.uint8)] * 3)
+        scatter(BatchLayout(config(outputs=outputs)), batch.jobs, [np.zeros((3, 1), np.uint8)] * 3)
         assert [[t.name for t in response.outputs] for response in responses(batch)] == [
             ["A", "B", "C"],
             ["A", "C"],
@@ -240,7 +245,7 @@ class TestScatter:
     def test_bytes_outputs_are_cut_by_rows_too(self) -> None:
         batch = in_batch(job(rows=1), job(rows=2))
         output = np.array([["a", "é"], ["", "d"], ["e", "f"]], dtype=object)
-        BatchLayout(config(outputs=(ModelOutput("Y", BYTES, (2,)),))).scatter(batch.jobs, [encode_text(output)])
+        scatter(BatchLayout(config(outputs=(ModelOutput("Y", BYTES, (2,)),))), batch.jobs, [encode_text(output)])
         assert [response.outputs[0].array.tolist() for response in responses(batch)] == [
             [[b"a", "é".encode()]],
             [[b"", b"d"], [b"e", b"f"]],
@@ -248,13 +253,13 @@ class TestScatter:
 
     def test_surplus_rows_are_dropped(self) -> None:
         batch = in_batch(job())
-        BatchLayout(config()).scatter(batch.jobs, [np.zeros((4, 2), np.float32)])
+        scatter(BatchLayout(config()), batch.jobs, [np.zeros((4, 2), np.float32)])
         assert responses(batch)[0].outputs[0].shape == (1, 2)
 
     @pytest.mark.parametrize(("output", "got"), [(np.zeros((2, 2), np.float32), 2), (np.float32(1).reshape(()), 0)])
     def test_jobs_for_which_there_are_no_rows_fail_the_others_do_not(self, output: np.ndarray, got: int) -> None:
         batch = in_batch(job(rows=1), job(rows=2, id_="late"))
-        BatchLayout(config()).scatter(batch.jobs, [output])
+        scatter(BatchLayout(config()), batch.jobs, [output])
         errors = {each.id: outcome for each, outcome, _ in batch.answers if isinstance(outcome, TriremeError)}
         assert isinstance(errors["late"], UnsupportedError)
         assert errors["late"].message == (
@@ -274,7 +279,7 @@ class TestScatter:
     def test_reshape_of_an_output_is_undone(self, reshape: Any, dims: Any, produced: Any, expected: Any) -> None:
         batch = in_batch(job(rows=2))
         layout = BatchLayout(config(outputs=(ModelOutput("Y", FP32, dims, reshape=reshape),)))
-        layout.scatter(batch.jobs, [np.zeros(produced, np.float32)])
+        scatter(layout, batch.jobs, [np.zeros(produced, np.float32)])
         assert responses(batch)[0].outputs[0].shape == expected
 
     def test_an_output_that_does_not_fit_its_reshape_is_an_error(self) -> None:
@@ -282,7 +287,7 @@ class TestScatter:
         with pytest.raises(
             InternalError, match=r"output 'Y' has shape \[5\].*promises the shape \[4\] of its 'reshape'"
         ):
-            layout.scatter(in_batch(job()).jobs, [np.zeros((1, 5), np.float32)])
+            scatter(layout, in_batch(job()).jobs, [np.zeros((1, 5), np.float32)])
 
     @pytest.mark.parametrize(
         ("dims", "reshape", "produced", "expected"),
@@ -298,7 +303,7 @@ class TestScatter:
         batch = in_batch(job())
         layout = BatchLayout(config(outputs=(ModelOutput("Y", FP32, dims, reshape=reshape),), max_batch_size=0))
         output = np.ones(produced, np.float32)
-        layout.scatter(batch.jobs, [output])
+        scatter(layout, batch.jobs, [output])
         (answer,) = responses(batch)[0].outputs
         assert answer.shape == expected
         assert np.shares_memory(answer.array, output)
@@ -317,12 +322,12 @@ class TestBatchOutput:
 
     def test_pieces_take_the_variable_sizes_of_the_source_input(self) -> None:
         batch = in_batch(job(tensor([[1, 2, 3]])), job(tensor([[4], [5]]), rows=2))
-        self.layout(-1).scatter(batch.jobs, [np.arange(5, dtype=np.float32)])
+        scatter(self.layout(-1), batch.jobs, [np.arange(5, dtype=np.float32)])
         assert [response.outputs[0].array.tolist() for response in responses(batch)] == [[[0, 1, 2]], [[3], [4]]]
 
     def test_fixed_sizes_of_the_output_stay(self) -> None:
         batch = in_batch(job(tensor([[1, 2, 3]])), job(tensor([[4]])))
-        self.layout(-1, 2).scatter(batch.jobs, [np.arange(8, dtype=np.float32)])
+        scatter(self.layout(-1, 2), batch.jobs, [np.arange(8, dtype=np.float32)])
         assert [response.outputs[0].shape for response in responses(batch)] == [(1, 3, 2), (1, 1, 2)]
 
     def test_too_few_elements_are_an_error(self) -> None:
@@ -330,7 +335,7 @@ class TestBatchOutput:
         with pytest.raises(
             InternalError, match="output 'Y' has 2 elements, but the shapes of input 'X' in this batch need 3"
         ):
-            self.layout(-1).scatter(batch.jobs, [np.zeros(2, np.float32)])
+            scatter(self.layout(-1), batch.jobs, [np.zeros(2, np.float32)])
 
     def test_a_variable_dimension_without_counterpart_is_refused_at_load(self) -> None:
         with pytest.raises(InvalidArgumentError, match="batch output 'Y' of model 'm' has a variable dimension"):
@@ -354,7 +359,7 @@ def test_what_is_gathered_and_scattered_unchanged_comes_back_to_its_job(
     )
     batch = in_batch(*jobs)
     kept, inputs = layout.gather(batch.jobs)
-    layout.scatter(kept, [inputs["X"]])
+    scatter(layout, kept, [inputs["X"]])
     for each, response in zip(jobs, responses(batch), strict=True):
         (output,) = response.outputs
         assert output.datatype is datatype

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from trireme.engine.config.model import DynamicBatching, QueuePolicy, TimeoutAction
-from trireme.engine.scheduling.queue import PriorityQueues
+from trireme.engine.scheduling.queue import FifoQueue, PriorityQueues, job_queue
 
 HOUR_US = 3_600_000_000
 
@@ -30,7 +32,7 @@ def test_sweeping_deadlines_keeps_those_of_queued_jobs(make_job):
         queue.put(passing, 0.0)
         queue.remove(passing)
     assert queue.expire(0.5) == []
-    assert queue.closest_deadline_s == 1.0
+    assert queue.deadlines[0][0] == 1.0
     assert queue.expire(1.0) == [(kept, True)]
     assert len(queue) == 0
 
@@ -89,3 +91,37 @@ def test_remove_knows_its_own_jobs(make_job):
     assert queue.remove(job)
     assert not queue.remove(job)
     assert list(queue) == []
+
+
+@pytest.mark.parametrize(
+    ("batching", "kind"),
+    [
+        (DynamicBatching(), FifoQueue),
+        (
+            DynamicBatching(max_queue_delay_us=1, default_queue_policy=QueuePolicy(TimeoutAction.DELAY, 0, True)),
+            FifoQueue,
+        ),
+        (DynamicBatching(priority_queue_policy={1: QueuePolicy(max_queue_size=1)}), FifoQueue),
+        (DynamicBatching(priority_levels=1), PriorityQueues),
+        (DynamicBatching(default_queue_policy=QueuePolicy(max_queue_size=1)), PriorityQueues),
+        (DynamicBatching(default_queue_policy=QueuePolicy(default_timeout_us=1)), PriorityQueues),
+    ],
+)
+def test_a_model_gets_the_queue_that_its_policies_need(batching, kind):
+    assert type(job_queue(batching)) is kind
+
+
+@pytest.mark.parametrize("queue", [FifoQueue(), PriorityQueues(DynamicBatching())], ids=["fifo", "priorities"])
+def test_without_policies_both_kinds_of_queue_do_the_same(queue, make_job):
+    jobs = [make_job(n, timeout_us=1) for n in range(5)]
+    assert [queue.put(job, 7.0) for job in jobs] == [True] * 5
+    assert [(job.arrival, job.level, job.enqueued_s, job.deadline_s) for job in jobs[:2]] == [
+        (1, 0, 7.0, None),
+        (2, 0, 7.0, None),
+    ]
+    assert (queue.remove(jobs[1]), queue.remove(jobs[1]), queue.full) == (True, False, False)
+    assert queue.take(2) == [jobs[0], jobs[2]]
+    assert (queue.expire(8.0), len(queue), list(queue)) == ([], 2, jobs[3:])
+    assert queue.take(2) == jobs[3:]
+    queue.put(jobs[0], 9.0)
+    assert (queue.drain(), len(queue), jobs[0].arrival) == ([jobs[0]], 0, 6)
