@@ -43,6 +43,7 @@ _LARGE_READ_BYTES = 1 << 20
 """Most that is received at once of a large body, so that other connections get their turn meanwhile."""
 
 _TIGHT_READ_BYTES = 4096
+_APP, _IDLE = ConnectionPhase.APP, ConnectionPhase.IDLE  # a member of an enumeration takes longer to look up
 _FEW_BYTES = 16_384
 _TOO_MUCH = "the server holds too many requests that are not complete; try again later"
 
@@ -167,9 +168,7 @@ class H1Connection(Connection):
         self.abort()
 
     def go_away(self) -> None:
-        if self.phase is ConnectionPhase.HANDSHAKE or (
-            self.phase is ConnectionPhase.IDLE and not self._transport.has_more
-        ):
+        if self.phase is ConnectionPhase.HANDSHAKE or (self.phase is _IDLE and not self._transport.has_more):
             self.abort()
         elif self._exchange is not None:
             self._exchange.keep_alive = False
@@ -302,7 +301,7 @@ class H1Connection(Connection):
             return True  # its answer comes first; then this is looked at
         transport = self._heard
         assert transport is not None, "it has a listener"
-        view = transport.buffer[: _TIGHT_READ_BYTES if self._unfinished_account.tight else READ_BYTES]
+        view = transport.buffer[:_TIGHT_READ_BYTES] if self._unfinished_account.tight else transport.buffer
         count = transport.receive_now(view)
         if count <= 0:
             return count < 0
@@ -335,7 +334,7 @@ class H1Connection(Connection):
             short = request.remaining is not None and request.remaining <= READ_BYTES
             return short and not request.expects_continue and immediate.wants(request)
         self._pace = None
-        self.phase, self.since_s = ConnectionPhase.APP, self._roster.now_s  # as `enter`, without a call
+        self.phase, self.since_s = _APP, self._roster.now_s  # as `enter`, without a call
         call = immediate.begin(request, self._respond)
         if call is None:
             return False
@@ -361,7 +360,7 @@ class H1Connection(Connection):
             self.enter(ConnectionPhase.SENDING)
             self._count_unread(self._unsent)
         elif self._parser.between_requests:
-            self.phase, self.since_s = ConnectionPhase.IDLE, self._roster.now_s  # as in `_take_up`
+            self.phase, self.since_s = _IDLE, self._roster.now_s  # as in `_take_up`
         else:
             self.enter(ConnectionPhase.HEAD)
             self._count_unfinished()

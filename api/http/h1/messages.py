@@ -14,7 +14,9 @@ Rule 5: An upgrade is ignored, as HTTP allows. To HTTP/2 in particular: a proxy 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from http import HTTPStatus
+from typing import Any
 
 import httptools
 
@@ -209,7 +211,7 @@ class RequestParser:
             self._refuse_size()
             raise ValueError("trailers too large")
 
-    def _read_headers(self) -> list[tuple[bytes, bytes]]:
+    def _read_headers(self) -> tuple[tuple[bytes, bytes], ...]:
         """The headers with lower-case names; notes those that concern the framing, and how large all are."""
         size = len(self._url)
         headers = []
@@ -220,7 +222,7 @@ class RequestParser:
             if header[0] in _NOTED_HEADERS:
                 self._note(*header)
         self._head_bytes = size
-        return headers
+        return tuple(headers)
 
     def _note(self, name: bytes, value: bytes) -> None:
         if name == b"content-length":
@@ -253,7 +255,7 @@ class RequestParser:
             self.failure = Refusal(400, "ambiguous request length: HTTP/1.0 has no Transfer-Encoding")
             raise ValueError("transfer encoding")
         method = parser.get_method()
-        names = [name for name, _ in self._received]
+        names = tuple([name for name, _ in self._received])
         request = Request(_METHODS.get(method) or method.decode(), self._url, http_version, headers, names)
         request.keep_alive = parser.should_keep_alive()
         request.expects_continue = self._expects_continue and http_version == "1.1"
@@ -294,6 +296,13 @@ class RequestParser:
 
 
 @dataclass(slots=True, eq=False)
+class HeadNotes:
+    """What the application has made of a head that is remembered; it holds for every request that has it."""
+
+    found: Any = None
+
+
+@dataclass(slots=True, eq=False)
 class Request:
     """One request: its head, and as much of its body as has arrived and was not taken yet.
 
@@ -306,24 +315,26 @@ class Request:
         remaining: bytes of the body yet to come; None for a chunked body.
         pieces: arrived pieces of the body; their taker clears the list.
         complete: the whole body has arrived.
+        notes: of its head, and of as long a body; None if the head is not remembered.
     """
 
     method: str
     target: bytes
     http_version: str
-    headers: list[tuple[bytes, bytes]]
-    header_names: list[bytes]
+    headers: tuple[tuple[bytes, bytes], ...]
+    header_names: tuple[bytes, ...]
     keep_alive: bool = True
     expects_continue: bool = False
     remaining: int | None = 0
     pieces: list[Buffer] = field(default_factory=list)
     complete: bool = False
+    notes: HeadNotes | None = None
 
     def again(self, body: bytes) -> Request:
         """A complete request with the same head and another body."""
-        headers, names = self.headers.copy(), self.header_names.copy()
         pieces: list[Buffer] = [body] if body else []
-        return Request(self.method, self.target, self.http_version, headers, names, pieces=pieces, complete=True)
+        headers, names, notes = self.headers, self.header_names, self.notes
+        return Request(self.method, self.target, self.http_version, headers, names, True, False, 0, pieces, True, notes)
 
     def head(self, *, without: bytes = b"") -> bytes:
         """The head in HTTP/1.1's form again, leaving out the header `without`."""
@@ -367,7 +378,9 @@ class HeadMemory(Memo[tuple[Request, int]]):
         usual = request.complete and request.remaining == 0 and request.keep_alive and not request.expects_continue
         # Where the body is as long as what is left, nothing stood before the head or behind the body.
         if usual and request.http_version == "1.1" and size == sum(map(len, request.pieces)):
-            self.remember(data[:start], (request.again(b""), size))
+            known = request.again(b"")
+            known.notes = HeadNotes()
+            self.remember(data[:start], (known, size))
 
 
 # ---- responses, as buffers for the socket ----
@@ -401,24 +414,40 @@ def whole_response(
         framing: what says in the head where the body ends, if its length does not.
     """
     body, tail = answer.body, answer.tail
-    if framing is None:
-        framing = b"Content-Length: %d\r\n" % (len(body) if tail is None else len(body) + len(tail))
+    frame: bytes | int | None = framing
+    if frame is None:
+        frame = len(body) if tail is None else len(body) + len(tail)
+    head = _head(answer.status, answer.media, tuple(answer.headers), frame, keep_alive, http10)
+    if not with_body:
+        return [head]
+    if tail is None:
+        return [head + body] if len(body) <= _JOIN_BYTES else [head, body]
+    return [head + body, tail]
+
+
+@lru_cache(maxsize=512)
+def _head(
+    status: int,
+    media: bytes,
+    headers: tuple[tuple[bytes, bytes], ...],
+    framing: bytes | int,
+    keep_alive: bool,
+    http10: bool,
+) -> bytes:
+    """Of a response; answers to requests that repeat themselves have the same. `framing` as for `whole_response`, or
+    the length of the body."""
+    if isinstance(framing, int):
+        framing = b"Content-Length: %d\r\n" % framing
     lines = b""
-    for header in answer.headers:
+    for header in headers:
         lines += b"%b: %b\r\n" % header
     if http10:
         if keep_alive:
             lines += b"Connection: keep-alive\r\n"
     elif not keep_alive:
         lines += b"Connection: close\r\n"
-    head = b"%bContent-Type: %b\r\n%b%b\r\n" % (_STATUS_LINES[answer.status], answer.media, framing, lines)
-    if http10:
-        head = b"HTTP/1.0" + head[8:]
-    if not with_body:
-        return [head]
-    if tail is None:
-        return [head + body] if len(body) <= _JOIN_BYTES else [head, body]
-    return [head + body, tail]
+    head = b"%bContent-Type: %b\r\n%b%b\r\n" % (_STATUS_LINES[status], media, framing, lines)
+    return b"HTTP/1.0" + head[8:] if http10 else head
 
 
 def chunk(piece: Buffer, last: bool) -> list[Buffer]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
@@ -244,6 +245,20 @@ class ImmediateCall(HttpInfer, CallbackAnswer[Answer]):
         _log.exception("unexpected failure while answering a request", extra=about(self.match.name, request_id))
 
 
+@dataclass(slots=True, eq=False)
+class _InferHead:
+    """What the head of a request says.
+
+    Attributes:
+        values: of the headers, by lower-case name.
+        json_length: see `header_length`; None until that has been asked.
+    """
+
+    match: Match
+    values: Mapping[bytes, bytes]
+    json_length: int | None = None
+
+
 class ImmediateInfer:
     """Answers ``POST /v2/models/M[/versions/V]/infer`` without a task.
 
@@ -272,16 +287,16 @@ class ImmediateInfer:
         Returns:
             None if it is to go the long way: then nothing has happened yet.
         """
-        match = self._match(request)
-        if match is None:
-            return None
-        if self._guard is not None and self._guard.refusal("inference", "POST", request.headers) is not None:
-            return None
-        values = dict(reversed(request.headers))
-        if b"content-encoding" in values or b"accept-encoding" in values:
-            return None
-        context = self._context
-        call = ImmediateCall(context, match, values, request.headers, request.header_names)
+        notes = request.notes
+        head: _InferHead | None = None if notes is None else notes.found
+        if head is None:
+            head = self._read_head(request)
+            if head is None:
+                return None
+            if notes is not None:
+                notes.found = head
+        context, match = self._context, head.match
+        call = ImmediateCall(context, match, head.values, request.headers, request.header_names)
         call.respond = respond
         try:
             call.model = _look_up(context, match)
@@ -289,7 +304,10 @@ class ImmediateInfer:
             body = call.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             if len(body) > self._limit_bytes:
                 return None
-            json_length = header_length(values.get(b"inference-header-content-length"), len(body))
+            json_length = head.json_length
+            if json_length is None:
+                text = head.values.get(b"inference-header-content-length")
+                json_length = head.json_length = header_length(text, len(body))
             if json_length > ON_LOOP_BYTES:
                 return None  # that is read off the event loop
             call.json_length = json_length
@@ -313,6 +331,18 @@ class ImmediateInfer:
         call.reply = reply
         reply.notify(call.complete)
         return call
+
+    def _read_head(self, request: Request) -> _InferHead | None:
+        """None if the request is to go the long way."""
+        match = self._match(request)
+        if match is None:
+            return None
+        if self._guard is not None and self._guard.refusal("inference", "POST", request.headers) is not None:
+            return None
+        values = dict(reversed(request.headers))
+        if b"content-encoding" in values or b"accept-encoding" in values:
+            return None
+        return _InferHead(match, values)
 
     def _match(self, request: Request) -> Match | None:
         if request.method != "POST" or request.http_version != "1.1" or not request.keep_alive:

@@ -341,7 +341,8 @@ _HEAD_BYTES = 2_048
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """What a head says. `tensors` are (name, datatype, shape, start, stop), offsets from the end of the head."""
+    """What a head says, and how long a body is that begins with it. `tensors` are (name, datatype, shape, start, stop),
+    offsets in the body."""
 
     nbytes: int
     tensors: tuple[tuple[str, DataType, tuple[int, ...], int, int], ...]
@@ -349,20 +350,20 @@ class _Head:
     forms: Mapping[str, OutputForm]
     default_form: OutputForm
 
-    def decode(self, blobs: memoryview, model_name: str, version: int) -> DecodedInfer:
+    def decode(self, body: memoryview, model_name: str, version: int) -> DecodedInfer:
         said = self.request
-        inputs = [Tensor(name, kind, shape, blobs[start:stop]) for name, kind, shape, start, stop in self.tensors]
         request = InferenceRequest(
             model_name,
             version,
-            inputs=inputs,
-            requested_outputs=said.requested_outputs,
-            parameters=dict(said.parameters),
-            priority=said.priority,
-            timeout_us=said.timeout_us,
-            correlation_id=said.correlation_id,
-            sequence_start=said.sequence_start,
-            sequence_end=said.sequence_end,
+            "",
+            [Tensor(name, kind, shape, body[start:stop]) for name, kind, shape, start, stop in self.tensors],
+            said.requested_outputs,
+            dict(said.parameters),
+            said.priority,
+            said.timeout_us,
+            said.correlation_id,
+            said.sequence_start,
+            said.sequence_end,
         )
         return DecodedInfer(request, self.forms, self.default_form)
 
@@ -386,11 +387,11 @@ class InferDecoder:
         view = memoryview(body)
         text = bytes(view[:json_length])
         head = self._heads.get(text)
-        if head is not None and head.nbytes == len(body) - json_length:
-            return head.decode(view[json_length:], model_name, version)
+        if head is not None and head.nbytes == len(body):
+            return head.decode(view, model_name, version)
         decoded = decode_infer(body, json_length, model_name, version, self._terms)
         if not decoded.request.id and not decoded.in_regions:
-            self._remember(text, decoded, len(body) - json_length)
+            self._remember(text, decoded, len(body))
         return decoded
 
     def decode_large(self, text: LargeText, blobs: memoryview, model_name: str, version: int) -> DecodedInfer:
@@ -409,7 +410,7 @@ class InferDecoder:
     def _remember(self, text: bytes, decoded: DecodedInfer, nbytes: int) -> None:
         """Unless the head holds data itself: then there is more of it than the bytes behind."""
         tensors = []
-        at = 0
+        at = len(text)
         for tensor in decoded.request.inputs:
             tensors.append((tensor.name, tensor.datatype, tensor.shape, at, at + tensor.nbytes))
             at += tensor.nbytes

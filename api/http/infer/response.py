@@ -13,9 +13,9 @@ from ....engine.request import InferenceResponse, ParameterValue
 from ....engine.tensor import Buffer
 from ...classification import classify
 from ...pipeline import as_bytes, element_by_element
-from ..exchange import BINARY, JSON, Answer
+from ..exchange import BINARY, JSON, Answer, Headers
 from ..json import writer as json_writer
-from .request import DecodedInfer
+from .request import AS_BINARY, DecodedInfer
 
 _FEW_PIECES, _MANY_PIECES = 8, 64
 _COPIED_BYTES = 1 << 20
@@ -31,12 +31,26 @@ def encode_infer(response: InferenceResponse, decoded: DecodedInfer) -> Answer:
         InvalidArgumentError: an output cannot be given in the form asked for.
         UnsupportedError: a response parameter that JSON cannot carry.
     """
-    forms = decoded.forms
-    default_form = decoded.default_form
+    outputs = response.outputs
+    if len(outputs) == 1 and not (response.id or response.parameters):
+        tensor = outputs[0]
+        if (
+            decoded.forms.get(tensor.name, decoded.default_form) is AS_BINARY
+            and 0 < len(blob := tensor.buffer) < _LARGE_BYTES
+        ):
+            name, version = response.model_name, response.model_version
+            text, headers = _binary(name, version, tensor.name, tensor.datatype.name, tensor.shape, len(blob))
+            return Answer(200, BINARY, b"".join((text, blob)), headers)
+    return _encode(response, decoded)
+
+
+def _encode(response: InferenceResponse, decoded: DecodedInfer) -> Answer:
+    """Any other answer; raises as `encode_infer`."""
+    forms, default_form, outputs = decoded.forms, decoded.default_form, response.outputs
     pieces: list[Buffer] = [b""]  # the head, which comes last
     blobs: list[Buffer] = []
     between = b',"outputs":['
-    for tensor in response.outputs:
+    for tensor in outputs:
         form = forms.get(tensor.name, default_form)
         if form.class_count:
             model = decoded.model
@@ -50,7 +64,7 @@ def encode_infer(response: InferenceResponse, decoded: DecodedInfer) -> Answer:
             blob = tensor.buffer
             if blob:
                 blobs.append(blob)
-            end = b',"parameters":{"binary_data_size":%d}}' % len(blob)
+            end = _binary_end(len(blob))
         else:
             pieces += (between, _opening(tensor.name, tensor.datatype.name, tensor.shape), b',"data":')
             pieces += json_writer.tensor_pieces(tensor)
@@ -65,13 +79,13 @@ def encode_infer(response: InferenceResponse, decoded: DecodedInfer) -> Answer:
     if response.parameters:
         head = b'%b,"parameters":%b' % (head, _parameters(response.parameters))
     pieces[0] = head
-    pieces.append(b"]}" if response.outputs else b',"outputs":[]}')
+    pieces.append(b"]}" if outputs else b',"outputs":[]}')
     if len(pieces) > _MANY_PIECES or (len(pieces) > _FEW_PIECES and sum(map(len, pieces)) > _COPIED_BYTES):
         return _large(pieces, blobs)
     text = b"".join(pieces)
     if not blobs:
         return Answer(200, JSON, text)
-    headers = [(b"Inference-Header-Content-Length", b"%d" % len(text))]
+    headers = _text_length(len(text))
     if len(blobs) == 1 and len(blobs[0]) >= _LARGE_BYTES:
         return Answer(200, BINARY, text, headers, tail=blobs[0])
     if sum(map(len, blobs)) > LARGE_BYTES:
@@ -98,7 +112,7 @@ def takes_long(response: InferenceResponse, decoded: DecodedInfer) -> bool:
 
 def _large(pieces: list[Buffer], blobs: list[Buffer]) -> Answer:
     """An answer whose text is too large to be copied again."""
-    headers = [(b"Inference-Header-Content-Length", b"%d" % sum(map(len, pieces)))] if blobs else []
+    headers = _text_length(sum(map(len, pieces))) if blobs else ()
     pieces += blobs
     return Answer(200, BINARY if blobs else JSON, b"", headers, tail=_joined(pieces))
 
@@ -124,6 +138,24 @@ def _opening(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
     """An output up to where its data begins. Responses repeat names, and most repeat shapes."""
     dims = ",".join(map(str, shape)).encode()
     return b'{"name":%b,"datatype":"%b","shape":[%b]' % (json_writer.string(name), datatype.encode(), dims)
+
+
+def _binary_end(size: int) -> bytes:
+    return b',"parameters":{"binary_data_size":%d}}' % size
+
+
+def _text_length(nbytes: int) -> Headers:
+    return ((b"Inference-Header-Content-Length", b"%d" % nbytes),)
+
+
+@lru_cache(maxsize=1024)
+def _binary(
+    model_name: str, model_version: int, name: str, datatype: str, shape: tuple[int, ...], size: int
+) -> tuple[bytes, Headers]:
+    """The text of an answer with one output of `size` bytes, which follow the text; and its headers."""
+    output = _opening(name, datatype, shape) + _binary_end(size)
+    text = b'%b,"outputs":[%b]}' % (_head(model_name, model_version), output)
+    return text, _text_length(len(text))
 
 
 def _parameters(parameters: Mapping[str, ParameterValue]) -> bytes:

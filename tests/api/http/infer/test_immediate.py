@@ -88,10 +88,11 @@ async def test_both_ways_give_the_same_answer(gated: GatedServer, long_way: list
             await stream.send_all(request)  # the first one of its connection
             long = bytearray(await stream.receive_some())
             before = len(long_way)
-            await stream.send_all(request)
-            short = bytearray(await stream.receive_some())
-            assert len(long_way) == before
-            assert bytes(short) == bytes(long)
+            for _ in range(3):  # its head is known, then what it means
+                await stream.send_all(request)
+                short = bytearray(await stream.receive_some())
+                assert len(long_way) == before
+                assert bytes(short) == bytes(long)
 
 
 async def test_what_is_unusual_goes_the_long_way(gated: GatedServer, long_way: list[bytes]) -> None:
