@@ -232,6 +232,10 @@ class Phase(enum.IntEnum):
     COMPUTE_END = 3
 
 
+COMPUTE_START, INFER_START, OUTPUT_START, COMPUTE_END = map(int, Phase)
+"""The same for the path of every request: members of an enumeration take long to look up, and to index with."""
+
+
 StreamAnswer = Callable[[Job, Outcome, bool], None]
 
 
@@ -299,8 +303,8 @@ class ExecutionBatch:
         jobs = self.jobs
         return jobs[0].nbytes if len(jobs) == 1 else sum([job.nbytes for job in jobs])
 
-    def mark(self, phase: Phase) -> None:
-        """Take a time mark now."""
+    def mark(self, phase: int) -> None:
+        """Take the time mark of a `Phase` now."""
         self.marks[phase] = self._clock.now_ns()
 
     def now_ns(self) -> int:
@@ -309,7 +313,7 @@ class ExecutionBatch:
 
     def marks_until(self, now_ns: int) -> Sequence[int]:
         """The marks, as if the execution ended now if it has not ended yet."""
-        if self.marks[Phase.COMPUTE_END] >= 0:
+        if self.marks[COMPUTE_END] >= 0:
             return self.marks
         marks = list(self.marks)
         _complete(marks, now_ns)
@@ -371,10 +375,12 @@ class ExecutionBatch:
 def _complete(marks: list[int], end_ns: int) -> None:
     """Rule 4, for an execution that ends at `end_ns`."""
     start_ns, infer_ns, output_ns, _ = marks
-    if not 0 <= output_ns <= end_ns:
-        output_ns = end_ns
-    if not 0 <= infer_ns <= output_ns:
-        infer_ns = output_ns
-    if not 0 <= start_ns <= infer_ns:
-        start_ns = infer_ns
-    marks[:] = start_ns, infer_ns, output_ns, end_ns
+    if not 0 <= start_ns <= infer_ns <= output_ns <= end_ns:
+        if not 0 <= output_ns <= end_ns:
+            output_ns = end_ns
+        if not 0 <= infer_ns <= output_ns:
+            infer_ns = output_ns
+        if not 0 <= start_ns <= infer_ns:
+            start_ns = infer_ns
+        marks[: OUTPUT_START + 1] = start_ns, infer_ns, output_ns
+    marks[COMPUTE_END] = end_ns  # at last: other threads take it for the sign that all are there

@@ -32,13 +32,18 @@ _BATCH_NOTE = (
 
 
 class _InputRule:
-    """What the configuration says of one input. `fixed_count` is the number of elements without the batch dimension,
-    None if a dimension is variable."""
+    """What the configuration says of one input.
+
+    Attributes:
+        exact_dims: the only ones that a request may have; None if one is variable.
+        row_elements: the number of elements without the batch dimension; None if a dimension is variable.
+    """
 
     def __init__(self, config: ModelInput) -> None:
         self.datatype = config.datatype
         self.dims = config.dims
-        self.fixed_count = None if -1 in config.dims else bounded_product(config.dims)
+        self.exact_dims = None if -1 in config.dims else config.dims
+        self.row_elements = None if -1 in config.dims else bounded_product(config.dims)
         self.reshape = config.reshape
 
     def reshaped(self, dims: Dims) -> Dims:
@@ -63,11 +68,13 @@ class RequestValidator:
         self.takes_strings = any(tensor.datatype is BYTES for tensor in config.input)
         self._name = config.name
         self._max_batch_size = config.max_batch_size
+        self._batching = config.max_batch_size > 0
         self._inputs: dict[str, _InputRule] = {}
         for tensor in config.input:  # of duplicate names, the first counts
             self._inputs.setdefault(tensor.name, _InputRule(tensor))
         self._outputs = frozenset(tensor.name for tensor in config.output)
         self._required = tuple(tensor.name for tensor in config.input if not tensor.optional)
+        self._least = len(self._required)
         self._total = len(config.input)
         self._raw = config.input[0] if self._total == 1 else None
         self._shape_tensors = batched_shape_tensors(config)
@@ -90,7 +97,7 @@ class RequestValidator:
         for name in request.requested_outputs:
             if name not in self._outputs:
                 raise InvalidArgumentError(f"unexpected inference output '{name}' for model '{self._name}'")
-        if not len(self._required) <= len(inputs) <= self._total:
+        if not self._least <= len(inputs) <= self._total:
             raise self._wrong_count(request, inputs)
         if self._shape_tensors:
             return self._check_with_shape_tensors(request, inputs)
@@ -110,10 +117,10 @@ class RequestValidator:
         return found, rows
 
     def _check_inputs(self, request: InferenceRequest, inputs: Sequence[Tensor]) -> tuple[dict[str, Tensor], int]:
-        batching = self._max_batch_size > 0
+        rules, batching = self._inputs, self._batching
         batch_size = 0
         for tensor in inputs:  # all names and batch sizes are looked at before anything else of an input
-            if tensor.name not in self._inputs:
+            if tensor.name not in rules:
                 raise InvalidArgumentError(f"unexpected inference input '{tensor.name}' for model '{self._name}'")
             if not batching:
                 continue
@@ -138,7 +145,7 @@ class RequestValidator:
         rows = batch_size or 1
         found = {}
         for tensor in inputs:
-            found[tensor.name] = self._check_input(request, tensor, self._inputs[tensor.name], rows)
+            found[tensor.name] = self._check_input(request, tensor, rules[tensor.name], rows)
         return found, rows
 
     def _wrong_count(self, request: InferenceRequest, inputs: Sequence[Tensor]) -> InvalidArgumentError:
@@ -164,24 +171,24 @@ class RequestValidator:
                 f"but model '{self._name}' expects '{rule.datatype.name}'"
             )
         shape = tensor.shape
-        dims = shape[1:] if self._max_batch_size else shape
-        if rule.fixed_count is None or dims != rule.dims:
+        dims = shape[1:] if self._batching else shape
+        if dims != rule.exact_dims:
             self._check_dims(request, tensor, dims, rule)
-        count = rule.fixed_count
-        if count is None:
-            count = math.prod(dims)  # exact; `_check_dims` has seen as many as the configuration has, which are few
+        elements = rule.row_elements
+        if elements is None:
+            elements = math.prod(dims)  # exact; `_check_dims` has seen as many as the configuration has, which are few
         if rule.datatype is BYTES:
-            self._check_elements(request, tensor, count * rows)
-        elif (nbytes := tensor.nbytes) != (expected := count * rows * rule.datatype.size):
+            self._check_elements(request, tensor, elements * rows)
+        elif (nbytes := tensor.nbytes) != (expected := elements * rows * rule.datatype.size):
             name = tensor.name if request.raw_input is None else _RAW_NAME
             raise InvalidArgumentError(
                 f"{request_prefix(request.id)}input byte size mismatch for input '{name}' for model '{self._name}'. "
                 f"Expected {expected}, got {nbytes}"
             )
+        if rule.reshape is None and (not self._batching or shape[0] == rows):
+            return tensor
         seen = dims if rule.reshape is None else rule.reshaped(dims)
-        if self._max_batch_size:
-            seen = (rows, *seen)
-        return tensor if seen == shape else tensor.reshaped(seen)
+        return tensor.reshaped((rows, *seen) if self._batching else seen)
 
     def _check_dims(self, request: InferenceRequest, tensor: Tensor, dims: Dims, rule: _InputRule) -> None:
         """Compare dimension by dimension, for shapes that are not simply the configured one."""
@@ -196,7 +203,7 @@ class RequestValidator:
                 matches = False
                 break
         if not matches:
-            batching = self._max_batch_size > 0
+            batching = self._batching
             expected = (-1, *rule.dims) if batching else rule.dims
             raise InvalidArgumentError(
                 f"{request_prefix(request.id)}unexpected shape for input '{tensor.name}' for model '{self._name}'. "

@@ -18,7 +18,7 @@ from ..errors import InternalError, UnavailableError
 from ..gpu.device import DeviceArray
 from ..gpu.pipeline import Compute, Flight, GpuPipeline
 from ..instances.orders import first_instance
-from ..job import ExecutionBatch, Job, Phase
+from ..job import INFER_START, OUTPUT_START, ExecutionBatch, Job
 from ..memory.tensors import PlacedOutput
 from ..scheduling.batch import BatchLayout
 from ..scheduling.sequence.state import keep_arrays
@@ -234,12 +234,12 @@ class ThreadInstance(ModelInstance):
             return
         if self._converts:
             inputs = self._convert(inputs, batch.rows, len(jobs))
-        batch.mark(Phase.INFER_START)
+        batch.mark(INFER_START)
         try:
             outputs = self._run(inputs)
         except self._errors as error:
             raise self._failure(error) from None
-        batch.mark(Phase.OUTPUT_START)
+        batch.mark(OUTPUT_START)
         if self._fetches:
             outputs = self._fetch(outputs)
         self._tensors.answer(jobs, outputs)

@@ -39,6 +39,8 @@ from dataclasses import dataclass
 from ..config.model import ModelConfig
 from ..job import Job, SealReason
 
+FULL, PREFERRED, DELAY, IDLE, SHAPE, UNBATCHED, DRAIN = SealReason  # members of an enumeration take long to look up
+
 
 @dataclass(slots=True, eq=False)
 class Compatibility:
@@ -130,7 +132,7 @@ class Formation:
         self._compatibility = compatibility
         self.rows = 0
         self._cut = 0
-        self._cut_reason = SealReason.FULL
+        self._cut_reason = FULL
         self._oldest_s = 0.0
         self._signature: Hashable = None
         self.clear()
@@ -164,15 +166,15 @@ class Formation:
             if rows > self._largest:
                 if not self._cut:
                     self._cut = self.count
-                    self._cut_reason = SealReason.FULL
+                    self._cut_reason = FULL
                 if not self._delay_s:  # the cut will be taken whatever follows, so do not look further
                     self.closed = self._cut_reason
                     return False
             if rows > self._max_rows:
-                self.closed = SealReason.FULL
+                self.closed = FULL
                 return False
             if self._compatibility is not None and self._compatibility.signature(job) != self._signature:
-                self.closed = SealReason.SHAPE
+                self.closed = SHAPE
                 return False
             if job.enqueued_s < self._oldest_s:
                 self._oldest_s = job.enqueued_s
@@ -185,10 +187,10 @@ class Formation:
         self.count += 1
         self.rows = rows
         if rows >= self._max_rows:
-            self.closed = SealReason.FULL
+            self.closed = FULL
         if rows in self._preferred:
             self._cut = self.count
-            self._cut_reason = self.closed or SealReason.PREFERRED
+            self._cut_reason = self.closed or PREFERRED
         return self.closed is None
 
     def decide(self, now: float, draining: bool) -> tuple[int, SealReason] | None:
@@ -203,12 +205,12 @@ class Formation:
         if self.closed is not None:
             return self.count, self.closed
         if late:
-            return self.count, SealReason.DELAY
+            return self.count, DELAY
         if self.rows >= self._largest:
-            return self.count, SealReason.FULL
+            return self.count, FULL
         if draining:
-            return self.count, SealReason.DRAIN
-        return None if self._delay_s else (self.count, SealReason.IDLE)
+            return self.count, DRAIN
+        return None if self._delay_s else (self.count, IDLE)
 
     @property
     def ripe_s(self) -> float:
