@@ -10,7 +10,7 @@ from pathlib import Path
 from .backends.confinement import Confinement
 from .gpu.discovery import MIN_COMPUTE_CAPABILITY, Gpu
 from .gpu.pinned_pool import GpuLimits
-from .scheduling.delays import SchedulerDelays
+from .scheduler_delays import SchedulerDelays
 from .scheduling.rate_limiter import ExplicitResource
 from .tensor_limits import DEFAULT_LIMITS, TensorLimits
 from .tracing.settings import TraceConfig

@@ -16,7 +16,7 @@ from ...engine.gpu.discovery import Gpus
 from ...engine.gpu.pinned_pool import GpuLimits
 from ...engine.metrics.page import DEFAULT_QUANTILES
 from ...engine.options import ControlMode, ServerOptions
-from ...engine.scheduling.delays import SchedulerDelays
+from ...engine.scheduler_delays import SchedulerDelays
 from ...engine.tensor_limits import TensorLimits
 from ..grpc.compression import CompressionLevel
 from ..grpc.options import GrpcOptions, GrpcServiceOptions, read_delays

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from ..config.model import ModelConfig
 from ..config.sequence import OldestStrategy, sequence_batching
+from ..scheduler_delays import SchedulerDelays
 from .core import SchedulerCore
-from .delays import SchedulerDelays
 from .formation import Compatibility
 from .held import HeldDynamicBatcher, HeldSequenceBatcher
 from .queueing import DefaultScheduler, DynamicBatcher

@@ -18,8 +18,8 @@ from collections.abc import Collection
 
 from ..config.model import DynamicBatching
 from ..job import Job
+from ..scheduler_delays import SchedulerDelays
 from .core import WAIT, Action
-from .delays import SchedulerDelays
 from .formation import Compatibility
 from .queueing import DynamicBatcher
 from .sequence.batcher import SequenceBatcher

@@ -8,6 +8,7 @@ from typing import Any, cast
 from ...engine.config.model import ModelConfig
 from ...engine.errors import TriremeError
 from ...engine.job import Job
+from ...engine.scheduler_delays import SchedulerDelays
 from ...engine.scheduling.core import (
     Action,
     Await,
@@ -17,7 +18,6 @@ from ...engine.scheduling.core import (
     SchedulerCore,
     WaitUntil,
 )
-from ...engine.scheduling.delays import SchedulerDelays
 from ...engine.scheduling.factory import CoreFactory, make_scheduler
 from ...engine.scheduling.sequence.batcher import SequenceBatcher, StartSlot
 from ...engine.scheduling.sequence.slot import Slot, SlotMessage, SlotState

@@ -99,13 +99,13 @@ def test_the_tables_name_what_is_there(mutations: ModuleType) -> None:
 
 def test_a_mutant_lives_in_the_copy_alone(mutations: ModuleType, tmp_path: Path) -> None:
     overlay = mutations.Overlay(ROOT, tmp_path)
-    path = "engine/scheduling/delays.py"
+    path = "engine/scheduling/permits.py"
     before = (ROOT / path).read_bytes()
     mutant = next(each for each in mutations.candidates(ROOT) if each.path == path)
     copy = tmp_path / "trireme" / path
 
     def imported() -> str:
-        code = "import trireme.engine.scheduling.delays as m; print(m.__file__)"
+        code = "import trireme.engine.scheduling.permits as m; print(m.__file__)"
         done = subprocess.run(
             [sys.executable, "-c", code], env=overlay.environment(), cwd=ROOT, check=True, capture_output=True
         )
@@ -114,7 +114,7 @@ def test_a_mutant_lives_in_the_copy_alone(mutations: ModuleType, tmp_path: Path)
     assert imported() == str(copy)
     overlay.put(mutant)
     assert copy.read_bytes() != before
-    assert not list(copy.parent.glob("__pycache__/delays.*")), "a compiled file might be taken for the mutant's"
+    assert not list(copy.parent.glob("__pycache__/permits.*")), "a compiled file might be taken for the mutant's"
     overlay.take_back(mutant)
     assert copy.read_bytes() == before == (ROOT / path).read_bytes()
 

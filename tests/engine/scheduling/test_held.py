@@ -10,8 +10,8 @@ from sequence_world import Slots, sequence_job
 
 from trireme.engine.config import model_config
 from trireme.engine.config.model import ModelConfigMessage
+from trireme.engine.scheduler_delays import SchedulerDelays
 from trireme.engine.scheduling.core import AWAIT, WAIT, Action, Dispatch, Reject, SchedulerCore
-from trireme.engine.scheduling.delays import SchedulerDelays
 from trireme.engine.scheduling.factory import make_scheduler
 from trireme.engine.scheduling.queueing import DynamicBatcher
 from trireme.engine.scheduling.sequence.batcher import SequenceBatcher
@@ -55,13 +55,6 @@ def ids(action: object) -> list[str]:
 def test_without_delays_a_model_gets_the_ordinary_scheduler() -> None:
     assert type(scheduler(DYNAMIC, 0)) is DynamicBatcher
     assert type(cast(WithSlots, scheduler(DIRECT, 0)).core) is SequenceBatcher
-
-
-def test_the_environment_says_how_many() -> None:
-    names = "TRITONSERVER_DELAY_SCHEDULER", "TRITONSERVER_BACKLOG_DELAY_SCHEDULER"
-    assert SchedulerDelays.of({}) == SchedulerDelays(0, 0)
-    assert SchedulerDelays.of({names[0]: "12", names[1]: " 3x"}) == SchedulerDelays(12, 3)
-    assert SchedulerDelays.of({names[0]: "", names[1]: "-1"}) == SchedulerDelays(0, 0)
 
 
 def test_a_dynamic_batcher_dispatches_nothing_until_its_queue_has_held_so_many(make_job) -> None:

@@ -1,4 +1,4 @@
-"""What the environment asks of schedulers, for tests (`held` says what it does)."""
+"""What the environment asks of schedulers, for tests (`scheduling.held` says what it does)."""
 
 from __future__ import annotations
 
