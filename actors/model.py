@@ -309,6 +309,7 @@ class Model(Actor[ModelMessage]):
                 logger.warning(text, self.id, self.version, reason, attempt, retries, extra=about(self.id))
                 self._cause = None
                 self._end = trio.Event()
+                self._drained = False
                 await self._load_and_serve()
         finally:
             self._backend_model = None

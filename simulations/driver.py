@@ -277,8 +277,8 @@ class Driver:
         recorder, error = self._recorder, ""
         recorder.record(ChangeAsked(recorder.now_ns(), plan.model, plan.text))
         try:
-            if plan.change is Change.UNLOAD:
-                await self._server.unload_model(plan.model)
+            if plan.change in (Change.UNLOAD, Change.UNLOAD_ALL):
+                await self._server.unload_model(plan.model, plan.change is Change.UNLOAD_ALL)
             else:
                 self._touch(plan)
                 await self._server.load_model(plan.model, {})

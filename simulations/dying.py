@@ -1,4 +1,4 @@
-"""What dies in a drawn plan: slots of stateful models.
+"""What dies in a drawn plan: slots of stateful models, and processes.
 
 What is drawn here is drawn from a source of its own, so other runs are what they were without.
 """
@@ -15,6 +15,9 @@ from .plan import Fault, Plan
 SHARE = 0.4
 """Of the runs with stateful models."""
 
+SHARE_OF_KILLERS = 0.25
+"""Of the runs."""
+
 
 def dying(plan: Plan) -> Plan:
     """The plan, some of whose requests kill the slot of their sequence."""
@@ -27,6 +30,27 @@ def dying(plan: Plan) -> Plan:
     requests = tuple(
         replace(request, fault=Fault.SLOT)
         if request.fault is Fault.NONE and request.model in stateful and chance.random() < rate
+        else request
+        for request in plan.requests
+    )
+    return replace(plan, requests=requests)
+
+
+def killing(plan: Plan) -> Plan:
+    """The plan, some of whose requests end the process that executes them; not of models on GPUs, nor of those that
+    answer any number of times."""
+    chance = Random(f"killers {plan.seed}")
+    if chance.random() >= SHARE_OF_KILLERS:
+        return plan
+    graphs = Graphs(plan)
+    on_gpus = {model.name for model in plan.models if model.gpus or model.steps}
+    rate = math.exp(chance.uniform(math.log(0.003), math.log(0.04)))
+    requests = tuple(
+        replace(request, fault=Fault.KILL)
+        if request.fault is Fault.NONE
+        and request.model not in on_gpus
+        and not graphs.is_decoupled(request.model)
+        and chance.random() < rate
         else request
         for request in plan.requests
     )

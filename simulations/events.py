@@ -171,6 +171,17 @@ class RequestRescheduled:
 
 
 @record
+class RequestIsolated:
+    """A request was in a batch whose process ended, and is to be executed again, alone, by the next instance of this
+    name."""
+
+    at_ns: int
+    request: int
+    model: str
+    instance: str
+
+
+@record
 class SchedulerStopped:
     """A scheduler was told to refuse what comes and to drain what it has."""
 
@@ -352,6 +363,7 @@ Event = (
     | BatchSealed
     | ReplyDelivered
     | RequestRescheduled
+    | RequestIsolated
     | SchedulerStopped
     | InstanceAttached
     | InstanceDetached

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
-from ..engine.backends.interface import InstanceSpec
+from ..engine.backends.interface import InstanceSpec, ProcessLostError
 from ..engine.config.model import ModelConfig
 from ..engine.errors import InternalError
 from ..engine.gpu.device import SickDeviceError
@@ -28,7 +28,7 @@ from .rows import ModelRows, answer_alone, stray_data
 from .streams import FOR_EVER_S, DecoupledStreams, InstanceCrash
 from .world import World
 
-BEFORE = (Fault.HANG, Fault.CRASH, Fault.RAISE)
+BEFORE = (Fault.HANG, Fault.KILL, Fault.CRASH, Fault.RAISE)
 """Faults that strike a batch before any of it is answered; of several, the first in this order."""
 
 
@@ -57,6 +57,7 @@ class FaultyModels:
         self._rows = {model.name: ModelRows(model.config(), misled) for model in plan.models if not model.steps}
         if any(request.fault is Fault.SLOT for request in plan.requests):
             world.slot_dies = self._slot_dies
+        self._killers: set[int] = set()  # that have ended a process
         self._starts = dict.fromkeys((model.name for model in plan.models), 0)
         self.models = [
             SimulatedModel(
@@ -82,6 +83,8 @@ class FaultyModels:
         model = next(model for model in self.models if model.name == plan.model)
         if plan.change is Change.RELOAD:
             model.touch()
+        elif plan.change is Change.BREAK:
+            model.damage()
         elif plan.change is Change.RESIZE:
             model.resize(plan.instances)
 
@@ -108,6 +111,8 @@ class FaultyModels:
             duration_ns += request.extra_ns
             if request.fault is not Fault.NONE and self._turns[request.number] >= request.fault_after:
                 struck.append(request)
+        if self._killers:  # half of them do it once
+            struck = [each for each in struck if each.number % 2 or each.number not in self._killers]
         if self.calm:
             struck.clear()
         return duration_ns, sorted(struck, key=lambda request: request.number)
@@ -137,6 +142,9 @@ class FaultyModels:
             await self._clock.sleep(FOR_EVER_S)
         await self._clock.sleep(duration_ns / 1e9)
         self._strike(worst)
+        if worst.fault is Fault.KILL:
+            self._killers.add(worst.number)
+            raise ProcessLostError(f"request {worst.number} ended the process of '{spec.name}'")
         if worst.fault is Fault.CRASH:
             raise InstanceCrash(f"request {worst.number} crashed '{spec.name}'")
         raise SimulatedFailure(f"request {worst.number} made '{spec.name}' raise")

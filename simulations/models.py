@@ -29,7 +29,7 @@ from ..engine.backends.interface import (
 from ..engine.backends.registry import BackendRegistry
 from ..engine.config.model import DynamicBatching, InstanceGroup, ModelConfig, ModelInput, ModelOutput
 from ..engine.datatypes import FP32
-from ..engine.errors import UnsupportedError
+from ..engine.errors import InternalError, UnsupportedError
 from ..engine.gpu.discovery import NO_GPUS, Gpus
 from ..engine.job import ExecutionBatch
 from ..engine.options import ServerOptions
@@ -94,6 +94,9 @@ class SimulatedModel(ModelSource):
         on_start: called for each instance that is to be made; what it raises is why it cannot.
         in_place: whether a batch takes no time, and is executed in place.
         ends: how it becomes known that a batch is over.
+
+    Attributes:
+        is_broken: it cannot be loaded; of an ensemble, which is loaded without a backend, that means nothing.
     """
 
     def __init__(
@@ -114,12 +117,19 @@ class SimulatedModel(ModelSource):
         self.on_start = on_start
         self.in_place = in_place
         self.ends = ends
+        self.is_broken = False
         self._changes = self._touches = 0
 
     def touch(self) -> None:
         """Change it, so that it is loaded again when that is asked for."""
+        self.is_broken = False
         self._changes += 1
         self._touches += 1
+
+    def damage(self) -> None:
+        """Change it, so that it cannot be loaded."""
+        self.touch()
+        self.is_broken = True
 
     def resize(self, instances: int) -> None:
         """Let its only instance group have so many, which can be done in place."""
@@ -197,6 +207,8 @@ class SimulatedRepository:
             name: ClassVar[str] = BACKEND
 
             def load(self, config: ModelConfig, files: ModelFiles) -> LoadedModel:
+                if models[config.name].is_broken:
+                    raise InternalError(f"'{config.name}' cannot be loaded")
                 return _SimulatedLoadedModel(config, models[config.name])
 
         return BackendRegistry(lambda _name: {}, {BACKEND: SimulatedBackend})

@@ -63,10 +63,11 @@ class Fault(enum.Enum):
     SICK = "GPU falls ill in silence"
     LATE = "batch fails when it has landed"
     SLOT = "slot dies"  # of stateful models only
+    KILL = "process ends"
 
 
 GPU_FAULTS = (Fault.MEMORY, Fault.SICK, Fault.LATE)
-DEATHS = (Fault.SLOT,)
+DEATHS = (Fault.SLOT, Fault.KILL)
 """Drawn apart, by `dying`."""
 
 
@@ -77,6 +78,8 @@ class Change(enum.Enum):
     LOAD = "load"  # it has not changed, but may have been unloaded
     UNLOAD = "unload"
     RESIZE = "resize"  # it has another number of instances, and is loaded again
+    BREAK = "break"  # it cannot be loaded any more until it is changed again, and is to be loaded
+    UNLOAD_ALL = "unload with members"
 
 
 RESIZED_TO = "resize to "
@@ -386,6 +389,7 @@ class Plan:
         resources: what there is for instances to share; empty if they need not.
         stop_ns: when the server is stopped, whatever is in flight; 0 for when all is done.
         changes: of models, while the server is at work.
+        load_retries: how often a load that has failed is tried again.
         load_ns: the time that each step of loading a model takes, once the server is up.
         window: answers of a decoupled model that wait for their client before the model is held back; at least 3.
         gpus: by their numbers.
@@ -414,6 +418,7 @@ class Plan:
     pinned_bytes: int = 0
     cache_bytes: int = 0
     max_inflight_bytes: int = 0
+    load_retries: int = 0
 
     def at_once(self, model: ModelPlan) -> int:
         """How many batches each instance of a model may have in flight; see `actors.instance`."""

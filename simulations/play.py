@@ -174,6 +174,7 @@ class _Run:
                 plenty=plan.cache_bytes >= PLENTY_BYTES,
                 restart_window_s=plan.restart_window_s,
                 little_room=_has_little_room(plan),
+                executes_again=not (plan.resources or plan.changes),
             ),
             on_violation=self._end,
         )
@@ -196,7 +197,17 @@ class _Run:
         self.clock.on_quiet = _nothing
 
     def _is_ready(self, model: str) -> bool:
-        return self._server is not None and self._server.model_ready(model)
+        """What the server says, which must be the same wherever it says so."""
+        server = self._server
+        if server is None:
+            return False
+        ready = server.model_ready(model)
+        listed = any(entry.name == model for entry in server.repository_index(ready_only=True))
+        if listed != ready:
+            self._complain(
+                "a model is ready if and only if all of it is alive", f"the index says otherwise of '{model}'"
+            )
+        return ready
 
     def _complain(self, invariant: str, text: str) -> None:
         self.watch.complain(Violation(invariant, text))
@@ -221,6 +232,7 @@ class _Run:
             restart_window_s=plan.restart_window_s,
             exit_timeout_s=plan.exit_timeout_s,
             rate_limit=bool(plan.resources),
+            model_load_retry_count=plan.load_retries,
             model_control_mode=ControlMode.EXPLICIT if plan.changes else ControlMode.NONE,
             startup_models=(ALL_MODELS,),
             rate_limit_resources=tuple(ExplicitResource(each.name, each.count) for each in plan.resources),

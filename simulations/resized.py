@@ -1,4 +1,5 @@
-"""Changes of the number of instances that the models of a drawn plan have, while they serve.
+"""Changes of the models of a drawn plan, while they serve: of their number of instances; loads that fail, and unloads
+of ensembles with their members.
 
 What is drawn here is drawn from a source of its own, so other runs are what they were without.
 """
@@ -29,3 +30,21 @@ def resized(plan: Plan) -> Plan:
         for _ in range(chance.randint(1, 5))
     ]
     return replace(plan, changes=(*plan.changes, *changes))
+
+
+def broken(plan: Plan) -> Plan:
+    """The plan, in which some models cannot be loaded for a while, and some are unloaded with their members."""
+    chance = Random(f"broken {plan.seed}")
+    if chance.random() >= SHARE:
+        return plan
+    end_ns = max(request.at_ns for request in plan.requests)
+    changes: list[ChangePlan] = []
+    for _ in range(chance.randint(1, 3)):
+        model, at_ns = chance.choice(plan.models), chance.randint(0, end_ns)
+        kind = chance.choice((Change.BREAK, Change.UNLOAD_ALL if model.steps else Change.UNLOAD))
+        later_ns = at_ns + round(chance.random() ** 2 * end_ns)
+        changes.append(ChangePlan(at_ns, model.name, kind))
+        if chance.random() < 0.3:
+            changes.append(ChangePlan((at_ns + later_ns) // 2, model.name, Change.LOAD))
+        changes.append(ChangePlan(later_ns, model.name, Change.RELOAD))
+    return replace(plan, changes=(*plan.changes, *changes), load_retries=chance.choice((0, 0, 1, 2)))

@@ -113,6 +113,7 @@ def _simpler_run(plan: Plan) -> Iterator[Plan]:
     yield replace(plan, attending=False)
     yield replace(plan, window=64)
     yield replace(plan, load_ns=0)
+    yield replace(plan, load_retries=0)
     yield replace(plan, pinned_bytes=0)
     yield replace(plan, gpus=(), models=tuple(replace(model, gpus=()) for model in plan.models))
     yield replace(plan, gpus=tuple(replace(gpu, units=1, memory_bytes=0) for gpu in plan.gpus))

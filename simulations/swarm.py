@@ -13,7 +13,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from .dying import dying
+from .dying import dying, killing
 from .entries import entered
 from .graphs import Graphs
 from .moved_to_gpus import moved_to_gpus
@@ -36,7 +36,7 @@ from .plan import (
     StepPlan,
 )
 from .reshaped import reshaped
-from .resized import resized
+from .resized import broken, resized
 from .workloads import Arrival, bursty, closed_loop, poisson, sequences
 
 MS = 1_000_000
@@ -115,7 +115,7 @@ DEADLY = (Fault.CRASH, Fault.EXIT, Fault.HANG)
 
 def draw_plan(seed: int) -> Plan:
     """The plan of this seed."""
-    return entered(resized(dying(with_ends(placed(reshaped(moved_to_gpus(_Draw(seed).plan())))))))
+    return broken(entered(resized(killing(dying(with_ends(placed(reshaped(moved_to_gpus(_Draw(seed).plan())))))))))
 
 
 class _Draw:

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from ..actors.cached import CachedDoor
 from ..actors.ensemble import STUCK_S, Ensemble, FindContinuing, FindModel
 from ..actors.loading import ServerContext
-from ..actors.messages import Attach, CacheHit, Executed
+from ..actors.messages import Attach, CacheHit, Executed, Gone
 from ..actors.model import Model
 from ..actors.reply import ANSWER_WINDOW
 from ..actors.scheduler import Scheduler
@@ -38,6 +38,7 @@ from .events import (
     ReplyDelivered,
     RequestAnswered,
     RequestDropped,
+    RequestIsolated,
     RequestQueued,
     RequestRefused,
     RequestRejected,
@@ -177,15 +178,48 @@ def tapped_model(
     return TappedModel
 
 
+class _TellsOfIsolation(Scheduler):
+    """The part that tells of requests that are executed again, alone, in which cores have no part."""
+
+    recorder: ClassVar[Recorder]
+
+    def __init__(
+        self, label: str, tapped: TappedCore, name: str, config: ModelConfig, *args: Any, **options: Any
+    ) -> None:
+        self._label = label
+        self._tapped = tapped
+        self._isolated: set[Job] = set()
+        super().__init__(name, config, cast(SchedulerCore, tapped), *args, **options)
+
+    def _gone(self, message: Gone) -> None:
+        name = self._tapped.instances.get(message.instance, "")
+        super()._gone(message)
+        for job in message.isolated:
+            self._isolated.add(job)
+            self.recorder.record(RequestIsolated(self.recorder.now_ns(), request_number(job), self._label, name))
+
+    def _dispatch(self, action: Dispatch) -> None:
+        if action.isolated:
+            self._isolated.difference_update(action.jobs)
+            name = self._tapped.instances[action.instance]
+            self.recorder.batch_sealed(self._label, action.jobs, name, action.reason.value)
+        super()._dispatch(action)
+
+    def _reject(self, job: Job, error: TriremeError) -> None:
+        if job in self._isolated:
+            self._isolated.remove(job)
+            self.recorder.record(RequestRejected(self.recorder.now_ns(), request_number(job), error_text(error)))
+        super()._reject(job, error)
+
+
 def tapped_scheduler(recorder: Recorder, schedulers: list[TappedDoor], generations: Generations) -> type[Scheduler]:
     """The scheduler actor, with what it is told written down; each one made is added to `schedulers`."""
 
-    class TappedScheduler(Scheduler):
+    class TappedScheduler(_TellsOfIsolation):
         def __init__(self, name: str, config: ModelConfig, core: SchedulerCore, *args: Any, **options: Any) -> None:
-            self._label = generations.latest(name)
-            self._tapped = TappedCore(self._label, core, recorder)
+            label = generations.latest(name)
             self._told_to_stop = False
-            super().__init__(name, config, cast(SchedulerCore, self._tapped), *args, **options)
+            super().__init__(label, TappedCore(label, core, recorder), name, config, *args, **options)
             schedulers.append(self)
 
         def admit(self, job: Job) -> None:
@@ -236,6 +270,7 @@ def tapped_scheduler(recorder: Recorder, schedulers: list[TappedDoor], generatio
                 recorder.record(InstanceDetached(recorder.now_ns(), self._label, name))
             super().detach(instance)
 
+    TappedScheduler.recorder = recorder
     return TappedScheduler
 
 

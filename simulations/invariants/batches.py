@@ -39,6 +39,8 @@ class BatchLimits(Invariant):
 
     def _is_true(self, batch: BatchSealed, view: ModelView, most: int) -> bool:
         batching = view.config.dynamic_batching
+        if view.isolated.issuperset(batch.requests):
+            return batch.reason == SealReason.UNBATCHED.value and len(batch.requests) == 1
         if view.config.has_sequence_batching:
             return any(batch.requests) and batch.reason != SealReason.UNBATCHED.value
         if batching is None:

@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from ..events import ChangeAsked, ChangeDone, FaultStruck, ModelStateChanged, ReplyDelivered, ServerStopping
 from ..generations import model_of
 from ..history import Handlers
-from ..plan import RESIZED_TO
+from ..plan import RESIZED_TO, Change
 from .base import Complain, Invariant
 from .serving import STOPPING, UNKNOWN
 from .state import WorldState
+
+UNLOADS = (Change.UNLOAD.value, Change.UNLOAD_ALL.value)
 
 _DEFECT = re.compile(r"\w*(Error|Group): ")
 """What the server says that should not have been: an exception's name and text."""
@@ -62,7 +65,7 @@ class ChangesHurtNobody(Invariant):
         return any(view.served and not view.ready and view.lost for view in self._state.models.values())
 
     def _asked(self, event: ChangeAsked) -> None:
-        if event.change == "unload":
+        if event.change in UNLOADS:
             self._unloaded.add(event.model)
 
     def _changed(self, event: ModelStateChanged) -> None:
@@ -83,3 +86,75 @@ class ChangesHurtNobody(Invariant):
         resize_failed = event.change.startswith(RESIZED_TO) and event.model in self._failed_starts
         if event.error and not (self._stopping or self._failed or self._unloaded or resize_failed):
             self.broken(f"'{event.model}': {event.change} failed, and no start had failed: {event.error}")
+
+
+@dataclass(slots=True)
+class _Open:
+    """A change that is not over. `name`: the generation that served when it was asked for."""
+
+    name: str
+    was_ready: bool
+    alone: bool
+
+
+class ChangesAreMade(Invariant):
+    """A change that no other one overlaps does what was asked for: what is loaded is ready, what was changed is new,
+    what is unloaded is not ready, nor is an ensemble that needs it; an ensemble comes back with its members. A load
+    that fails leaves what serves as it is."""
+
+    name = "models are changed as was asked for"
+
+    def __init__(self, complain: Complain, state: WorldState) -> None:
+        super().__init__(complain)
+        self._state = state
+        self._stopping = False
+        self._open: list[tuple[ChangeAsked, _Open]] = []
+        self._away: set[str] = set()  # unloaded by name
+        self._certain = True  # which ensembles are to be there
+
+    def handlers(self) -> Handlers:
+        return {ServerStopping: self._stop, ChangeAsked: self._asked, ChangeDone: self._done}
+
+    def _stop(self, _event: ServerStopping) -> None:
+        self._stopping = True
+
+    def _asked(self, event: ChangeAsked) -> None:
+        for _, other in self._open:
+            other.alone = False
+        view = self._state.serving[event.model]
+        self._open.append((event, _Open(view.name, view.ready, not self._open)))
+
+    def _done(self, event: ChangeDone) -> None:
+        at = next(
+            index
+            for index, (asked, _) in enumerate(self._open)
+            if (asked.model, asked.change) == (event.model, event.change)
+        )
+        _, its = self._open.pop(at)
+        unloads = event.change in UNLOADS
+        (self._away.add if unloads else self._away.discard)(event.model)
+        self._certain = self._certain and its.alone and not event.error and event.change != Change.UNLOAD_ALL.value
+        if self._stopping or not its.alone:
+            return
+        view = self._state.serving[event.model]
+        what = f"'{event.model}' is {'' if view.ready else 'not '}ready after: {event.change}"
+        if event.error:
+            if (view.name, view.ready) != (its.name, its.was_ready) and not unloads:
+                self.broken(f"{what}, which has failed: {event.error}")
+        elif view.ready == unloads:
+            self.broken(what)
+        elif event.change == Change.RELOAD.value and view.name == its.name:
+            self.broken(f"'{event.model}' is what it was before: {event.change}")
+        else:
+            self._look_at_ensembles(event)
+
+    def _look_at_ensembles(self, event: ChangeDone) -> None:
+        for name, view in self._state.serving.items():
+            needed = [step.model_name for step in view.config.message.ensemble_scheduling.step]
+            lacks = any(not self._state.serving[member].ready for member in needed)
+            if not needed or (event.change in UNLOADS and event.model not in needed):
+                continue
+            if view.ready and lacks:
+                self.broken(f"ensemble '{name}' is ready after '{event.model}': {event.change}")
+            elif not view.ready and not lacks and name not in self._away and self._certain:
+                self.broken(f"ensemble '{name}' has not come back after '{event.model}': {event.change}")

@@ -9,6 +9,7 @@ from ..events import (
     ExecutionEnded,
     InstanceDetached,
     ModelStateChanged,
+    RequestIsolated,
     RequestRescheduled,
     ServerStopping,
 )
@@ -17,8 +18,9 @@ from .base import Complain, Invariant
 from .batches import TOLERANCE_NS
 from .state import WorldState
 
-DEATHS = frozenset({"InstanceCrash", "ExecutorDiedError", "SickDeviceError", GIVEN_UP})
-"""How the execution of a batch may end that does not end well: a crash, an exit, a sick GPU, a hang."""
+DEATHS = frozenset({"InstanceCrash", "ProcessLostError", "ExecutorDiedError", "SickDeviceError", GIVEN_UP})
+"""How the execution of a batch may end that does not end well: a crash, the end of a process, an exit, a sick GPU, a
+hang."""
 
 
 class OneBatchAtATime(Invariant):
@@ -33,9 +35,9 @@ class OneBatchAtATime(Invariant):
         self._executed: set[int] = set()
 
     def handlers(self) -> Handlers:
-        return {BatchSealed: self._sealed, RequestRescheduled: self._rescheduled}
+        return {BatchSealed: self._sealed, RequestRescheduled: self._rescheduled, RequestIsolated: self._rescheduled}
 
-    def _rescheduled(self, event: RequestRescheduled) -> None:
+    def _rescheduled(self, event: RequestRescheduled | RequestIsolated) -> None:
         self._executed.discard(event.request)
 
     def _sealed(self, batch: BatchSealed) -> None:

@@ -40,6 +40,8 @@ class QueueOrder(Invariant):
         view = self._state.models[batch.model]
         if view.config.has_sequence_batching:
             return  # a sequence waits for its own slot
+        if view.isolated.issuperset(batch.requests):
+            return  # it has stood in line already
         line = view.line
         head = tuple([request.number for request in islice(line.ordered(batch.at_ns), len(batch.requests))])
         if head != batch.requests:

@@ -28,6 +28,7 @@ from ..events import (
     ModelStateChanged,
     RequestAnswered,
     RequestDropped,
+    RequestIsolated,
     RequestQueued,
     RequestRejected,
     RequestRescheduled,
@@ -146,6 +147,7 @@ class ModelView:
         served: it was ready once.
         count: instances that it should have; -1 while a change of that is not over, or has failed, or leaves some for
             as long as they have sequences.
+        isolated: requests that were in a batch whose process ended, and are executed again.
     """
 
     name: str
@@ -161,6 +163,7 @@ class ModelView:
     lost: set[str] = field(default_factory=set)
     served: bool = False
     count: int = 0
+    isolated: set[int] = field(default_factory=set)
 
     @classmethod
     def of(cls, name: str, config: ModelConfig, at_once: int) -> ModelView:
@@ -214,6 +217,7 @@ class WorldState:
             RequestRejected: self._left,
             RequestDropped: self._left,
             RequestRescheduled: self._rescheduled,
+            RequestIsolated: self._isolate,
             BatchSealed: self._sealed,
             ExecutionEnded: self._ended,
             InstanceAttached: self._attached,
@@ -269,6 +273,9 @@ class WorldState:
     def _rescheduled(self, event: RequestRescheduled) -> None:
         view = self._home[event.request] = self._touch(event.model)
         view.line.join(RequestQueued(event.at_ns, event.request, event.model, 1, 0, NEVER_NS))
+
+    def _isolate(self, event: RequestIsolated) -> None:
+        self._touch(event.model).isolated.add(event.request)
 
     def _left(self, event: RequestRejected | RequestDropped) -> None:
         self._leave(event.request)

@@ -11,7 +11,7 @@ from ..history import Recorder
 from .answers import AnswersWhole
 from .base import Complain, Invariant, Violation
 from .batches import BatchLimits
-from .changes import ChangesHurtNobody
+from .changes import ChangesAreMade, ChangesHurtNobody
 from .continuity import SequencesGoOn
 from .ensembles import DrainedInOrder, StepsOnce
 from .gpus import PipelineOrder, SicknessIsAFault
@@ -88,6 +88,7 @@ class WorldWatch:
             *((StepsOnce(complain, graphs), DrainedInOrder(complain)) if graphs.ensembles else ()),
             HonestReadiness(complain, state, is_ready, graphs, changing, hang_limit_s),
             ChangesHurtNobody(complain, state),
+            *((ChangesAreMade(complain, state),) if changing else ()),
             HonestStatistics(complain, frozenset(graphs.ensembles)),
             *((PipelineOrder(complain), SicknessIsAFault(complain)) if gpus else ()),
             *rules(complain, state),

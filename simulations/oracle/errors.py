@@ -17,7 +17,7 @@ from .decisions import CANCELLED
 
 _OF_ENSEMBLES = re.compile(r"^(in ensemble '[^']*', )+")
 _CULPRIT = re.compile(
-    r"\brequest (\d+) (?:made|was made|raised|crashed)|no memory for request (\d+)"
+    r"\brequest (\d+) (?:made|was made|raised|crashed|ended)|no memory for request (\d+)"
     r"|exit status (\d+)|called exit \((\d+)\)"
 )
 _INSTANCE = re.compile(r"instance '([^']*)' (?:gave no answer|died: )")
@@ -30,6 +30,7 @@ NO_ROOM = "too many requests in flight"
 UNANSWERED = "finished the batch without answering this request"
 GIVEN_UP = "the thread was given up"
 SICK = ("has no room for", "is ill")
+ENDED = "ended the process of"
 OF_ALL = ("in a row", "fall ill")
 """What a fault does to other batches than that of its request."""
 
@@ -43,14 +44,16 @@ class ErrorsHaveCauses(Invariant):
 
     Args:
         little_room: the server's budget may be used up.
+        executes_again: no limiter and no change of the number of instances keeps it from that.
     """
 
     name = "errors have causes"
 
-    def __init__(self, complain: Complain, state: WorldState, little_room: bool) -> None:
+    def __init__(self, complain: Complain, state: WorldState, little_room: bool, executes_again: bool = False) -> None:
         super().__init__(complain)
         self._state = state
         self._little_room = little_room
+        self._executes_again = executes_again
         self._batches: dict[int, BatchSealed] = {}  # by request, the last one
         self._struck: dict[int, str] = {}  # by request, the fault
 
@@ -82,6 +85,8 @@ class ErrorsHaveCauses(Invariant):
         culprit = _CULPRIT.search(text)
         if culprit is not None:
             number = int(next(filter(None, culprit.groups())))
+            if own and ENDED in text and batch is not None and number != request and self._isolates(batch):
+                return False  # it is executed again, and has an answer of its own then
             anywhere = not own or any(each in text for each in OF_ALL)
             return number in self._struck and (anywhere or (batch is not None and number in batch.requests))
         if UNANSWERED in text:
@@ -90,6 +95,11 @@ class ErrorsHaveCauses(Invariant):
         if instance is not None and own and batch is not None:
             return batch.instance.partition("~")[0].rstrip("'") == instance[1]
         return instance is not None or any(each in text for each in (UNKNOWN, GIVEN_UP, *OF_ALL))
+
+    def _isolates(self, batch: BatchSealed) -> bool:
+        """Whether requests are executed again that were together in this batch when its process ended."""
+        view = self._state.models[batch.model]
+        return self._executes_again and view.sequences is None and view.ready and batch.instance in view.instances
 
     def _answered(self, event: RequestAnswered) -> None:
         asked = self._state.asked.get(event.request)

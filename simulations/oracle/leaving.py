@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ...engine.config.model import ModelConfig
 from ...engine.config.sequence import OldestStrategy, sequence_batching
-from ..events import ReplyDelivered
+from ..events import ReplyDelivered, RequestIsolated, RequestRejected
 from ..history import Handlers
 from ..invariants.base import Complain, Invariant
 from .observed import Admitted, CoreMade, Dispatched, QueueDropped, Rejected, ToldSettled
@@ -77,6 +77,8 @@ class AnswersLeave(Invariant):
             Rejected: self._rejected,
             QueueDropped: self._dropped,
             ToldSettled: self._settled,
+            RequestIsolated: self._isolated,
+            RequestRejected: lambda event: self._give((event.request,)),
             ReplyDelivered: self._delivered,
         }
 
@@ -119,6 +121,10 @@ class AnswersLeave(Invariant):
 
     def _settled(self, event: ToldSettled) -> None:
         self._give(tuple([each for each in event.requests if each and each not in event.rescheduled]))
+
+    def _isolated(self, event: RequestIsolated) -> None:
+        """It was in a batch that is over, and has no answer yet."""
+        self._line_of[event.request].given[event.request] = False
 
     def _delivered(self, event: ReplyDelivered) -> None:
         line = self._line_of.get(event.request)

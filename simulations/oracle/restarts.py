@@ -68,6 +68,9 @@ class RightRestarts(Invariant):
         view = self._state.models[event.model]
         if seat is None:
             return
+        if not view.served:  # its load has failed; it may be tried again, from the beginning
+            del self._seats[event.model, event.instance]
+            return
         extra = event.instance not in view.lost or view.number_of(event.instance) >= view.count
         resized = view.count < 0 or model_of(event.model) in self._resized
         if resized and extra:  # it may be wanted no more

@@ -11,6 +11,7 @@ from .durations import RightDurations
 from .ensemble_durations import RightSums
 from .errors import ErrorsHaveCauses
 from .idleness import IdleIsKnown
+from .isolation import IsolatedAlone
 from .leaving import AnswersLeave
 from .limiter import RightGrants
 from .members import MembersAreAsked
@@ -25,13 +26,14 @@ def oracle_rules(
     plenty: bool = False,
     restart_window_s: float = 60.0,
     little_room: bool = True,
+    executes_again: bool = False,
 ) -> tuple[Invariant, ...]:
     """The rules, for one run.
 
     Args:
         plenty: the response cache has room for all responses.
         restart_window_s: see `ServerOptions`.
-        little_room: the server-wide budget may be used up.
+        little_room, executes_again: see `ErrorsHaveCauses`.
     """
     return (
         RightDecisions(complain),
@@ -44,6 +46,7 @@ def oracle_rules(
         IdleIsKnown(complain, state),
         CreditsLate(complain, state),
         AnswersLeave(complain),
-        ErrorsHaveCauses(complain, state, little_room),
+        IsolatedAlone(complain),
+        ErrorsHaveCauses(complain, state, little_room, executes_again),
         RightDurations(complain, state),
     )

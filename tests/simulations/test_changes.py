@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from trireme.simulations.events import BatchSealed, ChangeDone, ModelStateChanged, RequestAnswered
-from trireme.simulations.plan import Change, ChangePlan, Fault, ModelPlan, Plan, RequestPlan, StepPlan
+from trireme.simulations.events import BatchSealed, ChangeAsked, ChangeDone, ModelStateChanged, RequestAnswered
+from trireme.simulations.invariants.changes import ChangesAreMade
+from trireme.simulations.invariants.state import WorldState
+from trireme.simulations.plan import Change, ChangePlan, Fault, ModelPlan, Plan, RequestPlan, SequencesPlan, StepPlan
 from trireme.simulations.play import RunOutcome, play
 
 MS = 1_000_000
@@ -71,3 +73,38 @@ def test_requests_of_a_model_that_is_lost_while_it_is_drained_are_answered() -> 
     assert outcome.violation is None
     errors = [answer.error for answer in outcome.history.of(RequestAnswered) if answer.request != 5]
     assert all("died" in error for error in errors)
+
+
+def test_what_was_loaded_at_the_second_try_keeps_its_sequences_when_it_is_replaced() -> None:
+    """It counted as drained since the first try, and its sequences were lost."""
+    model = ModelPlan("m", fixed_ns=MS, failing_starts=(2,), sequences=SequencesPlan())
+    requests = tuple(
+        RequestPlan(number, "m", number * 10 * MS, sequence=7, start=number == 3, end=number == 9)
+        for number in range(3, 10)
+    )
+    changes = (ChangePlan(10 * MS, "m"), ChangePlan(55 * MS, "m"))
+    outcome = play(Plan(1, (model,), requests, calm_ns=1_000 * MS, changes=changes, load_retries=1))
+    assert outcome.violation is None
+    assert [answer.error for answer in outcome.history.of(RequestAnswered)] == [""] * 7
+
+
+def test_what_cannot_be_loaded_leaves_the_old_one_and_is_loaded_when_it_is_mended() -> None:
+    changes = (ChangePlan(10 * MS, "m", Change.BREAK), ChangePlan(30 * MS, "m"))
+    outcome = played(ModelPlan("m", fixed_ns=MS), *changes, requests=stream(30))
+    assert [bool(done.error) for done in outcome.history.of(ChangeDone)] == [True, False]
+    assert [answer.error for answer in outcome.history.of(RequestAnswered)] == [""] * 30
+
+
+def test_a_load_that_did_nothing_is_noticed() -> None:
+    found: list[str] = []
+    state = WorldState([ModelPlan("m").config()])
+    rule = ChangesAreMade(lambda violation: found.append(violation.text), state)
+    for event in (
+        ModelStateChanged(0, "m", 1, "READY"),
+        ChangeAsked(1, "m", "reload"),
+        ChangeDone(2, "m", "reload", ""),
+    ):
+        for handlers in (rule.handlers(), state.handlers()):
+            if type(event) in handlers:
+                handlers[type(event)](event)
+    assert found == ["'m' is what it was before: reload"]

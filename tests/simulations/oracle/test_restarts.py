@@ -48,9 +48,9 @@ BAD: dict[str, list[object]] = {
 
 def complaints(events: list[object]) -> list[str]:
     found: list[str] = []
-    rule = RightRestarts(
-        lambda violation: found.append(violation.text), WorldState([ModelPlan("m").config()]), 1_000 * MS
-    )
+    state = WorldState([ModelPlan("m").config()])
+    state.models["m"].served = True
+    rule = RightRestarts(lambda violation: found.append(violation.text), state, 1_000 * MS)
     for event in events:
         rule.handlers()[type(event)](event)
     return found
