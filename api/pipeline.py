@@ -172,23 +172,21 @@ class Pipeline:
         Raises:
             TriremeError: the request is refused.
         """
-        failed = True
         try:
-            reply = None
             if self._tracer.active:
                 adapter.received(self._tracer)
-            if adapter.decode():
-                request = adapter.request
-                assert request is not None, "it has been decoded"
-                if self._pattern is not None or adapter.trace is not None:
-                    self._complete(adapter, request)
-                if adapter.prompt:
-                    reply = self._server.admit_nowait(request, lease=adapter.lease, model=adapter.model)
-            failed = False
-        finally:
-            if failed:
-                adapter.abandon()
-        return reply
+            if not adapter.decode():
+                return None
+            request = adapter.request
+            assert request is not None, "it has been decoded"
+            if self._pattern is not None or adapter.trace is not None:
+                self._complete(adapter, request)
+            if not adapter.prompt:
+                return None
+            return self._server.admit_nowait(request, lease=adapter.lease, model=adapter.model)
+        except BaseException:
+            adapter.abandon()
+            raise
 
     async def go_on(self, adapter: Adapter) -> Reply:
         """The rest of the way for a request that `begin` gave no reply to. Waits for a thread, and for room.

@@ -50,6 +50,7 @@ log = logging.getLogger(__name__)
 INTERNAL_SERVER_ERROR = "Internal Server Error"
 _COPIED_BYTES = 4096
 _UNKNOWN_METHOD = blocks.trailers_only(Status.UNIMPLEMENTED)
+_is_told = call_log.log.isEnabledFor
 _TOO_LATE = blocks.trailers_only(Status.DEADLINE_EXCEEDED, DEADLINE_EXCEEDED)
 
 
@@ -263,18 +264,20 @@ class GrpcConnection(CallHost):
             block = blocks.trailers_only(status, message, http_status=http_status, tell_encodings=packed)
             self.core.send_headers(stream_id, block, True)
             return
-        if call_log.log.isEnabledFor(logging.DEBUG):
+        if _is_told(logging.DEBUG):
             self.stories[stream_id] = CallStory(head.path)
-        method = self.surroundings.methods.get(head.path)
+        surroundings = self.surroundings
+        method = surroundings.methods.get(head.path)
         if method is None:
             self._refuse(stream_id, _UNKNOWN_METHOD)
             return
-        try:
-            for guard in self.surroundings.guards:
-                guard(head)
-        except GRPCError as error:
-            self._refuse(stream_id, blocks.trailers_only(error.status, error.message))
-            return
+        if surroundings.guards:
+            try:
+                for guard in surroundings.guards:
+                    guard(head)
+            except GRPCError as error:
+                self._refuse(stream_id, blocks.trailers_only(error.status, error.message))
+                return
         self._roster.requests += 1
         timeout_s = head.timeout_s
         if timeout_s is not None and timeout_s <= 0:
@@ -287,8 +290,8 @@ class GrpcConnection(CallHost):
             call = UnaryCall(self, stream_id, head, method)
         self.calls[stream_id] = call
         if timeout_s is not None:
-            call.deadline_entry = self.surroundings.deadlines.add(trio.current_time() + timeout_s, call)
-        if isinstance(call, StreamingCall):
+            call.deadline_entry = surroundings.deadlines.add(trio.current_time() + timeout_s, call)
+        if method.client_streaming:
             self.start(self._run, call)
         if event.end_stream:
             call.receive(b"", True)

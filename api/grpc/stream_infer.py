@@ -114,13 +114,16 @@ class InferStream:
     def _send_now(self) -> None:
         """Send what can be sent without waiting; wake the writer for the rest."""
         order, stream = self._order, self.stream
-        while (
-            (request := order.first_ready) is not None
-            and not request.decoupled
-            and not request.takes_long
-            and not (self._ends_with_error and isinstance(request.outcome, TriremeError))
-            and stream.can_send_now
-        ):
+        ready = order.ready
+        while ready:
+            request = ready[0]
+            if (
+                request.decoupled
+                or request.takes_long
+                or (self._ends_with_error and isinstance(request.outcome, TriremeError))
+                or not stream.can_send_now
+            ):
+                break
             order.next()
             parts = request.encode(request.outcome, True)
             if parts is not None:
@@ -131,7 +134,7 @@ class InferStream:
                     stream.send_now(parts)
                     request.trace.sent()
             self._close(request)
-        if request is not None or order.over:
+        if ready or order.over:
             self._ready.unpark_all()
 
     def _hold(self, request: _Request, more: int) -> None:

@@ -65,6 +65,7 @@ class StreamOrder(Generic[T]):
 
     Attributes:
         half_closed: no request follows. Set by the stream's reader.
+        ready: the places that may be sent, in order; for reading only.
     """
 
     def __init__(self, max_open: int, max_bytes: int) -> None:
@@ -75,7 +76,7 @@ class StreamOrder(Generic[T]):
         self._open: dict[T, None] = {}
         # Both hold open places only, each once.
         self._in_order: deque[T] = deque(maxlen=max_open)
-        self._ready: deque[T] = deque(maxlen=max_open)
+        self.ready: deque[T] = deque(maxlen=max_open)
 
     @property
     def has_room(self) -> bool:
@@ -109,7 +110,7 @@ class StreamOrder(Generic[T]):
             assert place.state is not _CLOSED, "an answer behind the last one"
             if place.state is not _READY:
                 place.state = _READY
-                self._ready.append(place)
+                self.ready.append(place)
             return
         assert place.state is _WAITING, "a second answer to a request that gets one"
         place.state = _ANSWERED
@@ -119,17 +120,13 @@ class StreamOrder(Generic[T]):
         while in_order and (first := in_order[0]).state is _ANSWERED:  # rule 1
             in_order.popleft()
             first.state = _READY
-            self._ready.append(first)
-
-    @property
-    def first_ready(self) -> T | None:
-        return self._ready[0] if self._ready else None
+            self.ready.append(first)
 
     def next(self) -> T | None:
         """The request whose turn it is to be answered; None if nothing may be sent yet."""
-        if not self._ready:
+        if not self.ready:
             return None
-        place = self._ready.popleft()
+        place = self.ready.popleft()
         place.state = _SENDING
         return place
 
@@ -141,6 +138,6 @@ class StreamOrder(Generic[T]):
 
     def __repr__(self) -> str:
         return (
-            f"<StreamOrder {len(self._open)} open, {len(self._ready)} ready, {self._unsent_bytes} bytes unsent"
+            f"<StreamOrder {len(self._open)} open, {len(self.ready)} ready, {self._unsent_bytes} bytes unsent"
             f"{', half-closed' if self.half_closed else ''}>"
         )

@@ -255,7 +255,7 @@ class Http2Connection(Connection, Generic[H, C]):
             if not count:
                 return False
             with self._group.turn:
-                few = self._take_in(view[:count])
+                events = self._take_in(view[:count])
             if core.has_unread:
                 await self._take_in_rest()
             if count < len(view):
@@ -263,7 +263,7 @@ class Http2Connection(Connection, Generic[H, C]):
             else:
                 # There may be more at once, without end; others want to be served too. A large message is read in large
                 # pieces; but a lot of small things takes long to understand.
-                view = buffer if few else usual
+                view = buffer if 0 < events <= _FEW_EVENTS else usual
                 await self._transport.yield_turn()
         return True
 
@@ -300,15 +300,15 @@ class Http2Connection(Connection, Generic[H, C]):
             with self._group.turn:
                 self._take_in(_NOTHING)
 
-    def _take_in(self, data: memoryview) -> bool:
-        """Does what the data says, in an open turn. True if that is little, for so much data."""
+    def _take_in(self, data: memoryview) -> int:
+        """Does what the data says, in an open turn. Returns how much that is."""
         self._received_bytes += len(data)
         if not self._dirty:
             self._dirty = True
             self._group.turn.flush_later(self)
         events = self.core.receive(data, self._current_time_s())
         self._handle(events)
-        return 0 < len(events) <= _FEW_EVENTS
+        return len(events)
 
     async def _part(self) -> None:
         """Closes after all has been said."""

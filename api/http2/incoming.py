@@ -92,6 +92,7 @@ class Incoming(Generic[H]):
         self._leaving = False  # the client has sent GOAWAY
         self._table_lowered = False
         self.terminated = False
+        self.idle_after_goaway = False
         self.next_timer_s = self._keepalive.next_timer_s
 
     # ---- streams come and go ----
@@ -124,6 +125,7 @@ class Incoming(Generic[H]):
 
     def _nothing_open(self) -> None:
         self._confirm_shutdown()
+        self.idle_after_goaway = self._shutdown is Shutdown.CLOSING
         if self._leaving:
             self._end()
 
@@ -131,6 +133,7 @@ class Incoming(Generic[H]):
         """Rule 2 of `Shutdown`."""
         if self._shutdown is Shutdown.WARNED:
             self._shutdown = Shutdown.CLOSING
+            self.idle_after_goaway = not self._open
             self._closing_due_s = math.inf
             self._last_stream_id = self._streams.highest
             self._queue(frames.goaway(self._last_stream_id, ErrorCode.NO_ERROR, self._shutdown_debug))
@@ -235,10 +238,11 @@ class Incoming(Generic[H]):
         self._events.append(DataReceived(stream_id, piece, end_stream))
 
     def on_headers(self, stream_id: int, block: bytes, end_stream: bool) -> None:
-        if stream_id <= self._streams.highest or not stream_id & 1:
+        streams, limits = self._streams, self._limits
+        if stream_id <= streams.highest or not stream_id & 1:
             self._late_headers(stream_id, block, end_stream)
             return
-        self._streams.highest = stream_id
+        streams.highest = stream_id
         head = self._headers.heads.get(block)
         if head is None:
             try:
@@ -246,16 +250,15 @@ class Incoming(Generic[H]):
             except StreamFault as fault:
                 self._break(stream_id, fault.code)
                 return
-        if len(self._open) >= self._limits.max_concurrent_streams or stream_id > self._last_stream_id:
+        if len(self._open) >= limits.max_concurrent_streams or stream_id > self._last_stream_id:
             self._break(stream_id, ErrorCode.REFUSED_STREAM)
             return
-        if len(self._sender.out) > self._limits.unread_pieces:
+        sender = self._sender
+        if len(sender.out) > limits.unread_pieces:
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "answers are not being read")
         if not end_stream:
             self._unended += 1
-        self._open[stream_id] = Http2Stream(
-            stream_id, end_stream, self._limits.stream_window_bytes, self._sender.initial_window
-        )
+        self._open[stream_id] = Http2Stream(stream_id, end_stream, limits.stream_window_bytes, sender.initial_window)
         self._events.append(RequestReceived(stream_id, head, end_stream))
 
     def _late_headers(self, stream_id: int, block: bytes, end_stream: bool) -> None:

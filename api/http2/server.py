@@ -36,6 +36,7 @@ class Http2Server(Incoming[H]):
     Attributes:
         terminated: nothing more will be understood: write what `take_output` gives, then close.
         has_unread: a part of what was received waits for the next call of `receive`.
+        idle_after_goaway: everything that was to be finished is: write the output, then close.
         next_timer_s: when to call `tick`; math.inf for never. Receiving never makes it earlier.
     """
 
@@ -173,11 +174,6 @@ class Http2Server(Incoming[H]):
     def going_away(self) -> bool:
         """`go_away` has been called, or the connection's age has called it."""
         return self._shutdown is not Shutdown.SERVING
-
-    @property
-    def idle_after_goaway(self) -> bool:
-        """Everything that was to be finished is: write the output, then close."""
-        return self._shutdown is Shutdown.CLOSING and not self._open
 
     def abort(self, code: ErrorCode, debug: str = "") -> None:
         """GOAWAY at once. Open streams are over, and what they had queued is dropped."""
