@@ -90,11 +90,11 @@ class UnaryCall:
             return
         if self.method.compresses and (encoding := connection.response_encoding(self.head)) != IDENTITY:
             if sum(map(len, parts)) < LARGE_BYTES:
-                self._answer(packed_small(parts, encoding), encoding)
+                self._answer(connection, packed_small(parts, encoding), encoding)
             else:
                 connection.start(self._answer_later, parts, encoding)
         else:
-            self._answer([prefix(False, sum(map(len, parts))), *parts])
+            self._answer(connection, [prefix(False, sum(map(len, parts))), *parts], IDENTITY)
 
     def fail(self, status: Status, message: str) -> None:
         connection = self._connection
@@ -108,7 +108,9 @@ class UnaryCall:
     async def _answer_later(self, parts: Sequence[Buffer], encoding: str) -> None:
         connection = self._connection
         if connection is not None:
-            self._answer(await packed(parts, encoding, connection.surroundings.offload), encoding)
+            framed = await packed(parts, encoding, connection.surroundings.offload)
+            if self._connection is not None:
+                self._answer(connection, framed, encoding)
 
     # ---- for the connection ----
 
@@ -117,13 +119,11 @@ class UnaryCall:
         """`answer` and `fail` do nothing any more."""
         return self._connection is None
 
-    def _answer(self, framed: Sequence[Buffer], encoding: str = IDENTITY) -> None:
+    def _answer(self, connection: GrpcConnection, framed: Sequence[Buffer], encoding: str) -> None:
         """Answers with a message that has its prefix; `encoding` is what the headers say."""
-        connection = self._connection
-        if connection is not None:
-            self._end(connection)
-            connection.core.respond(self.stream_id, blocks.HEADERS[encoding], framed, blocks.OK_TRAILERS)
-            connection.mark(0)
+        self._end(connection)
+        connection.core.respond(self.stream_id, blocks.HEADERS[encoding], framed, blocks.OK_TRAILERS)
+        connection.mark(0)
 
     def receive(self, data: bytes, end_stream: bool) -> None:
         """The next part of the message. What comes after it is dropped, as by gRPC's own server."""

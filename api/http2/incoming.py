@@ -57,6 +57,9 @@ class Shutdown(Enum):
     CLOSING = "closing"
 
 
+_SERVING = Shutdown.SERVING  # a member of an enumeration takes longer to look up
+
+
 class Incoming(Generic[H]):
     """The state of a connection, and the frames that change it. Arguments and attributes as for `Http2Server`."""
 
@@ -108,7 +111,7 @@ class Incoming(Generic[H]):
             self._sender.forget(stream)
         if stream.unconsumed > stream.lent:
             self._give_back(stream.unconsumed - stream.lent)
-        if not self._open and (self._leaving or self._shutdown is not Shutdown.SERVING):
+        if not self._open and (self._leaving or self._shutdown is not _SERVING):
             self._nothing_open()
 
     def _answered(self, stream: Http2Stream) -> None:

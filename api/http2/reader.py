@@ -44,6 +44,7 @@ from .limits import Http2Limits
 _ID_MASK = 0x7FFF_FFFF
 _MAX_GOAWAY_BYTES = 16_384
 _SMALL_READ_BYTES = 2048
+_WHOLE_HEADERS = END_HEADERS | END_STREAM
 _WINDOW_UPDATE_HEAD = 4 << 8 | WINDOW_UPDATE
 _HEADERS_WEIGHT = 16
 """A request is so many times the work of another frame."""
@@ -140,8 +141,9 @@ class FrameReader:
         if size <= _SMALL_READ_BYTES:
             data = bytes(data)  # pieces of bytes are cheaper to cut than pieces of a view
         while at < size:
+            plain = self._plain
             # The short way: whole frames, as nearly all are in calls of ordinary size.
-            while at <= last and self._plain:
+            while plain and at <= last:
                 head, flags, stream_id = FRAME_HEADER.unpack_from(data, at)
                 start = at + FRAME_HEADER_BYTES
                 length = head >> 8
@@ -154,7 +156,7 @@ class FrameReader:
                     break
                 elif head & 0xFF == DATA:
                     sink.on_data(stream_id, bytes(data[start:end]), length, 0, flags & END_STREAM > 0)
-                elif head & 0xFF == HEADERS and flags & ~END_STREAM == END_HEADERS:
+                elif head & 0xFF == HEADERS and flags | END_STREAM == _WHOLE_HEADERS:
                     sink.on_headers(stream_id, bytes(data[start:end]), flags & END_STREAM > 0)
                     frames_left -= _HEADERS_WEIGHT - 1
                 else:
