@@ -232,6 +232,7 @@ class _Run:
             restart_window_s=plan.restart_window_s,
             exit_timeout_s=plan.exit_timeout_s,
             rate_limit=bool(plan.resources),
+            histogram_latencies=True,
             model_load_retry_count=plan.load_retries,
             model_control_mode=ControlMode.EXPLICIT if plan.changes else ControlMode.NONE,
             startup_models=(ALL_MODELS,),

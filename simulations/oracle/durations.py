@@ -42,6 +42,8 @@ REASONS = {
 
 PHASES = ("compute_input", "compute_infer", "compute_output")
 
+FIRST = "first responses"
+
 Marks = tuple[int, int, int, int]
 """When an execution began, when its inputs were there, when its outputs were, and when it ended; in ns."""
 
@@ -57,14 +59,17 @@ class _Request:
     ended_ns: int = -1
     batch: int = 0
     marks: Marks | None = None
+    responded: bool = False
 
 
 @dataclass(slots=True)
 class _Model:
-    """What is to be counted for a model. `inexact`: when its answers were given is not seen."""
+    """What is to be counted for a model. `inexact`: when its answers were given is not seen; `unsure`: whether a request
+    whose first answer was an error has had a response."""
 
     decoupled: bool
     inexact: bool
+    unsure: bool = False
     tally: Counter[str] = field(default_factory=Counter)
 
 
@@ -175,7 +180,10 @@ class RightDurations(Invariant):
     # Answers.
 
     def _delivered(self, event: ReplyDelivered) -> None:
-        if not event.final or event.late:
+        if event.late:
+            return
+        self._first_of(event)
+        if not event.final:
             return
         request = self._requests.pop(event.request, None)
         if request is None:
@@ -193,6 +201,18 @@ class RightDurations(Invariant):
             self._succeeded(request, ended_ns, (began_ns, began_ns, ended_ns, ended_ns))
         elif request.marks is not None:
             self._succeeded(request, ended_ns, request.marks)
+
+    def _first_of(self, event: ReplyDelivered) -> None:
+        """The time until the first response of a model that gives any number of them."""
+        request = self._requests.get(event.request)
+        model = None if request is None else self._of(request.model)
+        if request is None or model is None or not model.decoupled or request.responded:
+            return
+        request.responded = bool(event.answer or event.error)
+        model.unsure = model.unsure or (bool(event.error) and request.batch > 0)
+        if event.answer:
+            model.tally[FIRST] += 1
+            model.tally[f"{FIRST} ms"] += (event.at_ns - request.received_ns) // 1_000_000
 
     def _succeeded(self, request: _Request, ended_ns: int, marks: Marks) -> None:
         tally = self._of(request.model).tally
@@ -213,7 +233,8 @@ class RightDurations(Invariant):
             if model is None or model.inexact or model_of(label) != entry.name:
                 continue
             own = tally_of(entry.statistics)
-            wrong = sorted(name for name in own | model.tally if name and own[name] != model.tally[name])
+            names = {name for name in own | model.tally if name and not (model.unsure and name.startswith(FIRST))}
+            wrong = sorted(name for name in names if own[name] != model.tally[name])
             if wrong:
                 text = ", ".join(f"{name} is {own[name]}, right is {model.tally[name]}" for name in wrong)
                 self.broken(f"statistics of '{label}': {text}")
@@ -234,6 +255,9 @@ def tally_of(own: ModelStatistics) -> Counter[str]:
     for name in ("success", "queue", "cache_hit", *PHASES):
         duration = getattr(own, name)
         tally[name], tally[f"{name} ns"], tally[f"{name} us"] = duration.count, duration.ns, duration.us
+    if own.first_responses is not None:
+        tally[FIRST] = own.first_responses.buckets()[-1][1]
+        tally[f"{FIRST} ms"] = round(own.first_responses.total)
     for reason, count in own.sealed.items():
         tally[f"sealed: {reason.value}"] = count
     for rows, batch in own.batches.items():

@@ -31,7 +31,7 @@ def _healthy_corpse(original: Any, repository: Repository, name: str, *version: 
 def _impatient_restart(original: Any, policy: RestartPolicy, now: float) -> float:
     """The delay does not grow while an instance goes on dying."""
     original(policy, now)
-    return policy._first_delay_s
+    return policy.first_delay_s
 
 
 def _locks_nothing(original: Any, locks: NameLocks, names: frozenset[str]) -> Any:
