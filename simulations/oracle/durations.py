@@ -64,8 +64,8 @@ class _Request:
 
 @dataclass(slots=True)
 class _Model:
-    """What is to be counted for a model. `inexact`: when its answers were given is not seen; `unsure`: whether a request
-    whose first answer was an error has had a response."""
+    """What is to be counted for a model. `inexact`: when its answers were given is not seen; `unsure`: whether a
+    request whose first answer was an error has had a response."""
 
     decoupled: bool
     inexact: bool
