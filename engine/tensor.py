@@ -90,7 +90,7 @@ class Tensor:
                 flat = np.empty(len(elements), dtype=object)
                 flat[:] = elements
             else:
-                flat = np.frombuffer(buffer, dtype=self.datatype.storage)
+                flat = np.frombuffer(buffer, self.datatype.storage)
             self._array = flat.reshape(self.shape)
         return self._array
 
@@ -128,9 +128,10 @@ class Tensor:
 
 def wire_bytes(array: np.ndarray) -> memoryview:
     """The wire form of an array of any type but BYTES: a view on it, or on a copy that is contiguous."""
-    if array.flags.c_contiguous and array.size:
-        return array.data.cast("B")  # for a third of what another array costs; an empty one cannot be cast
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    try:
+        return array.data.cast("B")  # for a third of what another array costs
+    except (TypeError, ValueError):  # not contiguous, or empty
+        return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def pack_bytes(elements: Iterable[bytes]) -> bytes:

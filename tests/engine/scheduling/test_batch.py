@@ -289,6 +289,12 @@ class TestScatter:
         ):
             scatter(layout, in_batch(job()).jobs, [np.zeros((1, 5), np.float32)])
 
+    def test_a_model_that_makes_another_number_of_outputs_answers_nothing(self) -> None:
+        batch = in_batch(job())
+        with pytest.raises(InternalError, match="made 2 outputs, expected 1"):
+            scatter(BatchLayout(config()), batch.jobs, [np.zeros((1, 2), np.float32)] * 2)
+        assert batch.answers == []
+
     @pytest.mark.parametrize(
         ("dims", "reshape", "produced", "expected"),
         [
