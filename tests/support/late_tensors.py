@@ -19,6 +19,23 @@ from torch.utils import _pytree as tree
 _SYNCHRONISES = {"aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::equal"}
 
 
+def _resolve_operators() -> None:
+    """Make the Python objects of all operators, on the thread that imports this.
+
+    PyTorch makes such an object when an operator is first dispatched to Python, and keeps the address of it without a
+    reference. If several threads do so at once each makes one, and only the last one made stays alive: another one's
+    address may be the one that was kept, and the process crashes when the operator is next dispatched.
+    """
+    for schema in torch._C._jit_get_all_schemas():
+        namespace, _, name = schema.name.partition("::")
+        packet = getattr(torch.ops.aten, name, None) if namespace == "aten" else None
+        if isinstance(packet, torch._ops.OpOverloadPacket):
+            getattr(packet, schema.overload_name or "default", None)
+
+
+_resolve_operators()
+
+
 class Memory:
     """What a tensor's numbers are in.
 
