@@ -13,8 +13,8 @@ Rules of turns:
  3. Other threads have a function called in a turn (`call_from_thread`). All that they asked for until then is one
     turn.
  4. Nothing in a turn waits, and no turn is without end: after `MOST_DELIVERIES` the rest waits for the next turn. So
-    does a recipient that is deferred. The next turn begins with the next wake-up, at the latest in the loop's next
-    pass.
+    does a recipient that is deferred, which hears of it when that turn begins (`resume`). The next turn begins with the
+    next wake-up, at the latest in the loop's next pass.
  5. What a recipient raises concerns that recipient alone: its `fail` is called, and the turn goes on.
 
     IDLE ─ open ▶ OPEN ─ the outermost block ends ▶ DELIVERING ─ nothing left, or rule 4 ▶ IDLE
@@ -73,9 +73,12 @@ class Recipient(ABC):
     def take_turn(self) -> None:
         """Take in all mail, then decide once. Does not wait."""
 
+    def resume(self) -> None:
+        """It was deferred until the turn that begins now, in which it is posted."""
+
     @abstractmethod
     def fail(self, error: Exception) -> None:
-        """`take_turn` has raised this. Must not raise."""
+        """`take_turn` or `resume` has raised this. Must not raise."""
 
 
 class Flushable(Protocol):
@@ -111,9 +114,7 @@ class Turn:
         if self._depth == 1:
             self.number += 1
             if self._next:
-                deferred, self._next = self._next, {}
-                for recipient in deferred:
-                    self.post(recipient)
+                self._resume()
 
     def __exit__(self, *_error: object) -> None:
         if self._depth > 1:
@@ -125,6 +126,15 @@ class Turn:
             self._depth = 0
             if self._next or self._waiting:
                 self._idle.unpark_all()
+
+    def _resume(self) -> None:
+        deferred, self._next = self._next, {}
+        for recipient in deferred:
+            try:
+                recipient.resume()
+            except Exception as error:  # noqa: BLE001 - rule 5
+                recipient.fail(error)
+            self.post(recipient)
 
     def post(self, recipient: Recipient) -> None:
         """Have a recipient take its turn."""
@@ -178,17 +188,21 @@ class Turn:
 
     def _deliver(self) -> None:
         waiting = self._waiting
-        left = MOST_DELIVERIES
-        while (waiting and left) or self._unflushed:
-            while waiting and left:
-                left -= 1
+        deliveries = iter(range(MOST_DELIVERIES))
+        while True:
+            for _ in deliveries:
+                if not waiting:
+                    break
                 recipient = waiting.popleft()
                 recipient.posted = False
                 try:
                     recipient.take_turn()
                 except Exception as error:  # noqa: BLE001 - rule 5: the recipient's supervisor is told
                     recipient.fail(error)
-            connections, self._unflushed = self._unflushed, []
+            connections = self._unflushed
+            if not connections:
+                return
+            self._unflushed = []
             for connection in connections:
                 connection.flush()  # which may find out that a client is gone, and post that
 
@@ -254,9 +268,12 @@ class Mailbox(Generic[M]):
         name: whose mailbox it is, for people.
         owner: whom messages are for.
         bound: most messages that may wait in it.
+
+    Attributes:
+        messages: those that wait, oldest first; for the owner alone.
     """
 
-    __slots__ = ("_messages", "_owner", "_turn", "bound", "name")
+    __slots__ = ("_owner", "_turn", "bound", "messages", "name")
 
     def __init__(self, name: str, turn: Turn, owner: Recipient, bound: float = math.inf) -> None:
         if bound < 1:
@@ -265,7 +282,7 @@ class Mailbox(Generic[M]):
         self.bound = bound
         self._turn = turn
         self._owner = owner
-        self._messages: deque[M] = deque()
+        self.messages: deque[M] = deque()
 
     def send_nowait(self, message: M) -> None:
         """Leave a message, to be received in this turn.
@@ -273,26 +290,27 @@ class Mailbox(Generic[M]):
         Raises:
             MailboxFullError: there is no room.
         """
-        messages = self._messages
-        if len(messages) >= self.bound:
+        messages = self.messages
+        if not messages:  # else it has been posted
+            self._turn.post(self._owner)
+        elif len(messages) >= self.bound:
             raise MailboxFullError(f"the mailbox of {self.name} holds its limit of {self.bound} messages")
         messages.append(message)
-        if not self._owner.posted:
-            self._turn.post(self._owner)
 
-    def receive_all(self) -> deque[M]:
+    def receive_all(self) -> list[M]:
         """Everything in the mailbox, oldest first; possibly nothing."""
-        messages, self._messages = self._messages, deque()
+        messages = list(self.messages)
+        self.messages.clear()
         return messages
 
     def statistics(self) -> MailboxStatistics:
-        return MailboxStatistics(len(self._messages), self.bound)
+        return MailboxStatistics(len(self.messages), self.bound)
 
     def __len__(self) -> int:
-        return len(self._messages)
+        return len(self.messages)
 
     def __repr__(self) -> str:
-        return f"<Mailbox of {self.name}: {len(self._messages)}/{self.bound}>"
+        return f"<Mailbox of {self.name}: {len(self.messages)}/{self.bound}>"
 
 
 class Actor(Recipient, Generic[M]):
@@ -303,7 +321,6 @@ class Actor(Recipient, Generic[M]):
         bound: of the mailbox; see there.
 
     Attributes:
-        deadline_s: when to take a turn without a message, in seconds of the event loop's clock; for `act` to set.
         alive: it takes in mail.
         failure: what it has ended of by rule 9.
     """
@@ -311,9 +328,9 @@ class Actor(Recipient, Generic[M]):
     def __init__(self, name: str, turn: Turn, bound: float = math.inf) -> None:
         super().__init__()
         self.mailbox: Mailbox[M] = Mailbox(name, turn, self, bound)
-        self.deadline_s = math.inf
         self._turn = turn
-        self._mail: deque[M] = deque()  # received, and not dealt with
+        self._mail: deque[M] = deque()  # taken out of the mailbox, and not received yet
+        self._deadline_s = math.inf
         self._timer: trio.CancelScope | None = None
         self._timer_s = math.inf
         self._asleep = trio.lowlevel.ParkingLot()
@@ -334,15 +351,26 @@ class Actor(Recipient, Generic[M]):
         with self._turn:
             self.mailbox.send_nowait(message)
 
+    @property
+    def deadline_s(self) -> float:
+        """When to take a turn without a message, in seconds of the event loop's clock; for `act` to set."""
+        return self._deadline_s
+
+    @deadline_s.setter
+    def deadline_s(self, when_s: float) -> None:
+        self._deadline_s = when_s
+        if when_s < self._timer_s and self._timer is not None:
+            self._timer_s = self._timer.deadline = when_s
+
     def take_turn(self) -> None:
         if self.alive:
-            mail = self._mail = self.mailbox.receive_all()
+            mailbox, spent = self.mailbox, self._mail
+            mail = self._mail = mailbox.messages
+            mailbox.messages = spent  # what comes from now on is for the next turn
             while mail:
                 self.receive(mail[0])
                 mail.popleft()  # it counts as undelivered until now
             self.act()
-            if self.deadline_s < self._timer_s and self._timer is not None:
-                self._timer_s = self._timer.deadline = self.deadline_s
         elif self._buried:
             self.return_mail()
 
@@ -379,8 +407,8 @@ class Actor(Recipient, Generic[M]):
             Exception: rule 9.
         """
         while self.alive and not self._finished:
-            self._timer_s = self.deadline_s
-            with trio.CancelScope(deadline=self.deadline_s) as self._timer:
+            self._timer_s = self._deadline_s
+            with trio.CancelScope(deadline=self._deadline_s) as self._timer:
                 await self._asleep.park()
             expired, self._timer = self._timer.cancelled_caught, None
             if expired:

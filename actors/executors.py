@@ -116,7 +116,8 @@ class ThreadExecutor:
             if isinstance(error, KeyboardInterrupt):  # not the backend's: the operator wants the server to end
                 raise
             batch.finish(backend_failure(error))
-        self._measured(nbytes, done, batch)
+        self.placement.measured(nbytes, batch.took_ns)
+        done(batch)
 
     def _put(self, instance: ModelInstance, batch: ExecutionBatch, done: Done) -> None:
         """Have the thread execute a batch."""
@@ -132,7 +133,7 @@ class ThreadExecutor:
 
     def _measured(self, nbytes: int, done: Done, batch: ExecutionBatch, death: Exception | None = None) -> None:
         if death is None:
-            self.placement.measured(nbytes, batch.marks[Phase.COMPUTE_END] - batch.marks[Phase.COMPUTE_START])
+            self.placement.measured(nbytes, batch.took_ns)
         done(batch, death)
 
     async def end_instance(self, instance: ModelInstance) -> None:

@@ -12,9 +12,9 @@ Rules:
 
 States:
 
-    STARTING ─ Attached ▶ IDLE ─ holds a batch that is not over at once ▶ BUSY ─ holds none ▶ IDLE
+    STARTING ─ Attached ▶ SERVING
     STARTING ─ TurnedAway ▶ DEAD
-    IDLE, BUSY ─ close ▶ (goes on) ─ Dismissed ▶ STOPPED
+    SERVING ─ close ▶ (goes on) ─ Dismissed ▶ STOPPED
     any ─ something other than the backend's own handling of a batch goes wrong, or rule 3 ▶ DEAD
 
 Rules of the models' own readiness checks (docs/reference/python-backend.md#readiness):
@@ -40,7 +40,7 @@ from ..engine.backends.interface import InstanceSpec, ModelInstance, ProcessInst
 from ..engine.errors import FailureReason, InternalError, TriremeError
 from ..engine.instances.executing import ExecutionLimit, Verdict
 from ..engine.instances.orders import InstanceOrder
-from ..engine.job import ExecutionBatch, Job, Phase
+from ..engine.job import ExecutionBatch, Job
 from ..engine.repository.loading import LoadedInstances
 from ..engine.scheduling.core import InstanceId
 from .actor import Actor
@@ -75,8 +75,7 @@ _KILLED_TWICE = (
 
 class InstanceState(enum.Enum):
     STARTING = "starting"
-    IDLE = "idle"
-    BUSY = "busy"
+    SERVING = "serving"
     STOPPED = "stopped"
     DEAD = "dead"
 
@@ -273,15 +272,14 @@ class Instance(Actor[InstanceMessage]):
 
     def receive(self, message: InstanceMessage) -> None:
         if isinstance(message, Execute):
-            batch = message.batch
+            batch, held = message.batch, self._held
             assert self._copy is not None, "only an instance that serves is sent batches"
             self._isolated = message.isolated
-            self._held[batch] = None
+            held[batch] = None
             self._beginning = batch
             self._executor.begin(self._copy, batch, self._over)
             self._beginning = None
-            if self._held and self.state is not InstanceState.BUSY:
-                self.state = InstanceState.BUSY
+            if batch in held and len(held) == 1:
                 self._execution.restart(trio.current_time())
         elif isinstance(message, Dismissed):
             self.close_answered.set()
@@ -292,7 +290,7 @@ class Instance(Actor[InstanceMessage]):
         elif isinstance(message, TurnedAway):
             raise message.error
         else:
-            self.state = InstanceState.IDLE
+            self.state = InstanceState.SERVING
             if self._on_attached is not None:
                 self._on_attached()
             if self._leaving is not None:
@@ -306,20 +304,18 @@ class Instance(Actor[InstanceMessage]):
         if death is not None:
             self.fail(death)
             return
-        was_oldest = next(iter(held)) is batch
-        del held[batch]
-        if self.state is InstanceState.BUSY and not held:
-            self.state = InstanceState.IDLE
-        elif was_oldest and held:
+        if len(held) > 1 and next(iter(held)) is batch:
             self._execution.restart(trio.current_time())
-        self._execution.ended((batch.marks[Phase.COMPUTE_END] - batch.marks[Phase.COMPUTE_START]) / 1e9)
+        del held[batch]
+        self._execution.ended(batch.took_ns)
         if self.stuck:
             self._recover()
         self._scheduler.mailbox.send_nowait(Executed(self.identity, batch, batch is self._beginning))
 
     def act(self) -> None:
         if not self._held:
-            self.deadline_s = math.inf
+            if self._deadline_s != math.inf:
+                self.deadline_s = math.inf
             return
         now = trio.current_time()
         if now >= self.deadline_s:
@@ -385,7 +381,7 @@ class Instance(Actor[InstanceMessage]):
         before = self._leaving
         if before is None or (before.sequences_first and not sequences_first):
             self._leaving = Leaving(self.identity, sequences_first)
-            if self.alive and self.state in (InstanceState.IDLE, InstanceState.BUSY):
+            if self.alive and self.state is InstanceState.SERVING:
                 self._scheduler.mailbox.send_nowait(self._leaving)
 
     def bury(self, error: TriremeError, *, isolates: bool = False) -> None:

@@ -30,8 +30,6 @@ from .scheduler import Scheduler
 
 logger = logging.getLogger("trireme.model")
 
-_ALIVE = (InstanceState.IDLE, InstanceState.BUSY)
-
 
 @dataclass(frozen=True, slots=True)
 class InstanceCounts:
@@ -261,7 +259,7 @@ class _Seat:
 
     @property
     def alive(self) -> bool:
-        return self.instance is not None and self.instance.state in _ALIVE
+        return self.instance is not None and self.instance.state is InstanceState.SERVING
 
 
 def _first_error(seats: Iterable[_Seat]) -> TriremeError | None:

@@ -26,7 +26,7 @@ from ..engine.errors import TriremeError, UnavailableError
 from ..engine.job import ExecutionBatch, Job, Outcome
 from ..engine.logs import request_lines
 from ..engine.metrics.statistics import ModelStatistics
-from ..engine.scheduling.core import Await, Dispatch, InstanceId, Reject, SchedulerCore, WaitUntil
+from ..engine.scheduling.core import WAIT, Dispatch, InstanceId, Reject, SchedulerCore, WaitUntil
 from ..engine.scheduling.dispatcher import Accounts, Dispatcher
 from ..engine.scheduling.ordering import answer_order
 from ..engine.scheduling.permits import Permits
@@ -96,7 +96,6 @@ class Scheduler(Door[SchedulerMessage]):
         self._iterative = iterative
         self.instances: dict[InstanceId, Attach] = {}
         self._registering: dict[InstanceId, None] = {}  # with the rate limiter
-        self._resting_in = 0
         self._over: list[ExecutionBatch] = []
         self._finishes_sequences = False
         self._news = True
@@ -194,21 +193,15 @@ class Scheduler(Door[SchedulerMessage]):
             self._release(job, message.outcome, message.final)
 
     def _executed(self, message: Executed) -> None:
-        if message.in_place and self._resting_in != self._turn.number:
-            if self._dispatcher.resting:
-                self._dispatcher.end_rest()
-            self._resting_in = self._turn.number
-        self._settle(message.batch, message)
-
-    def _settle(self, batch: ExecutionBatch, executed: Executed | None = None) -> None:
         """A batch is over: count it. Its answers go out when the next ones have been dispatched (rule 3)."""
-        if batch in self._over:
-            return  # this scheduler has died when it was told so before
-        dispatcher, now = self._dispatcher, self._clock.now_s()
-        if executed is None:
-            dispatcher.settle(batch.jobs, now, batch.rescheduled)
-        else:
-            dispatcher.over(executed.instance, batch.jobs, now, batch.rescheduled, executed.in_place)
+        batch, now = message.batch, self._clock.now_s()
+        self._dispatcher.over(message.instance, batch.jobs, now, batch.rescheduled, message.in_place)
+        self._accounts.over(batch)
+        self._over.append(batch)
+
+    def _lost(self, batch: ExecutionBatch) -> None:
+        """The same, of an instance that has died."""
+        self._dispatcher.settle(batch.jobs, self._clock.now_s(), batch.rescheduled)
         self._accounts.over(batch)
         self._over.append(batch)
 
@@ -217,29 +210,25 @@ class Scheduler(Door[SchedulerMessage]):
     def act(self) -> None:
         """Do what there is to do until there is nothing more but to wait."""
         dispatcher = self._dispatcher
-        if dispatcher.resting and self._resting_in != self._turn.number:
-            dispatcher.end_rest()
-        # Instances ask the rate limiter if something is new, and not because others were granted what they had asked
-        # for: who was granted in vain must not ask again at once.
-        news = self._news or not self._granted
-        self._news = self._granted = False
-        now = self._clock.now_s()
         next_action = dispatcher.next_action
-        while True:
-            action = next_action(now)
+        now, wakes_s = self._clock.now_s(), math.inf
+        while (action := next_action(now)) is not WAIT:
             if isinstance(action, Dispatch):
                 self._dispatch(action)
             elif isinstance(action, Reject):
                 self._reject(action.job, action.error)
-            elif isinstance(action, Await):
-                self._news = True
-                return
-            else:
+            elif isinstance(action, WaitUntil):
+                wakes_s = action.when_s
                 break
+            else:  # `Await`
+                self._news = True
+                if dispatcher.resting:
+                    self._turn.defer(self)
+                return
         if self._asking is not None:
-            dispatcher.ask_for_permits(news)
-        wakes_s = action.when_s if isinstance(action, WaitUntil) else math.inf
-        self.deadline_s = wakes_s if news else min(wakes_s, self.deadline_s)  # that of those who were granted in vain
+            wakes_s = self._ask_for_permits(wakes_s)
+        if wakes_s != self._deadline_s:
+            self.deadline_s = wakes_s
         if self._over:
             self._send_answers()
         if dispatcher.resting:
@@ -248,6 +237,23 @@ class Scheduler(Door[SchedulerMessage]):
             self._dismiss()
         if self._watched:
             self._notify_watchers()
+
+    def resume(self) -> None:
+        """Rule 2."""
+        if self.alive:
+            self._dispatcher.end_rest()
+
+    def _ask_for_permits(self, wakes_s: float) -> float:
+        """Have instances ask the rate limiter if something is new, and not because others were granted what they had
+        asked for: who was granted in vain must not ask again at once.
+
+        Returns:
+            When to act again: `wakes_s`, or when those would have that were granted in vain.
+        """
+        news = self._news or not self._granted
+        self._news = self._granted = False
+        self._dispatcher.ask_for_permits(news)
+        return wakes_s if news else min(wakes_s, self._deadline_s)
 
     def _dispatch(self, action: Dispatch) -> None:
         instance = self.instances[action.instance]
@@ -338,7 +344,8 @@ class Scheduler(Door[SchedulerMessage]):
 
     def _gone(self, message: Gone) -> None:
         for batch in message.batches:
-            self._settle(batch)
+            if batch not in self._over:  # else this scheduler has died when it was told so before
+                self._lost(batch)
         self.detach(message.instance)
         for job in message.isolated:
             job.batch = None
@@ -366,6 +373,8 @@ class Scheduler(Door[SchedulerMessage]):
 
     def receive_last(self, message: SchedulerMessage) -> None:
         """Batches come to their end, and instances leave; nothing is dispatched any more."""
+        if isinstance(message, Executed) and message.batch in self._over:
+            return  # as in `_gone`
         if isinstance(message, Executed | Responded | Leaving | Gone):
             self.receive(message)
             self._dismiss()

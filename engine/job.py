@@ -298,6 +298,12 @@ class ExecutionBatch:
             job.batch = self
 
     @property
+    def took_ns(self) -> int:
+        """How long it took, once it has finished."""
+        marks = self.marks
+        return marks[3] - marks[0]
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all inputs."""
         jobs = self.jobs

@@ -16,17 +16,20 @@ from typing import Any, ClassVar, cast
 from ..actors.cached import CachedDoor
 from ..actors.ensemble import STUCK_S, Ensemble, FindContinuing, FindModel
 from ..actors.loading import ServerContext
-from ..actors.messages import Attach, CacheHit, Executed, Gone
+from ..actors.messages import Attach, CacheHit, Gone
 from ..actors.model import Model
 from ..actors.reply import ANSWER_WINDOW
 from ..actors.scheduler import Scheduler
+from ..engine.clock import Clock
 from ..engine.config.model import ModelConfig
 from ..engine.ensemble import EnsembleCore, EnsemblePlan, StepCall, Submit
 from ..engine.errors import TriremeError
 from ..engine.job import ExecutionBatch, Job, Outcome, ReplyTarget
+from ..engine.metrics.statistics import ModelStatistics
 from ..engine.repository.source import ModelSource
 from ..engine.request import InferenceRequest, InferenceResponse
 from ..engine.scheduling.core import Action, Dispatch, InstanceId, Reject, SchedulerCore
+from ..engine.scheduling.dispatcher import Accounts
 from ..engine.scheduling.sequence.batcher import SequenceBatcher
 from .events import (
     NEVER_NS,
@@ -92,6 +95,21 @@ class TappedCore:
 
     def __repr__(self) -> str:
         return repr(self._core)
+
+
+class TappedAccounts(Accounts):
+    """The accounts of a model without sequences, with the batches written down that are over."""
+
+    def __init__(self, statistics: ModelStatistics, clock: Clock, model: str, recorder: Recorder) -> None:
+        super().__init__(statistics, clock)
+        self._model = model
+        self._recorder = recorder
+
+    def over(self, batch: ExecutionBatch) -> None:
+        groups = batch.jobs, batch.rescheduled
+        requests, rescheduled = (tuple([request_number(job) for job in jobs]) for jobs in groups)
+        self._recorder.tell(ToldSettled(self._recorder.now_ns() / 1e9, self._model, requests, rescheduled))
+        super().over(batch)
 
 
 class TappedReply:
@@ -220,6 +238,8 @@ def tapped_scheduler(recorder: Recorder, schedulers: list[TappedDoor], generatio
             label = generations.latest(name)
             self._told_to_stop = False
             super().__init__(label, TappedCore(label, core, recorder), name, config, *args, **options)
+            if self._dispatcher.sequences is None:  # or the core tells what is settled
+                self._accounts = TappedAccounts(self._statistics, self._clock, label, recorder)
             schedulers.append(self)
 
         def admit(self, job: Job) -> None:
@@ -238,11 +258,6 @@ def tapped_scheduler(recorder: Recorder, schedulers: list[TappedDoor], generatio
             if not job.answered:
                 recorder.record(CancelHeard(recorder.now_ns(), request_number(job), job.batch is not None))
             super().cancel(job)
-
-        def _settle(self, batch: ExecutionBatch, executed: Executed | None = None) -> None:
-            if self._dispatcher.sequences is None:  # or the core tells it
-                _tell_settled(recorder, self._label, batch)
-            super()._settle(batch, executed)
 
         def stop(self) -> None:
             self._tell_stopped()
@@ -359,11 +374,6 @@ def _record_queued(recorder: Recorder, job: Job, model: str) -> None:
     job.reply = TappedReply(job.reply, number, recorder)
     deadline_ns = NEVER_NS if job.deadline_s is None else round(job.deadline_s * 1e9)
     recorder.record(RequestQueued(recorder.now_ns(), number, model, job.rows, job.level, deadline_ns))
-
-
-def _tell_settled(recorder: Recorder, model: str, batch: ExecutionBatch) -> None:
-    requests, rescheduled = (tuple([request_number(job) for job in jobs]) for jobs in (batch.jobs, batch.rescheduled))
-    recorder.tell(ToldSettled(recorder.now_ns() / 1e9, model, requests, rescheduled))
 
 
 def _record_found(recorder: Recorder, job: Job, model: str) -> None:

@@ -106,28 +106,29 @@ class ExecutionLimit:
 
     Attributes:
         limit_s: the same; infinity for no limit.
-        longest_s: what the longest batch so far took that has ended; 0 for none.
+        longest_ns: what the longest batch so far took that has ended; 0 for none.
     """
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s or math.inf
-        self.longest_s = 0.0
+        self.longest_ns = 0
         self._since_s = 0.0
 
     def restart(self, now: float) -> None:
         """Another batch is the oldest, or the oldest gave a sign of life."""
         self._since_s = now
 
-    def ended(self, took_s: float) -> None:
+    def ended(self, took_ns: int) -> None:
         """A batch has ended that took so long."""
-        self.longest_s = max(self.longest_s, took_s)
+        if took_ns > self.longest_ns:
+            self.longest_ns = took_ns
 
     @property
     def mark_s(self) -> float:
         """Rule 7."""
-        if not self.longest_s:
+        if not self.longest_ns:
             return self.limit_s / 2
-        return min(max(LEAST_MARK_S, LONG_TIMES * self.longest_s), self.limit_s / 2)
+        return min(max(LEAST_MARK_S, LONG_TIMES * self.longest_ns / 1e9), self.limit_s / 2)
 
     def look(self, now: float) -> Verdict:
         """How the oldest batch does; only while there is one."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...actors.instance import Instance
+from ...actors.messages import Executed
 from ...actors.scheduler import Scheduler
 from ...engine.scheduling.core import InstanceId
 from ...engine.scheduling.dispatcher import Dispatcher
@@ -20,10 +21,10 @@ def _still_held_in_place(
     original(dispatcher, instance, jobs, now, rescheduled, in_place)
 
 
-def _answered_in_place(original: Any, scheduler: Scheduler, batch: Any, executed: Any = None) -> None:
+def _answered_in_place(original: Any, scheduler: Scheduler, executed: Executed) -> None:
     """Answers of a batch that was executed in place do not wait for their turn."""
-    original(scheduler, batch, executed)
-    if executed is not None and executed.in_place:
+    original(scheduler, executed)
+    if executed.in_place:
         order, scheduler._order = scheduler._order, None
         scheduler._send_answers()
         scheduler._order = order
@@ -44,7 +45,7 @@ def _late_end_counts(original: Any, instance: Instance, error: Exception) -> Non
 
 EXECUTION_BUGS: Mapping[str, tuple[type, str, Callable[..., Any]]] = {
     "still-held-in-place": (Dispatcher, "over", _still_held_in_place),
-    "answered-in-place": (Scheduler, "_settle", _answered_in_place),
+    "answered-in-place": (Scheduler, "_executed", _answered_in_place),
     "one-batch-answers": (Scheduler, "_send_answers", _one_batch_answers),
     "late-end-counts": (Instance, "fail", _late_end_counts),
 }

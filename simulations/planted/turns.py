@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...actors.actor import Actor, Mailbox, Turn
+from ...actors.actor import Actor, Turn
 
 
 def _deferred_for_ever(original: Any, turn: Turn, recipient: Any) -> None:
     """A recipient that is deferred has no next turn."""
 
 
-def _mail_from_behind(original: Any, mailbox: Mailbox[Any]) -> Any:
+def _mail_from_behind(original: Any, actor: Actor[Any]) -> None:
     """Three messages of one turn are received from the newest on."""
-    messages = original(mailbox)
-    if len(messages) > 2:
-        messages.reverse()
-    return messages
+    if len(actor.mailbox) > 2:
+        actor.mailbox.messages.reverse()
+    original(actor)
 
 
 def _posted_too_late(original: Any, actor: Actor[Any]) -> None:
@@ -27,12 +26,12 @@ def _posted_too_late(original: Any, actor: Actor[Any]) -> None:
     actor.posted = False
 
 
-def _cut_mail(original: Any, mailbox: Mailbox[Any]) -> Any:
+def _cut_mail(original: Any, actor: Actor[Any]) -> None:
     """The fifth message of a turn, and what comes after it, stay until something else comes."""
-    messages = original(mailbox)
-    while len(messages) > 4:
-        mailbox._messages.appendleft(messages.pop())
-    return messages
+    messages = actor.mailbox.messages
+    left = [messages.pop() for _ in range(len(messages) - 4)]
+    original(actor)
+    actor.mailbox.messages.extendleft(left)
 
 
 def _lost_flush(original: Any, turn: Turn, connection: Any) -> None:
@@ -58,9 +57,9 @@ def _calls_from_behind(original: Any, turn: Turn) -> None:
 
 TURN_BUGS: Mapping[str, tuple[type, str, Callable[..., Any]]] = {
     "deferred-for-ever": (Turn, "defer", _deferred_for_ever),
-    "mail-from-behind": (Mailbox, "receive_all", _mail_from_behind),
+    "mail-from-behind": (Actor, "take_turn", _mail_from_behind),
     "posted-too-late": (Actor, "take_turn", _posted_too_late),
-    "cut-mail": (Mailbox, "receive_all", _cut_mail),
+    "cut-mail": (Actor, "take_turn", _cut_mail),
     "lost-flush": (Turn, "flush_later", _lost_flush),
     "one-call-a-turn": (Turn, "_make_calls", _one_call_a_turn),
     "calls-from-behind": (Turn, "_make_calls", _calls_from_behind),

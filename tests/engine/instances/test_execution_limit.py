@@ -20,8 +20,8 @@ def test_a_first_batch_is_stuck_at_half_of_the_limit_and_over_at_the_limit() -> 
 @pytest.mark.parametrize(("longest_s", "mark_s"), [(0.1, LEAST_MARK_S), (20, 60), (100, 150)])
 def test_the_mark_follows_what_batches_have_taken(longest_s: float, mark_s: float) -> None:
     limit = ExecutionLimit(300)
-    limit.ended(longest_s)
-    limit.ended(0.001)
+    limit.ended(int(longest_s * 1e9))
+    limit.ended(1_000_000)
     assert limit.mark_s == mark_s
 
 
@@ -37,7 +37,7 @@ def test_without_a_limit_nothing_is_over_and_a_batch_is_stuck_once_others_have_e
     limit = ExecutionLimit(0)
     limit.restart(0.0)
     assert limit.look(1e9) is Verdict.FINE
-    limit.ended(1.0)
+    limit.ended(10**9)
     assert limit.look(1e9) is Verdict.STUCK
 
 
