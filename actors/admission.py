@@ -11,6 +11,7 @@ from ..engine.clock import Clock
 from ..engine.description import ModelDescription
 from ..engine.errors import UnavailableError, request_prefix
 from ..engine.job import Job
+from ..engine.logs.request_lines import RequestLines, tell_queued
 from ..engine.request import LATEST, InferenceRequest
 from ..engine.scheduling.refusals import queue_full
 from ..engine.tensor import Tensor
@@ -47,7 +48,7 @@ class Admission:
         self.offload = offload
         self._budget = budget
         self._on_request = on_request
-        self._tell: Callable[[Job], None] | None = None  # each job before it is queued, if requests are logged
+        self._lines = RequestLines()
 
     async def admit(
         self, request: InferenceRequest, lease: Lease | None = None, model: ModelDescription | None = None
@@ -255,8 +256,8 @@ class Admission:
             self._on_request(request, rows)
         reply = Reply(self.turn, holder, nbytes, model.answer_window if model.config.decoupled else 0)
         job = Job(request, inputs, rows, model.name, model.version, reply, received_ns, nbytes)
-        if self._tell is not None:
-            self._tell(job)
+        if self._lines.wanted:
+            tell_queued(job)
         if request.trace is not None:
             TracedReply(request.trace, job, self._clock)
         send = model.scheduler.mailbox.send_nowait

@@ -18,6 +18,7 @@ from ..engine.config.model import ModelConfig
 from ..engine.errors import InternalError, InvalidArgumentError, TriremeError
 from ..engine.instances.warmup import WarmupSample
 from ..engine.job import ExecutionBatch, Job, Outcome
+from ..engine.logs.request_lines import RequestLines
 from ..engine.repository.agents import AgentRegistry
 from ..engine.repository.loading import (
     LoadContext,
@@ -48,6 +49,7 @@ class ServerContext(LoadContext):
     executors: Executors
     budget: InflightBudget
     turn: Turn
+    lines: RequestLines = field(default_factory=RequestLines)
     limiter: RateLimiter | None = None
     cache: CacheAccess | None = None
     agents: AgentRegistry = field(default_factory=AgentRegistry)

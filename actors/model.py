@@ -416,6 +416,7 @@ class Model(Actor[ModelMessage]):
             clock,
             turn,
             self.statistics,
+            self._context.lines,
             iterative=loaded.iterative,
             limiter=self._context.limiter,
         )

@@ -59,11 +59,10 @@ class Reply(Recipient):
     __slots__ = (
         "_answers",
         "_cancel",
-        "_count",
+        "_dropped",
         "_each",
         "_holder",
         "_job",
-        "_keeps",
         "_listener",
         "_nbytes",
         "_seen",
@@ -84,11 +83,10 @@ class Reply(Recipient):
         self._job: Job | None = None
         self._cancel: Callable[[Cancel], None] | None = None
         self._answers: list[tuple[Outcome, bool]] = []
-        self._count = 0
+        self._dropped = 0  # answers that were not kept
         self._seen = 0  # by `newest`
         self._listener: Callable[[Reply], None] | None = None
-        self._each = False
-        self._keeps = window > 0  # until it is known that the reader wants one
+        self._each = window > 0  # the reader wants all; until it is known that it wants one
 
     def attach(self, job: Job, cancel: Callable[[Cancel], None]) -> None:
         """Tell the reply whose it is, before the job is handed in: giving up calls ``cancel(Cancel(job))``."""
@@ -100,12 +98,10 @@ class Reply(Recipient):
         """An answer has come (on the event loop). See `engine.job.ReplyTarget`."""
         if self.final:
             return False
-        if outcome is not None:
-            self._count += 1
-        if self._keeps or (outcome is not None and self._count <= 2):
+        if self._each or (outcome is not None and len(self._answers) < 2):
             self._answers.append((outcome, final))
-        elif self.window is not None:
-            self.window.leave(1)
+        else:
+            self._drop(outcome is not None)
         if final:
             self.final = True
             if self.window is not None:
@@ -117,6 +113,12 @@ class Reply(Recipient):
         if self._listener is not None and (final or self._each):
             self._turn.post(self)
         return final
+
+    def _drop(self, counts: bool) -> None:
+        """An answer comes that is not kept."""
+        self._dropped += counts
+        if self.window is not None:
+            self.window.leave(1)
 
     def take_turn(self) -> None:
         listener = self._listener
@@ -145,16 +147,18 @@ class Reply(Recipient):
     def notify(self, callback: Callable[[Reply], None]) -> None:
         """Have `callback` called once, at the final answer; in this turn if it is here."""
         self._listener = callback
-        if self._keeps:
+        if self._each:
             self._keep_two()
         if self.final:
             self._turn.post(self)
 
     def _keep_two(self) -> None:
         """The reader wants one answer (rule 6)."""
-        self._keeps = False
+        self._each = False
         answers = self._answers
-        self._answers = [answer for answer in answers if answer[0] is not None][:2]
+        given = [answer for answer in answers if answer[0] is not None]
+        self._answers = given[:2]
+        self._dropped += len(given[2:])
         if self.window is not None:
             self.window.leave(len(answers) - len(self._answers))
 
@@ -164,8 +168,8 @@ class Reply(Recipient):
         Raises:
             TriremeError: the request failed; or the model gave no answer, or several.
         """
-        if self._count != 1:
-            raise InternalError(f"expected a single response, got {self._count}")
+        if len(self._answers) != 1:
+            raise InternalError(f"expected a single response, got {len(self._answers) + self._dropped}")
         answer = self._answers[0][0]
         if isinstance(answer, TriremeError):
             # It is kept, and requests of one batch share it. What is raised comes to hold all frames that it passes,
@@ -180,7 +184,7 @@ class Reply(Recipient):
         Raises:
             TriremeError: see `answer`.
         """
-        if self._keeps:
+        if self._each:
             self._keep_two()
         if not self.final:
             await self._change()
@@ -190,7 +194,7 @@ class Reply(Recipient):
 
     def notify_each(self, callback: Callable[[Reply], None]) -> None:
         """Have `callback` called whenever there is something to `take`; in this turn if there is."""
-        self._each = self._keeps = True
+        self._each = True
         self._listener = callback
         if self._answers or self.final:
             self._turn.post(self)
@@ -217,7 +221,7 @@ class Reply(Recipient):
         Raises:
             TriremeError: the request failed.
         """
-        self._each = self._keeps = True
+        self._each = True
         try:
             while True:
                 for outcome, final in self.take():

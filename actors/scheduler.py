@@ -16,7 +16,6 @@ instances, answers to replies.
 
 from __future__ import annotations
 
-import logging
 import math
 from typing import cast
 
@@ -24,7 +23,7 @@ from ..engine.clock import Clock
 from ..engine.config.model import ModelConfig
 from ..engine.errors import TriremeError, UnavailableError
 from ..engine.job import ExecutionBatch, Job, Outcome
-from ..engine.logs import request_lines
+from ..engine.logs.request_lines import RequestLines, tell_executed, tell_executing
 from ..engine.metrics.statistics import ModelStatistics
 from ..engine.scheduling.core import WAIT, Dispatch, InstanceId, Reject, SchedulerCore, WaitUntil
 from ..engine.scheduling.dispatcher import Accounts, Dispatcher
@@ -80,12 +79,14 @@ class Scheduler(Door[SchedulerMessage]):
         clock: Clock,
         turn: Turn,
         statistics: ModelStatistics,
+        lines: RequestLines,
         iterative: bool = False,
         limiter: RateLimiter | None = None,
     ) -> None:
         super().__init__(name, "scheduler", turn)
         self._clock = clock
         self._statistics = statistics
+        self._lines = lines
         self._accounts = Accounts(statistics, clock)
         self._asking = None if limiter is None else Asking(limiter, self.mailbox, turn)
         permits = None if self._asking is None else Permits(self._asking.tell)
@@ -257,13 +258,12 @@ class Scheduler(Door[SchedulerMessage]):
 
     def _dispatch(self, action: Dispatch) -> None:
         instance = self.instances[action.instance]
-        stream, iterative = self._stream, self._iterative
-        batch = ExecutionBatch(action.jobs, instance.name, self._clock, action.reason, stream, iterative, instance.gpu)
-        if request_lines.logger.isEnabledFor(logging.DEBUG):
-            request_lines.tell_executing(batch)
-        for job in batch.jobs:
-            if not job.is_null:
-                self._statistics.pending -= 1
+        jobs, stream, iterative = action.jobs, self._stream, self._iterative
+        batch = ExecutionBatch(jobs, instance.name, self._clock, action.reason, stream, iterative, instance.gpu)
+        if self._lines.wanted:
+            tell_executing(batch)
+        nulls = 0 if self._dispatcher.sequences is None else sum(job.is_null for job in jobs)
+        self._statistics.pending -= len(jobs) - nulls
         instance.mailbox.send_nowait(Execute(batch, action.isolated))
 
     def _reject(self, job: Job, error: TriremeError) -> None:
@@ -281,8 +281,8 @@ class Scheduler(Door[SchedulerMessage]):
                 if isinstance(outcome, TriremeError):
                     self._accounts.failed(job, outcome, batch.gpu)
                 self._release(job, outcome, final)
-            if request_lines.logger.isEnabledFor(logging.DEBUG):
-                request_lines.tell_executed(batch)
+            if self._lines.wanted:
+                tell_executed(batch)
         self._over.clear()
 
     def _answer_from_thread(self, job: Job, outcome: Outcome, final: bool) -> None:
@@ -290,13 +290,18 @@ class Scheduler(Door[SchedulerMessage]):
         self._turn.call_from_thread(self.mailbox.send_nowait, Responded(job, outcome, final))
 
     def _release(self, job: Job, outcome: Outcome, final: bool) -> None:
-        released = ((job, outcome, final),) if self._order is None else self._order.settle(job, outcome, final)
-        for job, outcome, final in released:
-            if job.reply.deliver(outcome, final):
-                job.batch = None  # the batch holds the job: a cycle left here would be work for the garbage collector
-                self._inflight -= 1
-                if self._watched and not self._inflight:
-                    self._notify_watchers()
+        if self._order is None:
+            self._deliver(job, outcome, final)
+        else:
+            for answer in self._order.settle(job, outcome, final):
+                self._deliver(*answer)
+
+    def _deliver(self, job: Job, outcome: Outcome, final: bool) -> None:
+        if job.reply.deliver(outcome, final):
+            job.batch = None  # the batch holds the job: a cycle left here would be work for the garbage collector
+            self._inflight -= 1
+            if self._watched and not self._inflight:
+                self._notify_watchers()
 
     # Instances.
 

@@ -29,7 +29,6 @@ from ..engine.clock import Clock, SystemClock
 from ..engine.description import IndexEntry, ModelActorStatistics, ModelDescription, ServerMetadata, server_version
 from ..engine.errors import TriremeError
 from ..engine.gpu.discovery import NO_GPUS, usable_gpus
-from ..engine.logs.request_lines import tell_queued
 from ..engine.memory.regions import Regions
 from ..engine.metrics.families import cache_counter_families, cache_summary_families
 from ..engine.metrics.page import MetricsRegistry, Section
@@ -167,6 +166,7 @@ class InferenceServer(Admission):
             executors=executors,
             budget=self._budget,
             turn=self.turn,
+            lines=self._lines,
             limiter=limiter,
             cache=self._cache,
             agents=self._agents,
@@ -313,7 +313,7 @@ class InferenceServer(Admission):
 
     def tell_requests(self, wanted: bool) -> None:
         """Whether to log, at the verbose level 1, each step of a request."""
-        self._tell = tell_queued if wanted else None
+        self._lines.wanted = wanted
 
     def live(self) -> bool:
         return self._repository.started and not self.exiting

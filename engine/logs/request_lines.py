@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from ..errors import TriremeError, request_prefix
 from ..job import ExecutionBatch, Job, Outcome
@@ -16,6 +17,13 @@ from ..tensor import Tensor
 logger = logging.getLogger("trireme.requests")
 
 _START, _END = 1, 2
+
+
+@dataclass(slots=True)
+class RequestLines:
+    """Whether the requests of a server are logged, which can change at any time."""
+
+    wanted: bool = False
 
 
 def tell_queued(job: Job) -> None:

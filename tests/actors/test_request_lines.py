@@ -74,7 +74,7 @@ async def test_nothing_is_told_unless_somebody_asks(autojump_clock, caplog) -> N
             server.tell_requests(True)
             server.tell_requests(False)
             await server.infer(simple_request("a"))
-            assert server._tell is None
+            assert not server._lines.wanted
             with pytest.raises(InvalidArgumentError):
                 await server.infer(simple_request("a", rows=0))
     assert told(caplog) == []
