@@ -389,6 +389,8 @@ class Plan:
         resources: what there is for instances to share; empty if they need not.
         stop_ns: when the server is stopped, whatever is in flight; 0 for when all is done.
         changes: of models, while the server is at work.
+        held: requests that schedulers wait for, as the environment says: queued, and in the backlog of sequences; such
+            a server is stopped, or what is held might wait for ever.
         load_retries: how often a load that has failed is tried again.
         load_ns: the time that each step of loading a model takes, once the server is up.
         window: answers of a decoupled model that wait for their client before the model is held back; at least 3.
@@ -419,6 +421,7 @@ class Plan:
     cache_bytes: int = 0
     max_inflight_bytes: int = 0
     load_retries: int = 0
+    held: tuple[int, ...] = ()
 
     def at_once(self, model: ModelPlan) -> int:
         """How many batches each instance of a model may have in flight; see `actors.instance`."""

@@ -22,6 +22,7 @@ from ..actors import InferenceServer, StartupError
 from ..actors.model_control import ALL_MODELS
 from ..engine.gpu.flights import LOOK_S
 from ..engine.options import ControlMode
+from ..engine.scheduler_delays import SchedulerDelays
 from ..engine.scheduling.rate_limiter import ExplicitResource
 from .clock import JumpingClock, StandstillError
 from .coverage import Coverage
@@ -154,7 +155,7 @@ class _Run:
         self.recorder = Recorder(self.clock)
         self._graphs = Graphs(plan)
         at_once = {model.name: plan.at_once(model) for model in plan.models}
-        state = self._state = WorldState((model.config() for model in plan.models), at_once)
+        state = self._state = WorldState((model.config() for model in plan.models), at_once, bool(plan.held))
         demands = {model.name: {each.name: each.count for each in model.demands} for model in plan.models}
         pools = {each.name: each.count for each in plan.resources}
         self.watch = WorldWatch(
@@ -233,6 +234,7 @@ class _Run:
             exit_timeout_s=plan.exit_timeout_s,
             rate_limit=bool(plan.resources),
             histogram_latencies=True,
+            scheduler_delays=_delays(plan),
             model_load_retry_count=plan.load_retries,
             model_control_mode=ControlMode.EXPLICIT if plan.changes else ControlMode.NONE,
             startup_models=(ALL_MODELS,),
@@ -298,6 +300,11 @@ def _quiet_logs() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
+
+
+def _delays(plan: Plan) -> SchedulerDelays:
+    names = ("TRITONSERVER_DELAY_SCHEDULER", "TRITONSERVER_BACKLOG_DELAY_SCHEDULER")
+    return SchedulerDelays.of({name: f" {count} " for name, count in zip(names, plan.held, strict=False)})
 
 
 def _has_little_room(plan: Plan) -> bool:

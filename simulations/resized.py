@@ -1,5 +1,5 @@
 """Changes of the models of a drawn plan, while they serve: of their number of instances; loads that fail, and unloads
-of ensembles with their members.
+of ensembles with their members; and schedulers that hold requests back.
 
 What is drawn here is drawn from a source of its own, so other runs are what they were without.
 """
@@ -13,6 +13,9 @@ from .plan import Change, ChangePlan, Plan
 
 SHARE = 0.15
 """Of the runs."""
+
+SHARE_OF_HOLDING = 0.12
+"""Of the runs without ensembles."""
 
 MOST = 4
 """Instances."""
@@ -48,3 +51,14 @@ def broken(plan: Plan) -> Plan:
             changes.append(ChangePlan((at_ns + later_ns) // 2, model.name, Change.LOAD))
         changes.append(ChangePlan(later_ns, model.name, Change.RELOAD))
     return replace(plan, changes=(*plan.changes, *changes), load_retries=chance.choice((0, 0, 1, 2)))
+
+
+def holding(plan: Plan) -> Plan:
+    """The plan, whose schedulers hold requests back until there are enough; not with ensembles, whose steps would wait
+    for each other."""
+    chance = Random(f"holding {plan.seed}")
+    if chance.random() >= SHARE_OF_HOLDING or any(model.steps for model in plan.models):
+        return plan
+    end_ns = max(request.at_ns for request in plan.requests)
+    held = chance.randint(1, 8), chance.choice((0, 0, 1, 2))
+    return replace(plan, held=held, stop_ns=plan.stop_ns or max(1, round(end_ns * chance.uniform(0.3, 1.1))))

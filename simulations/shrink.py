@@ -108,12 +108,13 @@ def _simpler_run(plan: Plan) -> Iterator[Plan]:
     yield replace(plan, hang_limit_s=0.0) if not _hangs(plan) else plan
     yield replace(plan, restart_limit=5, restart_window_s=60.0)
     yield replace(plan, exit_timeout_s=30.0)
-    yield replace(plan, stop_ns=0)
+    yield replace(plan, stop_ns=0) if not plan.held else plan
     yield replace(plan, calm_ns=0)
     yield replace(plan, attending=False)
     yield replace(plan, window=64)
     yield replace(plan, load_ns=0)
     yield replace(plan, load_retries=0)
+    yield replace(plan, held=())
     yield replace(plan, pinned_bytes=0)
     yield replace(plan, gpus=(), models=tuple(replace(model, gpus=()) for model in plan.models))
     yield replace(plan, gpus=tuple(replace(gpu, units=1, memory_bytes=0) for gpu in plan.gpus))

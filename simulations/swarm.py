@@ -36,7 +36,7 @@ from .plan import (
     StepPlan,
 )
 from .reshaped import reshaped
-from .resized import broken, resized
+from .resized import broken, holding, resized
 from .workloads import Arrival, bursty, closed_loop, poisson, sequences
 
 MS = 1_000_000
@@ -115,7 +115,9 @@ DEADLY = (Fault.CRASH, Fault.EXIT, Fault.HANG)
 
 def draw_plan(seed: int) -> Plan:
     """The plan of this seed."""
-    return broken(entered(resized(killing(dying(with_ends(placed(reshaped(moved_to_gpus(_Draw(seed).plan())))))))))
+    return holding(
+        broken(entered(resized(killing(dying(with_ends(placed(reshaped(moved_to_gpus(_Draw(seed).plan())))))))))
+    )
 
 
 class _Draw:

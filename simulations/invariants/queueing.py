@@ -91,7 +91,7 @@ class QueueLimits(Invariant):
         found = len(view.line.levels[level])
         if not limit or found < limit:
             self.broken(f"request {event.request} was refused: level {level} of '{asked.model}' has {found} of {limit}")
-        elif view.idle_since_ns == event.at_ns or not self._resources.available(view, event.at_ns):
+        elif view.idle_since_ns == event.at_ns or self._state.held or not self._resources.available(view, event.at_ns):
             return
         elif view.idle > 0 and is_due(view, event.at_ns):
             self.broken(f"request {event.request} was refused: '{asked.model}' is full, yet {view.idle} instances idle")
@@ -103,7 +103,7 @@ class QueueLimits(Invariant):
         request = None if view is None else view.line.waiting[event.request]
         if view is None or request is None or request.deadline_ns == NEVER_NS:
             self.broken(f"request {event.request} was rejected as expired, but had no deadline")
-        elif abs(event.at_ns - request.deadline_ns) > TOLERANCE_NS:
+        elif abs(event.at_ns - request.deadline_ns) > TOLERANCE_NS and not self._state.held:
             self.broken(
                 f"request {event.request} was rejected at {event.at_ns} ns; its deadline is {request.deadline_ns} ns"
             )
@@ -118,6 +118,8 @@ class QueueLimits(Invariant):
                 self.broken(f"request {number} was executed after its deadline")
 
     def instant_over(self, now_ns: int) -> None:
+        if self._state.held:
+            return
         for name, view in self._state.touched.items():
             if view.line.rejects:
                 self._impatient[name] = view
@@ -144,6 +146,8 @@ class Promptness(Invariant):
         self._patient: dict[str, ModelView] = {}
 
     def instant_over(self, now_ns: int) -> None:
+        if self._state.held:
+            return
         for name, view in self._state.touched.items():
             if view.idle > 0 and view.line.waiting:
                 self._patient[name] = view

@@ -188,6 +188,8 @@ class WorldState:
     Args:
         at_once: by model, how many batches each instance may have at once; 1 where it is not said.
 
+        held: schedulers hold requests back, which is for the decision oracle to judge.
+
     Attributes:
         serving: by model, the generation that was ready last: the one that answers, if it is ready still.
         asked: by number, what clients and ensembles asked for that was neither queued nor refused yet.
@@ -195,8 +197,11 @@ class WorldState:
         changed: those of them that entered another state, or won or lost an instance.
     """
 
-    def __init__(self, configs: Iterable[ModelConfig], at_once: Mapping[str, int] = MappingProxyType({})) -> None:
+    def __init__(
+        self, configs: Iterable[ModelConfig], at_once: Mapping[str, int] = MappingProxyType({}), held: bool = False
+    ) -> None:
         self._at_once = at_once
+        self.held = held
         self.models = {each.name: self._view(each.name, each) for each in configs}
         self.serving = dict(self.models)
         self.asked: dict[int, RequestSubmitted] = {}

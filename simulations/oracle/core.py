@@ -63,7 +63,7 @@ def observed_factory(
     def make(config: ModelConfig, states: StateLayout | None, delays: SchedulerDelays) -> SchedulerCore:
         core = make_scheduler(config, states, delays)
         name = name_of(config.name)
-        recorder.tell(CoreMade(name, config))
+        recorder.tell(CoreMade(name, config, delays))
         return cast(SchedulerCore, ObservedCore(name, core, recorder.tell, slot_dies()))
 
     return make

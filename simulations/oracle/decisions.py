@@ -85,6 +85,8 @@ class _Core:
         gave_up: requests whose clients did so while they were queued.
         asked: it has answered since something happened.
         until_s: how long it said last that it waits.
+        least: nothing leaves before so many requests have been queued at a time; 0 from then on. Those who gave up
+            meanwhile count.
     """
 
     config: ModelConfig
@@ -95,9 +97,12 @@ class _Core:
     stopping: bool = False
     asked: bool = True
     until_s: float = NEVER_S
+    least: int = 0
 
     def right_decision(self, now_s: float) -> Right:
         """What there is to do now."""
+        if self.least and not self.stopping and len(self.queue.entries) + len(self.gave_up) < self.least:
+            return WaitFor(NEVER_S)
         errors = dict.fromkeys(self.gave_up, CANCELLED)
         errors.update((entry.number, EXPIRED) for entry in self.queue.expired(now_s))
         if errors:
@@ -157,7 +162,8 @@ class RightDecisions(Invariant):
         self._unasked.pop(event.core, None)
         self._cores.pop(event.core, None)
         if not event.config.has_sequence_batching:
-            self._cores[event.core] = _Core(event.config, NaiveQueue(event.config.dynamic_batching))
+            least = event.delays.queued if event.config.dynamic_batching is not None else 0
+            self._cores[event.core] = _Core(event.config, NaiveQueue(event.config.dynamic_batching), least=least)
 
     def _told(self, name: str) -> _Core | None:
         core = self._cores.get(name)
@@ -234,6 +240,7 @@ class RightDecisions(Invariant):
         if core is None:
             return
         self._judge(core, event.at_s, lambda right: self._judge_batch(event, right))
+        core.least = 0
         for request in event.requests:
             core.queue.entries.pop(request, None)
         for instances in (core.idle, core.spare):
@@ -251,6 +258,7 @@ class RightDecisions(Invariant):
             return REJECTION, f"'{event.core}' rejected request {event.request}: {event.error!r}; right is {right}"
 
         self._judge(core, event.at_s, judge)
+        core.least = 0
         core.queue.entries.pop(event.request, None)
         core.gave_up.pop(event.request, None)
 

@@ -7,16 +7,20 @@ with equal numbers the one that has been free longest, and requests are issued i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from ...engine.config.model import DynamicBatching, ModelConfig
 from ...engine.config.sequence import OldestStrategy, SequenceBatching, sequence_batching
 from ...engine.job import SealReason
+from ...engine.scheduler_delays import SchedulerDelays
 from .batches import Batch, cannot_grow, may_share, right_batch
+from .naive_slots import NaiveInstance, NaiveRequest, NaiveRun, NaiveSlot
 from .observed import NEVER_S, Admitted, RefusedAtDoor
 from .queues import NaiveEntry
+
+NO_DELAYS = SchedulerDelays()
 
 CANCELLED = "Cancelled"
 EXPIRED = "timeout of the corresponding sequence has been expired"
@@ -26,74 +30,6 @@ BATCHED = "must specify batch-size 1 due to requirements of sequence batcher"
 NO_ID = "must specify a non-zero or non-empty correlation ID"
 NO_START = "must specify the START flag on the first request of the sequence"
 STOPPING = "Server is stopping"
-
-
-@dataclass(slots=True, eq=False)
-class NaiveRequest:
-    """A request. `since_s`: when it was queued, or issued, or came back."""
-
-    number: int
-    arrival: int
-    start: bool
-    since_s: float
-    entry: NaiveEntry
-
-
-@dataclass(slots=True, eq=False)
-class NaiveRun:
-    """A sequence from a START on.
-
-    Attributes:
-        jobs: its requests that wait, in order.
-        over: no request can continue it.
-        idle_s: when it will have been silent for too long, while it has a slot.
-        deadline_s: when its time in the backlog is over.
-    """
-
-    name: int | str
-    jobs: list[NaiveRequest] = field(default_factory=list)
-    over: bool = False
-    slot: NaiveSlot | None = None
-    idle_s: float = NEVER_S
-    deadline_s: float = NEVER_S
-
-    def cut(self, first: NaiveRequest | None = None) -> list[NaiveRequest]:
-        """Take out a request and those that continue it, up to the next START; without one, from the first on."""
-        at = 0 if first is None else self.jobs.index(first)
-        end = at + (first is not None)
-        while end < len(self.jobs) and not self.jobs[end].start:
-            end += 1
-        taken = self.jobs[at:end]
-        del self.jobs[at:end]
-        return taken
-
-
-@dataclass(slots=True, eq=False)
-class NaiveSlot:
-    """A slot. `out`: its request that was handed on and is not settled; `ready_turn`: when it became ready."""
-
-    instance: int
-    number: int
-    run: NaiveRun | None = None
-    out: NaiveRequest | None = None
-    free_turn: int = 0
-    ready_turn: int = 0
-
-    @property
-    def is_ready(self) -> bool:
-        return self.run is not None and bool(self.run.jobs) and self.out is None
-
-
-@dataclass(slots=True, eq=False)
-class NaiveInstance:
-    """An instance and its slots. `issued`: of the oldest strategy, what may be batched, in order; `orphans`: requests
-    in execution whose slots have died."""
-
-    places: list[NaiveSlot]
-    issued: list[NaiveRequest] = field(default_factory=list)
-    executing: int = 0
-    orphans: set[int] = field(default_factory=set)
-    leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +48,7 @@ class NaiveSequences:
         left: requests to be rejected, in order, each with a part of the text of its error.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, delays: SchedulerDelays = NO_DELAYS) -> None:
         batching = sequence_batching(config)
         assert batching is not None, "a model with a sequence batcher"
         self._config = config
@@ -125,6 +61,9 @@ class NaiveSequences:
         self._backlog: list[NaiveRun] = []
         self._known: dict[int | str, NaiveRun] = {}
         self._cancelled: set[int] = set()
+        self._delays = delays
+        self._holds = self._oldest is None and delays.queued > 0
+        self._gone_while_held = [0, 0]  # from slots, from the backlog
         self._turns = 0
         self.stopping = False
         self.left: list[tuple[int, str]] = []
@@ -175,7 +114,8 @@ class NaiveSequences:
         if instance not in self._instances:
             slots = self._oldest.max_candidate_sequences if self._oldest is not None else 0
             places = [NaiveSlot(instance, number, free_turn=self._turn()) for number in range(slots or self._rows)]
-            self._instances[instance] = NaiveInstance(places)
+            least = self._delays.queued if self._oldest is not None else 0
+            self._instances[instance] = NaiveInstance(places, least=least)
         if instance not in self._spare:
             self._idle.append(instance)
         self._spare = self._spare - {instance} | ({instance} if spare else set())
@@ -248,6 +188,7 @@ class NaiveSequences:
             if any(asked.number == number for asked in run.jobs):
                 self._backlog.remove(run)
                 self._finish(run)
+                self._gone_while_held[1] += len(run.jobs)
                 self._reject(run.jobs)
                 return
         for place in self._places():
@@ -256,7 +197,10 @@ class NaiveSequences:
             if asked is not None and place.run is not None:
                 self._cut(place.run, asked)
             elif issued is not None and issued.number == number:
-                self._instances[place.instance].issued.remove(issued)
+                host = self._instances[place.instance]
+                host.issued.remove(issued)
+                host.least = max(0, host.least - 1)
+                self._gone_while_held[0] += 1
                 self._reject([issued])
                 if place.run is not None:
                     self._cut_behind(place.run)
@@ -268,6 +212,7 @@ class NaiveSequences:
 
     def _cut(self, run: NaiveRun, asked: NaiveRequest) -> None:
         removed = run.cut(asked)
+        self._gone_while_held[0] += len(removed)
         if not run.jobs or removed[-1].arrival > run.jobs[-1].arrival:
             self._finish(run)
         self._reject(removed)
@@ -275,6 +220,7 @@ class NaiveSequences:
     def _cut_behind(self, run: NaiveRun) -> None:
         """What continues a request that was issued."""
         removed = run.cut()
+        self._gone_while_held[0] += len(removed)
         if not run.jobs:
             self._finish(run)
         self._reject(removed)
@@ -425,16 +371,26 @@ class NaiveSequences:
 
     def right_batch(self, now_s: float) -> RightBatch | None:
         """The batch to be executed now, on the instance that has been idle longest of those that have one."""
-        for instance in self._idle:
+        for instance in () if self._is_held() else self._idle:
             formed = self._formed(self._instances[instance], now_s)
             if isinstance(formed, tuple):
                 return RightBatch(instance, *formed)
         return None
 
+    def _is_held(self) -> bool:
+        """Until slots and backlog have held enough requests at a time, those included that are gone since, nothing is
+        sent, unless the batcher is stopping."""
+        if self._holds and not self.stopping:
+            in_slots, in_backlog = self._gone_while_held
+            in_slots += sum(len(place.run.jobs) for place in self._places() if place.run is not None)
+            in_backlog += sum(len(run.jobs) for run in self._backlog)
+            self._holds = in_slots < self._delays.queued or in_backlog < self._delays.backlog
+        return self._holds and not self.stopping
+
     def wait_until_s(self, now_s: float) -> float:
         """When something is due next, if nothing is due now."""
         times = [run.deadline_s for run in self._backlog]
-        for instance in self._idle:
+        for instance in () if self._is_held() else self._idle:
             formed = self._formed(self._instances[instance], now_s)
             times += [] if isinstance(formed, tuple) else [formed]
         return min(times, default=NEVER_S)
@@ -445,8 +401,9 @@ class NaiveSequences:
 
     def _formed_oldest(self, host: NaiveInstance, now_s: float) -> tuple[tuple[int, ...], SealReason] | float:
         strategy = self._oldest
-        if strategy is None or not host.issued:
+        if strategy is None or not host.issued or (len(host.issued) < host.least and not self.stopping):
             return NEVER_S
+        host.least = 0
         batching = DynamicBatching(strategy.preferred_batch_sizes, strategy.max_queue_delay_us)
         line = [asked.entry for asked in host.issued]
         is_spare = host.places[0].instance in self._spare

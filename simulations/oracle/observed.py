@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from ...engine.config.model import ModelConfig
 from ...engine.job import SealReason
+from ...engine.scheduler_delays import SchedulerDelays
 from ...engine.tensor import Tensor
 from ..records import record
 
@@ -21,10 +22,11 @@ NEVER_S = math.inf
 
 @record
 class CoreMade:
-    """A model was loaded, and has a new scheduler core."""
+    """A model was loaded, and has a new scheduler core, which holds requests back for these delays."""
 
     core: str
     config: ModelConfig
+    delays: SchedulerDelays = SchedulerDelays()
 
 
 # -- what a core is told -----------------------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ class RightSequences(Invariant):
     def _made(self, event: CoreMade) -> None:
         self._cores.pop(event.core, None)
         if event.config.has_sequence_batching:
-            self._cores[event.core] = NaiveSequences(event.config)
+            self._cores[event.core] = NaiveSequences(event.config, event.delays)
 
     def _admitted(self, event: Admitted) -> None:
         core = self._cores.get(event.core)
