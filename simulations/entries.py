@@ -28,6 +28,8 @@ CLIENTS = 3
 
 VALUE_BYTES = 4
 
+GONE = "the server is gone, and the connection with it"
+
 
 ARRIVING = (WayIn.NAMED, WayIn.UNNAMED)
 
@@ -63,6 +65,7 @@ class Entrance:
         self._inputs = {model.name: model.inputs for model in plan.models}
         self._described: dict[str, ModelDescription] = {}
         self._arriving: list[trio.CancelScope] = []
+        self._is_gone = False
 
     def description(self, request: RequestPlan) -> ModelDescription | None:
         """What the server said of the request's model the last time that it was asked; some requests ask anew."""
@@ -93,6 +96,8 @@ class Entrance:
         """
         if request.entry not in ARRIVING:
             return None
+        if self._is_gone:
+            raise UnavailableError(GONE)
         nbytes = request.rows * request.width * VALUE_BYTES * self._inputs.get(request.model, 1)
         said = nbytes // 2 if request.number % 3 == 0 else nbytes
         name = request.model if request.entry is WayIn.NAMED else ""
@@ -110,11 +115,12 @@ class Entrance:
             if not arrived:
                 lease.close()
         if scope.cancelled_caught:
-            raise UnavailableError("the server is gone, and the connection with it")
+            raise UnavailableError(GONE)
         lease.arrived()
         return lease
 
     def hang_up(self) -> None:
         """Give up all bodies that are not complete."""
+        self._is_gone = True
         for scope in self._arriving:
             scope.cancel()
