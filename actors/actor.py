@@ -188,11 +188,10 @@ class Turn:
 
     def _deliver(self) -> None:
         waiting = self._waiting
-        deliveries = iter(range(MOST_DELIVERIES))
+        left = MOST_DELIVERIES
         while True:
-            for _ in deliveries:
-                if not waiting:
-                    break
+            while waiting and left:
+                left -= 1
                 recipient = waiting.popleft()
                 recipient.posted = False
                 try:

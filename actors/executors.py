@@ -24,7 +24,7 @@ from ..engine.backends.interface import ModelInstance, ProcessInstance, StreamIn
 from ..engine.cancellation import Cancellation
 from ..engine.errors import FailureReason, InternalError, TriremeError, backend_failure
 from ..engine.instances.executing import Placement
-from ..engine.job import ExecutionBatch, Phase
+from ..engine.job import COMPUTE_START, ExecutionBatch
 from .actor import Turn
 from .offload import Done, WorkThread, first_error, last_word, run_on, run_on_thread
 from .socket_readiness import Readiness
@@ -110,7 +110,7 @@ class ThreadExecutor:
             self._put(instance, batch, partial(self._measured, nbytes, done))
             return
         try:
-            batch.mark(Phase.COMPUTE_START)
+            batch.mark(COMPUTE_START)
             run_backend(instance, batch)
         except BaseException as error:  # on its thread this ends the instance; here it must not end the server
             if isinstance(error, KeyboardInterrupt):  # not the backend's: the operator wants the server to end
@@ -123,7 +123,7 @@ class ThreadExecutor:
         """Have the thread execute a batch."""
 
         def execute() -> None:
-            batch.mark(Phase.COMPUTE_START)
+            batch.mark(COMPUTE_START)
             run_backend(instance, batch)
 
         def executed(result: outcome.Outcome[None]) -> None:
@@ -231,7 +231,7 @@ class ProcessExecutor:
 
     def begin(self, instance: ModelInstance, batch: ExecutionBatch, done: Done) -> None:
         made = cast(ProcessInstance, instance)  # asking an abstract class costs as much as what follows
-        batch.mark(Phase.COMPUTE_START)
+        batch.mark(COMPUTE_START)
         self._executing[batch] = done
         if batch.nbytes > COPIED_IN_PLACE_BYTES:
             self._begin(self._prepare_on_thread, made, batch)

@@ -101,6 +101,7 @@ class Scheduler(Door[SchedulerMessage]):
         self._finishes_sequences = False
         self._news = True
         self._granted = False
+        self._turn_s = 0.0  # when its turn began; 0 if the clock was not read yet
 
     @property
     def full(self) -> bool:
@@ -143,15 +144,20 @@ class Scheduler(Door[SchedulerMessage]):
         clock = self._clock
         job.enqueued_ns = job.enqueued_ns or clock.now_ns()
         try:
-            self._core.enqueue(job, clock.now_s())
+            self._core.enqueue(job, self._turn_s or self._read_clock())
         except UnavailableError:
             self._make_room()
-            self._core.enqueue(job, clock.now_s())
+            self._core.enqueue(job, self._turn_s or self._read_clock())
         self._statistics.pending += 1
         self._inflight += 1
         if self._order is not None:
             self._order.admit(job)
         job.accept()
+
+    def _read_clock(self) -> float:
+        """What comes in one turn comes at one time."""
+        self._turn_s = self._clock.now_s()
+        return self._turn_s
 
     def _make_room(self) -> None:
         """Rule 1. What is granted meanwhile counts."""
@@ -195,7 +201,7 @@ class Scheduler(Door[SchedulerMessage]):
 
     def _executed(self, message: Executed) -> None:
         """A batch is over: count it. Its answers go out when the next ones have been dispatched (rule 3)."""
-        batch, now = message.batch, self._clock.now_s()
+        batch, now = message.batch, self._turn_s or self._read_clock()
         self._dispatcher.over(message.instance, batch.jobs, now, batch.rescheduled, message.in_place)
         self._accounts.over(batch)
         self._over.append(batch)
@@ -212,7 +218,8 @@ class Scheduler(Door[SchedulerMessage]):
         """Do what there is to do until there is nothing more but to wait."""
         dispatcher = self._dispatcher
         next_action = dispatcher.next_action
-        now, wakes_s = self._clock.now_s(), math.inf
+        now, wakes_s = self._turn_s or self._clock.now_s(), math.inf
+        self._turn_s = 0.0
         while (action := next_action(now)) is not WAIT:
             if isinstance(action, Dispatch):
                 self._dispatch(action)
@@ -381,6 +388,7 @@ class Scheduler(Door[SchedulerMessage]):
         if isinstance(message, Executed) and message.batch in self._over:
             return  # as in `_gone`
         if isinstance(message, Executed | Responded | Leaving | Gone):
+            self._turn_s = 0.0
             self.receive(message)
             self._dismiss()
 

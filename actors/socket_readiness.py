@@ -224,7 +224,7 @@ class Readiness:
             if not events:
                 return
             woken += len(events)
-            crowded = len(events) > _BURST or bool(self._queue)
+            crowded = len(events) > _BURST or self._queue.length > 0
             with self.turn:
                 for descriptor, what in events:
                     watch = watches.get(descriptor)

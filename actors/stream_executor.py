@@ -26,7 +26,7 @@ from ..engine.backends.interface import ModelInstance, StreamInstance
 from ..engine.errors import TriremeError, backend_failure
 from ..engine.gpu.device import OutOfDeviceMemoryError, SickDeviceError
 from ..engine.gpu.flights import Flights, FlightState, FlightStatistics, Ticket
-from ..engine.job import ExecutionBatch, Phase
+from ..engine.job import COMPUTE_START, ExecutionBatch
 from .actor import Actor, Turn
 from .offload import Done, ExecutorDiedError, Worker, first_error, run_on
 
@@ -85,7 +85,7 @@ class StreamExecutor(Actor[BatchMoved]):
 
     def begin(self, instance: ModelInstance, batch: ExecutionBatch, done: Done) -> None:
         assert isinstance(instance, StreamInstance), "this executor has made it"
-        batch.mark(Phase.COMPUTE_START)
+        batch.mark(COMPUTE_START)
         ticket = Ticket(instance, batch, done)
         self._flights.begin(ticket)
         self._worker.put(partial(self._launch, ticket), partial(self._launched, ticket))

@@ -10,21 +10,25 @@ T = TypeVar("T")
 
 class FairQueue(Generic[T]):
     """Items of several owners. The owner that was served least recently comes next, with its oldest item; so an owner
-    waits for one item of each other owner, however many those have."""
+    waits for one item of each other owner, however many those have.
+
+    Attributes:
+        length: how many items there are.
+    """
 
     def __init__(self) -> None:
         self._owners: dict[str, deque[T]] = {}  # in the order in which they come next; none is empty
-        self._length = 0
+        self.length = 0
 
     def __len__(self) -> int:
-        return self._length
+        return self.length
 
     def put(self, owner: str, item: T) -> None:
         items = self._owners.get(owner)
         if items is None:
             items = self._owners[owner] = deque()
         items.append(item)
-        self._length += 1
+        self.length += 1
 
     def pop(self) -> T:
         """Take the next item.
@@ -32,12 +36,12 @@ class FairQueue(Generic[T]):
         Raises:
             IndexError: there is none.
         """
-        if not self._length:
+        if not self.length:
             raise IndexError("pop from an empty queue")
         owner, items = next(iter(self._owners.items()))
         del self._owners[owner]
         item = items.popleft()
         if items:
             self._owners[owner] = items
-        self._length -= 1
+        self.length -= 1
         return item
