@@ -131,6 +131,22 @@ async def test_who_is_deferred_takes_part_in_the_next_turn(log: list[str]) -> No
     assert log == ["a", "a", "b"]
 
 
+async def test_who_was_deferred_hears_of_it_when_the_next_turn_begins(log: list[str]) -> None:
+    turn = Turn()
+    a, bad = Member("a", log), Member("bad", log)
+    a.resume = lambda: log.append("a resumes")  # type: ignore[method-assign]
+    bad.resume = lambda: log.index("a defect")  # type: ignore[method-assign]
+    with turn:
+        turn.defer(bad)
+        turn.defer(a)
+        turn.post(a)
+    assert log == ["a"]
+    with turn:
+        log.append("opened")
+    assert log == ["a", "a resumes", "opened", "bad", "a"]
+    assert [type(error) for error in bad.failures] == [ValueError]
+
+
 async def test_no_turn_is_without_end(log: list[str]) -> None:
     """Two that answer each other for ever: others have their turns, connections are flushed, tasks run."""
     turn = Turn()
@@ -222,6 +238,24 @@ async def test_an_actor_receives_all_its_mail_and_acts_once() -> None:
         for number in range(4):
             adder.mailbox.send_nowait(number)
     assert adder.sums == [6]
+
+
+async def test_what_an_actor_sends_itself_while_it_receives_is_received_after_it_has_acted(log: list[str]) -> None:
+    """And after those who were posted before: who answers itself for ever does not keep others waiting."""
+    turn = Turn()
+    adder = Adder(turn)
+
+    def receive(message: int) -> None:
+        Adder.receive(adder, message)
+        if message < 3:
+            adder.mailbox.send_nowait(message + 1)
+
+    adder.receive = receive  # type: ignore[method-assign]
+    with turn:
+        adder.mailbox.send_nowait(1)
+        turn.post(Member("other", log, lambda: log.append(str(adder.sums))))
+    assert log == ["other", "[1]"]
+    assert adder.sums == [1, 3, 6]
 
 
 async def test_an_actor_that_fails_raises_it_in_its_task_and_keeps_its_mail() -> None:
