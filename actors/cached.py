@@ -155,7 +155,10 @@ class CachedDoor(Door[DoorMessage | LookedUp]):
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._inner.run)
-            await super().run()
+            try:
+                await super().run()
+            finally:
+                self._nursery = None  # answers that were held for their turn may come still, and are not kept
 
     # Looking up.
 

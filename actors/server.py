@@ -24,7 +24,7 @@ from ..engine.admission.budget import BudgetStatistics
 from ..engine.admission.client_bytes import ClientAccounts
 from ..engine.admission.shares import part_of_bodies
 from ..engine.backends.registry import BackendRegistry
-from ..engine.cache import open_cache
+from ..engine.cache import ResponseCache, open_cache
 from ..engine.clock import Clock, SystemClock
 from ..engine.description import IndexEntry, ModelActorStatistics, ModelDescription, ServerMetadata, server_version
 from ..engine.errors import TriremeError
@@ -82,6 +82,7 @@ class InferenceServer(Admission):
         agents: which repository agents there are, if not the installed ones.
         core_factory, model_class, limiter_class: what makes scheduler cores, models with their doors, and the rate
             limiter, if they are to be observed.
+        cache_access: the way to the response cache, if it is not to take threads.
 
     Attributes:
         drained: after the block: everything in flight was answered in time.
@@ -101,6 +102,7 @@ class InferenceServer(Admission):
         core_factory: CoreFactory = make_scheduler,
         model_class: type[Model] = Model,
         limiter_class: type[RateLimiter] = RateLimiter,
+        cache_access: Callable[[str, ResponseCache, Clock], CacheAccess] = CacheAccess,
     ) -> None:
         share = part_of_bodies(options.address_share)
         budget = InflightBudget(options.max_inflight_requests, options.max_inflight_bytes, share)
@@ -114,6 +116,7 @@ class InferenceServer(Admission):
         self._core_factory = core_factory
         self._model_class = model_class
         self._limiter_class = limiter_class
+        self._cache_access = cache_access
         self._source = source or LocalRepository(options.model_repository, namespacing=options.model_namespacing)
         self._executors = executors
         self._given_clock = clock
@@ -191,7 +194,7 @@ class InferenceServer(Admission):
         opened = open_cache(self.options.cache_config, self._clock)
         if opened is not None:
             name, cache = opened
-            self._cache = CacheAccess(name, cache, self._clock)
+            self._cache = self._cache_access(name, cache, self._clock)
             self.metrics.add(Section.LAST, lambda _scrape: cache.families())
 
     async def _start(self) -> None:

@@ -397,6 +397,7 @@ class Plan:
         gpus: by their numbers.
         pinned_bytes: of the pool of pinned memory; 0 for plenty.
         cache_bytes: of the response cache; 0 for none.
+        cache_ns, cache_fails: how long a call of it takes, 0 for one in memory; and whether some come to nothing.
         max_inflight_bytes: see `ServerOptions`; 0 for plenty.
         max_inflight_requests, hang_limit_s, restart_limit, restart_window_s, exit_timeout_s: see `ServerOptions`.
     """
@@ -422,6 +423,8 @@ class Plan:
     max_inflight_bytes: int = 0
     load_retries: int = 0
     held: tuple[int, ...] = ()
+    cache_ns: int = 0
+    cache_fails: bool = False
 
     def at_once(self, model: ModelPlan) -> int:
         """How many batches each instance of a model may have in flight; see `actors.instance`."""

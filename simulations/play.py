@@ -38,6 +38,7 @@ from .invariants.state import WorldState
 from .oracle.rules import oracle_rules
 from .plan import PLENTY_BYTES, Fault, Manner, Plan
 from .reach import ServingCoverage
+from .slow_caches import SlowCacheAccess
 from .world import World, play_in_world
 
 LONGEST_RESTART_S = 30.0
@@ -172,7 +173,8 @@ class _Run:
             gpus=bool(plan.gpus),
             rules=partial(
                 oracle_rules,
-                plenty=plan.cache_bytes >= PLENTY_BYTES,
+                plenty=plan.cache_bytes >= PLENTY_BYTES and not plan.cache_ns,
+                cache_ns=plan.cache_ns,
                 restart_window_s=plan.restart_window_s,
                 little_room=_has_little_room(plan),
                 executes_again=not (plan.resources or plan.changes),
@@ -224,6 +226,8 @@ class _Run:
         """The scenario."""
         plan = self.plan
         models = FaultyModels(plan, self._graphs, world, self._misled)
+        if plan.cache_ns:
+            world.cache_access = partial(SlowCacheAccess, plan)
         async with world.serve(
             *models.models,
             max_inflight_requests=plan.max_inflight_requests,

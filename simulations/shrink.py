@@ -115,6 +115,7 @@ def _simpler_run(plan: Plan) -> Iterator[Plan]:
     yield replace(plan, load_ns=0)
     yield replace(plan, load_retries=0)
     yield replace(plan, held=())
+    yield replace(plan, cache_ns=0, cache_fails=False)
     yield replace(plan, pinned_bytes=0)
     yield replace(plan, gpus=(), models=tuple(replace(model, gpus=()) for model in plan.models))
     yield replace(plan, gpus=tuple(replace(gpu, units=1, memory_bytes=0) for gpu in plan.gpus))

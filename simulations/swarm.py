@@ -37,6 +37,7 @@ from .plan import (
 )
 from .reshaped import reshaped
 from .resized import broken, holding, resized
+from .slow_caches import slowed
 from .workloads import Arrival, bursty, closed_loop, poisson, sequences
 
 MS = 1_000_000
@@ -113,11 +114,28 @@ DEADLY = (Fault.CRASH, Fault.EXIT, Fault.HANG)
 """They cost an instance; while none is up, which may be for seconds, a model answers nothing. A few are enough."""
 
 
+CHANGES = (
+    moved_to_gpus,
+    reshaped,
+    placed,
+    with_ends,
+    dying,
+    killing,
+    resized,
+    entered,
+    broken,
+    holding,
+    slowed,
+)
+"""What is drawn after all else, in this order, each from a source of its own."""
+
+
 def draw_plan(seed: int) -> Plan:
     """The plan of this seed."""
-    return holding(
-        broken(entered(resized(killing(dying(with_ends(placed(reshaped(moved_to_gpus(_Draw(seed).plan())))))))))
-    )
+    plan = _Draw(seed).plan()
+    for change in CHANGES:
+        plan = change(plan)
+    return plan
 
 
 class _Draw:

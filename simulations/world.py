@@ -24,8 +24,11 @@ from typing import Any
 import trio
 
 from ..actors import InferenceServer, Reply
+from ..actors.cache_access import CacheAccess
 from ..actors.ensemble import STUCK_S
 from ..actors.reply import ANSWER_WINDOW
+from ..engine.cache import ResponseCache
+from ..engine.clock import Clock
 from ..engine.errors import TriremeError
 from ..engine.gpu.pinned_pool import PinnedPool
 from ..engine.options import ServerOptions
@@ -66,6 +69,7 @@ class World:
         recorder: writes the history.
         schedulers: the scheduler actors of all models that were loaded so far.
         load_s: virtual seconds that each step of loading a model takes.
+        cache_access: makes the way to the response cache of a server that is opened from then on.
         slot_dies: asked about each request of a sequence, in models that are loaded from then on; None for no need.
     """
 
@@ -79,6 +83,7 @@ class World:
         self._model_class = taps.model_class
         self.load_s = 0.0
         self.slot_dies: SlotDies | None = None
+        self.cache_access: Callable[[str, ResponseCache, Clock], CacheAccess] = CacheAccess
         self._server: InferenceServer | None = None
 
     @property
@@ -126,6 +131,7 @@ class World:
             core_factory=self._core_factory,
             model_class=self._model_class,
             limiter_class=observed_limiter(self.recorder),
+            cache_access=self.cache_access,
         )
         recorder = self.recorder
         try:

@@ -12,6 +12,7 @@ from ...engine.metrics.statistics import ModelStatisticsEntry
 from ..events import AnswerFound, BatchSealed, ReplyDelivered, RequestQueued, RequestRescheduled
 from ..generations import model_of
 from ..history import Handlers
+from ..oracle.observed import DroppedAtDoor
 from ..taps import TappedDoor
 from .base import Complain, Invariant
 
@@ -73,6 +74,7 @@ class HonestStatistics(Invariant):
             ReplyDelivered: self._delivered,
             RequestRescheduled: self._rescheduled,
             BatchSealed: self._sealed,
+            DroppedAtDoor: self._dropped,
         }
 
     def _queued(self, event: RequestQueued) -> None:
@@ -91,6 +93,9 @@ class HonestStatistics(Invariant):
             else:
                 seen.successes += 1
                 seen.executions += seen.is_ensemble
+
+    def _dropped(self, event: DroppedAtDoor) -> None:
+        self._of(event.core).failures += 1
 
     def _rescheduled(self, event: RequestRescheduled) -> None:
         self._of(event.model).successes += 1

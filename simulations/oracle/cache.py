@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping
 
 from ...engine.metrics.statistics import ModelStatisticsEntry
 from ...engine.tensor import Tensor
-from ..events import ReplyDelivered
+from ..events import AnswerFound, ReplyDelivered, RequestAnswered, RequestQueued, RequestRefused, RequestSubmitted
+from ..generations import model_of
 from ..history import Handlers
 from ..invariants.base import Complain, Invariant
 from ..invariants.state import WorldState
-from .observed import Admitted, CoreMade, FoundInCache
+from .observed import Admitted, CoreMade, DroppedAtDoor, FoundInCache
 
 Content = tuple[tuple[str, str, tuple[int, ...], bytes], ...]
 
@@ -72,6 +73,44 @@ class RightHits(Invariant):
             counted = entry.statistics.cache_miss.count
             if kept is not None and self._plenty and counted != len(kept):
                 self.broken(f"'{serving[entry.name]}' counts {counted} misses; {len(kept)} responses were kept")
+
+
+class DoorKeepsOrder(Invariant):
+    """With preserve_ordering, requests that wait for the cache get past their door in the order in which they came."""
+
+    name = "requests that wait for the cache keep their order"
+
+    def __init__(self, complain: Complain, state: WorldState) -> None:
+        super().__init__(complain)
+        self._state = state
+        self._lines: dict[str, dict[int, None]] = {}  # by model
+
+    def handlers(self) -> Handlers:
+        return {
+            RequestSubmitted: self._submitted,
+            RequestAnswered: self._left,
+            RequestRefused: self._left,
+            DroppedAtDoor: self._left,
+            RequestQueued: self._passed,
+            AnswerFound: self._passed,
+        }
+
+    def _submitted(self, event: RequestSubmitted) -> None:
+        view = self._state.serving.get(event.model)
+        batching = None if view is None else view.config.dynamic_batching
+        if view is not None and batching is not None and batching.preserve_ordering and view.config.response_cache:
+            self._lines.setdefault(event.model, {})[event.request] = None
+
+    def _left(self, event: RequestAnswered | RequestRefused | DroppedAtDoor) -> None:
+        for line in self._lines.values():
+            line.pop(event.request, None)
+
+    def _passed(self, event: RequestQueued | AnswerFound) -> None:
+        line = self._lines.get(model_of(event.model), {})
+        first = next(iter(line), event.request)
+        if event.request in line and first != event.request and not self._state.changing.total():
+            self.broken(f"request {event.request} got past the door of '{event.model}' before request {first}")
+        line.pop(event.request, None)
 
 
 def content_of(inputs: Mapping[str, Tensor]) -> Content:

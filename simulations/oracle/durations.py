@@ -31,7 +31,7 @@ from ..invariants.queueing import EXPIRED
 from ..invariants.state import WorldState
 from .decisions import CANCELLED
 from .leaving import Order, order_of
-from .observed import Measured, ToldSettled
+from .observed import DroppedAtDoor, Measured, ToldSettled
 
 REASONS = {
     EXPIRED: FailureReason.REJECTED.value,
@@ -41,6 +41,9 @@ REASONS = {
 """Failures that are told apart, by their errors."""
 
 PHASES = ("compute_input", "compute_infer", "compute_output")
+
+MOST_CALLS = 16
+"""A miss costs two calls at least, and less than so many, with all waiting (`slow_caches`)."""
 
 FIRST = "first responses"
 
@@ -80,9 +83,10 @@ class RightDurations(Invariant):
 
     name = "statistics say how long everything took"
 
-    def __init__(self, complain: Complain, state: WorldState) -> None:
+    def __init__(self, complain: Complain, state: WorldState, cache_ns: int = 0) -> None:
         super().__init__(complain)
         self._state = state
+        self._cache_ns = cache_ns
         self._received: dict[int, int] = {}
         self._requests: dict[int, _Request] = {}
         self._models: dict[str, _Model] = {}
@@ -103,6 +107,7 @@ class RightDurations(Invariant):
             Measured: self._measure,
             ToldSettled: self._settled,
             ReplyDelivered: self._delivered,
+            DroppedAtDoor: self._dropped_at_door,
         }
 
     def _of(self, name: str) -> _Model:
@@ -118,15 +123,18 @@ class RightDurations(Invariant):
 
     def _queued(self, event: RequestQueued) -> None:
         received_ns = self._received.pop(event.request, event.at_ns)
-        if not self._state.models[event.model].config.has_ensemble_scheduling:
-            self._requests[event.request] = _Request(event.model, event.rows, received_ns, event.at_ns)
+        config = self._state.models[event.model].config
+        if not config.has_ensemble_scheduling:
+            queued_ns = received_ns if self._cache_ns and config.response_cache else event.at_ns
+            self._requests[event.request] = _Request(event.model, event.rows, received_ns, queued_ns)
 
     def _found(self, event: AnswerFound) -> None:
-        """To look it up takes no time. It is a success that no instance had a part in."""
+        """To look it up takes no time, unless the cache is slow. It is a success that no instance had a part in."""
         if self._state.models[event.model].config.has_ensemble_scheduling:
             return
         tally = self._of(event.model).tally
-        spans = {"success": event.at_ns - self._received.pop(event.request, event.at_ns), "queue": 0, "cache_hit": 0}
+        took_ns = event.at_ns - self._received.pop(event.request, event.at_ns)
+        spans = {"success": took_ns, "queue": 0, "cache_hit": took_ns if self._cache_ns else 0}
         for name, span_ns in spans.items():
             tally[name] += 1
             tally[f"{name} ns"] += span_ns
@@ -136,6 +144,12 @@ class RightDurations(Invariant):
         request = self._requests.get(event.request)
         if request is not None:
             request.ended_ns = event.at_ns
+
+    def _dropped_at_door(self, event: DroppedAtDoor) -> None:
+        tally = self._of(event.core).tally
+        tally["fail"] += 1
+        tally["fail ns"] += event.at_ns - self._received.pop(event.request, event.at_ns)
+        tally[REASONS.get(event.error, "")] += 1
 
     # Executions.
 
@@ -233,6 +247,11 @@ class RightDurations(Invariant):
             if model is None or model.inexact or model_of(label) != entry.name:
                 continue
             own = tally_of(entry.statistics)
+            misses = entry.statistics.cache_miss
+            if not misses.count * 2 * self._cache_ns <= misses.ns <= misses.count * MOST_CALLS * self._cache_ns:
+                self.broken(f"statistics of '{label}': {misses.count} misses of the cache took {misses.ns} ns")
+            own["success ns"] -= misses.ns  # which counts as a part of the requests
+            own["success us"] -= misses.us
             names = {name for name in own | model.tally if name and not (model.unsure and name.startswith(FIRST))}
             wrong = sorted(name for name in names if own[name] != model.tally[name])
             if wrong:

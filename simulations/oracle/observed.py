@@ -230,6 +230,16 @@ class FoundInCache:
     inputs: Mapping[str, Tensor]
 
 
+@record
+class DroppedAtDoor:
+    """A request that waited for the response cache was given up, and never queued; otherwise as `FoundInCache`."""
+
+    at_ns: int
+    core: str
+    request: int
+    error: str
+
+
 Observation = (
     CoreMade
     | Admitted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..invariants.base import Complain, Invariant
 from ..invariants.state import WorldState
-from .cache import RightHits
+from .cache import DoorKeepsOrder, RightHits
 from .credits import CreditsLate
 from .decisions import RightDecisions
 from .durations import RightDurations
@@ -27,12 +27,14 @@ def oracle_rules(
     restart_window_s: float = 60.0,
     little_room: bool = True,
     executes_again: bool = False,
+    cache_ns: int = 0,
 ) -> tuple[Invariant, ...]:
     """The rules, for one run.
 
     Args:
         plenty: the response cache has room for all responses.
         restart_window_s: see `ServerOptions`.
+        cache_ns: what a call of the response cache takes, for which requests wait at the door; 0 for no time.
         little_room, executes_again: see `ErrorsHaveCauses`.
     """
     return (
@@ -48,5 +50,6 @@ def oracle_rules(
         AnswersLeave(complain),
         IsolatedAlone(complain),
         ErrorsHaveCauses(complain, state, little_room, executes_again),
-        RightDurations(complain, state),
+        RightDurations(complain, state, cache_ns),
+        *((DoorKeepsOrder(complain, state),) if cache_ns else ()),
     )
