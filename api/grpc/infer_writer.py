@@ -68,17 +68,6 @@ def _parameter(name: str, value: ParameterValue) -> bytes:
 _FINAL = {final: _parameter("triton_final_response", final) for final in (False, True)}
 
 
-def write_infer_response(response: InferenceResponse, decoded: DecodedGrpcInfer) -> list[Buffer]:
-    """The ``ModelInferResponse`` to a request that the model has answered.
-
-    Raises:
-        InternalError: an output does not fit into the shared memory given for it.
-        InvalidArgumentError: an output cannot be classified, or the message would be too large for gRPC.
-        UnsupportedError: a response parameter that the protocol cannot carry.
-    """
-    return _response(response, decoded, None)
-
-
 def write_stream_response(outcome: Outcome, decoded: DecodedGrpcInfer, final: bool) -> list[Buffer]:
     """The ``ModelStreamInferResponse`` with what a request that was executed has come to.
 
@@ -93,7 +82,7 @@ def write_stream_response(outcome: Outcome, decoded: DecodedGrpcInfer, final: bo
         return [_delimited(2, _echo(decoded, final))]
     if isinstance(outcome, TriremeError):
         return write_stream_error(outcome.message, decoded, final)
-    return _response(outcome, decoded, final)
+    return write_infer_response(outcome, decoded, final)
 
 
 def write_stream_error(message: str, decoded: DecodedGrpcInfer, final: bool) -> list[Buffer]:
@@ -128,8 +117,19 @@ def takes_long(response: InferenceResponse, decoded: DecodedGrpcInfer) -> bool:
     return False
 
 
-def _response(response: InferenceResponse, decoded: DecodedGrpcInfer, final: bool | None) -> list[Buffer]:
-    """A ``ModelInferResponse``; as the answer on a stream unless `final` is None."""
+def write_infer_response(
+    response: InferenceResponse, decoded: DecodedGrpcInfer, final: bool | None = None
+) -> list[Buffer]:
+    """The ``ModelInferResponse`` to a request that the model has answered.
+
+    Args:
+        final: of an answer on a stream, as for `write_stream_response`, as which it is written; else None.
+
+    Raises:
+        InternalError: an output does not fit into the shared memory given for it.
+        InvalidArgumentError: an output cannot be classified, or the message would be too large for gRPC.
+        UnsupportedError: a response parameter that the protocol cannot carry.
+    """
     outputs = response.outputs
     if len(outputs) == 1 and not (response.id or response.parameters or decoded.places or decoded.class_counts):
         tensor = outputs[0]
@@ -176,8 +176,8 @@ def _checked_opening(size: int, final: bool | None) -> bytes:
 def _beginning(
     model: str, version: int, final: bool | None, name: str, datatype: str, shape: tuple[int, ...], size: int
 ) -> bytes:
-    """Everything before the data of an only output, of `size` bytes. Arguments as for `_response`, which raises what
-    this does."""
+    """Everything before the data of an only output, of `size` bytes. Arguments and errors are those of
+    `write_infer_response`."""
     head = _model(model, version) + (b"" if final is None else _FINAL[final])
     head += _output(name, datatype, shape) + _raw_opening(size)
     return _checked_opening(len(head) + size, final) + head

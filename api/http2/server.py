@@ -61,7 +61,7 @@ class Http2Server(Incoming[H]):
             taken = self._reader.feed(data, self)
             if taken < len(data):
                 self._unread = bytes(data[taken:])
-                self.has_unread = not self.terminated
+                self.has_unread = True
         except ConnectionFault as fault:
             self.abort(fault.code, fault.debug)
             events.append(Terminated(fault.code, fault.debug))

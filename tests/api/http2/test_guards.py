@@ -164,6 +164,15 @@ def test_no_more_frames_are_taken_at_once_than_may_be(size: int) -> None:
     assert held(server).held_bytes == 0
 
 
+def test_what_waits_is_forgotten_when_the_connection_is_over() -> None:
+    server = RawPeer(Http2Limits(frames_at_once=10)).server
+    server.receive(headers(1) + data(1, b"x") * 100, 0.0)
+    assert server.has_unread
+    server.abort(ErrorCode.ENHANCE_YOUR_CALM)
+    assert not server.has_unread
+    assert not server.receive(b"", 0.0)
+
+
 @pytest.mark.parametrize("flood", [PING, EMPTY_SETTINGS, headers(1), data(1, b"x")])
 def test_client_that_does_not_read(flood: bytes) -> None:
     """Replies pile up to a bound, whatever the budgets; then the connection is given up."""
