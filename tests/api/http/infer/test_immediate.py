@@ -95,6 +95,31 @@ async def test_both_ways_give_the_same_answer(gated: GatedServer, long_way: list
                 assert bytes(short) == bytes(long)
 
 
+async def test_what_a_repeated_head_means_is_found_out_once(
+    gated: GatedServer, long_way: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gated.gate.set()
+    read: list[bytes | None] = []
+    header_length = handler.header_length
+
+    def noted(text: bytes | None, body_length: int) -> int:
+        read.append(text)
+        return header_length(text, body_length)
+
+    monkeypatch.setattr(handler, "header_length", noted)
+    request = infer(1.5)
+    async with await connect(gated.http) as stream:
+        responses = await warm(stream)
+        long_way.clear()
+        for _ in range(4):  # it is known from the second one on
+            await stream.send_all(request)
+            assert (await responses.next()).status == 200
+        await stream.send_all(infer(1.5, headers=b"Inference-Header-Content-Length: 9999\r\n"))
+        assert (await responses.next()).status == 400
+    assert read == [None, None, b"9999"]
+    assert not long_way
+
+
 async def test_what_is_unusual_goes_the_long_way(gated: GatedServer, long_way: list[bytes]) -> None:
     gated.gate.set()
     unusual = [
