@@ -250,7 +250,7 @@ class Instance(Actor[InstanceMessage]):
         self.stopped.set()
 
     def _make(self) -> ModelInstance:
-        copy = self._loaded.model.new_instance(self.spec)
+        copy = self._loaded.new_instance(self.spec)
         if self.state is InstanceState.DEAD:  # it took so long that it was given up
             copy.close()
         return copy

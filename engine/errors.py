@@ -13,6 +13,9 @@ import re
 LONGEST_SHOWN = 256
 """Characters of one name, id or parameter that an error shows."""
 
+LONGEST_MESSAGE = 64 * LONGEST_SHOWN
+"""Characters of a whole text: no rule tells a name that is full of quotes from the words around it."""
+
 _LONG = (
     re.compile(rf"""(?<![^\s'"\[\],])[^\s'"\[\],]{{{LONGEST_SHOWN + 4},}}"""),  # a word that is no word
     re.compile(rf"""(?<![^'"\n])[^'"\n]{{{8 * LONGEST_SHOWN + 1},}}"""),  # more than any message has between two names
@@ -62,6 +65,9 @@ class TriremeError(Exception):
         if len(message) > LONGEST_SHOWN and reason is not FailureReason.BACKEND:
             for pattern in _LONG:
                 message = pattern.sub(lambda found: shown(found[0]), message)
+            if len(message) > LONGEST_MESSAGE:
+                length, half = len(message), LONGEST_MESSAGE // 2
+                message = f"{message[:half]}... ({length} characters) ...{message[-half:]}"
         super().__init__(message)
         self.message = message
         if reason is not None:

@@ -137,7 +137,8 @@ def _read_option(word: str, remaining: Iterator[str], parsed: ParsedFlags) -> No
         parsed.add(flag.name, flag.kind.read(text))
     except BadValueError as error:
         option = f"--{flag.name} {error.part}".rstrip()
-        raise UsageError(f'Bad option: "{option}".\n{error.message}') from error
+        expected = f"\n--{flag.name} takes {flag.kind.expected}" if flag.kind.expected else ""
+        raise UsageError(f'Bad option: "{option}".\n{error.message}{expected}') from error
 
 
 def _find(name: str, word: str, flags: Mapping[str, Flag]) -> Flag:

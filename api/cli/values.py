@@ -36,10 +36,12 @@ class BadValueError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of value: how the usage text shows it, and how it is read."""
+    """A kind of value: how the usage text shows it, how it is read, and what errors say that is expected, if their
+    reason does not."""
 
     placeholder: str
     read: Callable[[str], Any]
+    expected: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +115,16 @@ def number(least: float, most: float = INT32_MAX, *, or_zero: bool = False, mess
     something off. `message` takes the place of one that says what is possible."""
     read_number = read_float if math.isinf(most) else read_int if most <= INT32_MAX else read_int64
     upwards = most in (INT32_MAX, INT64_MAX, math.inf)
-    expected = f"at least {least}" if upwards else f"from {least} to {most}"
+    expected = f"{'0 or ' if or_zero else ''}{f'at least {least}' if upwards else f'from {least} to {most}'}"
 
     def read(text: str) -> float:
         value = read_number(text)
         if not (least <= value <= most or (or_zero and value == 0)):  # NaN is not, either
-            raise BadValueError(message or f"must be {'0 or ' if or_zero else ''}{expected}. Got {text}")
+            raise BadValueError(message or f"must be {expected}. Got {text}")
         return value
 
-    return Kind("<float>" if math.isinf(most) else "<integer>", read)
+    placeholder, what = ("<float>", "a number") if math.isinf(most) else ("<integer>", "an integer")
+    return Kind(placeholder, read, f"{what}: {expected}")
 
 
 def seconds(least: float = 0, *, or_zero: bool = False) -> Kind:
@@ -144,7 +147,7 @@ def one_of(choices: tuple[str, ...], message: str, *, any_case: bool = False) ->
             raise BadValueError(message)
         return choice
 
-    return Kind("<string>", read)
+    return Kind("<string>", read, f"one of: {', '.join(choices)}")
 
 
 def pair(separator: str, first: Kind, second: Kind) -> Kind:
@@ -277,10 +280,10 @@ def list_of(pattern: re.Pattern[str], option: str, form: str) -> Kind:
 
 
 STRING = Kind("<string>", str)
-BOOLEAN = Kind("<boolean>", read_bool)
-INTEGER = Kind("<integer>", read_int)
-INTEGER64 = Kind("<integer>", read_int64)
-FLOAT = Kind("<float>", read_float)
+BOOLEAN = Kind("<boolean>", read_bool, "true, on, 1, false, off or 0")
+INTEGER = Kind("<integer>", read_int, "an integer of 32 bits")
+INTEGER64 = Kind("<integer>", read_int64, "an integer of 64 bits")
+FLOAT = Kind("<float>", read_float, "a number")
 PORT = number(0, 65535)
 PATTERN = Kind("<string>", read_pattern)
-VERBOSITY = Kind("<integer>", read_verbosity)
+VERBOSITY = Kind("<integer>", read_verbosity, "a level (an integer), true or false")

@@ -16,7 +16,7 @@ text.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -269,11 +269,9 @@ class LoadedModel(ABC):
 
     Attributes:
         memory_usage: the memory that it takes, for the statistics; may be replaced at any time, from any thread.
-        guard: raises `UnavailableError` where a GPU has no room for instances (`LoadGuard.check`).
     """
 
     memory_usage: tuple[MemoryUsage, ...] = ()
-    guard: Callable[[Sequence[InstanceSpec]], None] | None = None
 
     @property
     def input_gpu(self) -> int | None:
@@ -285,12 +283,6 @@ class LoadedModel(ABC):
         """What kind of instance `create_instance` makes for this: a `ProcessInstance`, a `StreamInstance`, or, as here,
         one that executes batches on its thread."""
         return ModelInstance
-
-    def new_instance(self, spec: InstanceSpec) -> ModelInstance:
-        """`create_instance`, for the server: refused where the GPU has no room for it."""
-        if self.guard is not None:
-            self.guard((spec,))
-        return self.create_instance(spec)
 
     @abstractmethod
     def create_instance(self, spec: InstanceSpec) -> ModelInstance:

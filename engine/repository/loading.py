@@ -9,7 +9,7 @@ from typing import Protocol
 
 import rapidjson
 
-from ..backends.interface import LoadedModel
+from ..backends.interface import InstanceSpec, LoadedModel, ModelInstance
 from ..backends.registry import BackendRegistry
 from ..cancellation import Cancellation
 from ..config.ensemble import with_decoupled
@@ -66,6 +66,7 @@ class LoadedInstances:
     """A model that a backend has loaded, for instances to execute.
 
     Attributes:
+        guard: refuses instances on a GPU that has no room for them.
         core: decides what they execute.
         iterative: the model may have a request executed again instead of answering it.
         warmup: what its instances execute first.
@@ -76,11 +77,17 @@ class LoadedInstances:
     config: ModelConfig
     labels: Labels
     model: LoadedModel
+    guard: LoadGuard
     core: SchedulerCore
     iterative: bool = False
     warmup: tuple[WarmupSample, ...] = ()
     limit_s: float = 0.0
     isolates: bool = False
+
+    def new_instance(self, spec: InstanceSpec) -> ModelInstance:
+        """Make an instance. Raises what `LoadedModel.create_instance` does; UnavailableError where its GPU is full."""
+        self.guard.check((spec,))
+        return self.model.create_instance(spec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +134,7 @@ def load_instances(
     guard = LoadGuard(context.options.gpu_limits, gpus)
     guard.check(order.spec for order in instance_orders(config, ()))
     model = backend.load(config, files)
-    model.guard = guard.check
-    return LoadedInstances(config, labels, model, core, iterative, warmup, limit_s, isolates)
+    return LoadedInstances(config, labels, model, guard, core, iterative, warmup, limit_s, isolates)
 
 
 def _tell_completed(config: ModelConfig, context: LoadContext) -> None:

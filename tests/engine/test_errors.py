@@ -9,6 +9,7 @@ import pytest
 
 from trireme.engine.errors import (
     _LONG,
+    LONGEST_MESSAGE,
     LONGEST_SHOWN,
     FailureReason,
     InternalError,
@@ -43,6 +44,24 @@ def test_a_long_name_is_shown_by_its_beginning_and_its_length(letters: str) -> N
     assert error.message.startswith(f"[request id: {name[:LONGEST_SHOWN]}... (200000 characters)] unexpected")
     assert error.message.endswith(f"'{name[:LONGEST_SHOWN]}... (200000 characters)' for model 'm'")
     assert (str(error), copy.copy(error).message) == (error.message, error.message)
+
+
+@pytest.mark.parametrize(
+    "letters", ["'", "a'b", "two 'words' ", 'say "so"\n', "x" * 250 + "'", "two words " * 200 + '"']
+)
+def test_a_name_full_of_quotes_does_not_come_back_whole_either(letters: str) -> None:
+    name = (letters * LONG)[:LONG]
+    error = InvalidArgumentError(f"unexpected inference input '{name}' for model 'm'")
+    assert len(error.message) < LONGEST_MESSAGE + 2 * LONGEST_SHOWN
+    assert error.message.startswith(f"unexpected inference input '{letters[:200]}")
+    assert error.message.endswith("' for model 'm'")
+    assert re.search(r"\.\.\. \(\d{6} characters\) \.\.\.", error.message)
+
+
+def test_a_text_that_is_not_too_long_stays_whole() -> None:
+    text = ("a'b" * LONGEST_MESSAGE)[:LONGEST_MESSAGE]
+    assert InvalidArgumentError(text).message == text
+    assert len(InvalidArgumentError(text + "'").message) > LONGEST_MESSAGE
 
 
 @pytest.mark.parametrize("pattern", _LONG)

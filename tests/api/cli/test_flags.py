@@ -229,7 +229,27 @@ def test_zero_turns_a_limit_off_and_the_lowest_value_is_taken(word: str) -> None
 def test_bad_values_are_refused_with_the_option_and_the_reason(word: str, option: str, reason: str) -> None:
     with pytest.raises(UsageError) as raised:
         parse([word], FLAGS)
-    assert raised.value.message == f'Bad option: "{option}".\n{reason}'
+    assert raised.value.message.partition(f"\n{option} takes ")[0] == f'Bad option: "{option}".\n{reason}'
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("--http-port=99999999", "--http-port takes an integer: from 0 to 65535"),
+        ("--http-port=abc", "--http-port takes an integer: from 0 to 65535"),
+        ("--watchdog-limit-secs=0.5", "--watchdog-limit-secs takes a number: 0 or at least 1"),
+        ("--log-verbose=on", "--log-verbose takes a level (an integer), true or false"),
+        ("--log-info=maybe", "--log-info takes true, on, 1, false, off or 0"),
+        ("--model-control-mode=x", "--model-control-mode takes one of: none, poll, explicit"),
+        ("--exit-timeout-secs=x", "--exit-timeout-secs takes an integer"),
+    ],
+)
+def test_a_bad_value_is_told_what_its_flag_takes(word: str, expected: str) -> None:
+    """On a line of its own, behind Triton's text, which does not say it."""
+    with pytest.raises(UsageError) as raised:
+        parse([word], FLAGS)
+    assert raised.value.message is not None
+    assert raised.value.message.split("\n")[2].startswith(expected)
 
 
 def test_asking_for_help_is_a_usage_error_without_a_message() -> None:

@@ -331,7 +331,11 @@ def test_the_log_goes_where_and_looks_how_the_flags_say(
         ("--help", "Usage: trireme serve [options]", ""),
         ("--bogus", "trireme serve: unrecognized option '--bogus'", "unrecognized option '--bogus'"),
         ("stray", "Usage: trireme serve [options]", "Unexpected argument: stray"),
-        ("--model-control-mode=x", "Usage: trireme serve [options]", "invalid argument for --model-control-mode"),
+        (
+            "--model-control-mode=x",
+            "Usage: trireme serve [options]",
+            "--model-control-mode takes one of: none, poll, explicit",
+        ),
     ],
 )
 def test_a_command_line_that_cannot_be_read(start_serve: Callable, words: str, first: str, last: str) -> None:

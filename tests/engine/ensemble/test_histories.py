@@ -77,7 +77,7 @@ class Graph:
 
 @st.composite
 def graphs(draw: st.DrawFn) -> Graph:
-    """Every step takes tensors that follow from the same answers, as rule 4 of `agreement` demands."""
+    """Every step takes tensors that follow from the same answers (`engine.ensemble.plan`, rule 4)."""
     inputs = [f"I{number}" for number in range(draw(st.integers(1, 3)))]
     origins = dict.fromkeys(inputs, 0)
     graph = Graph(inputs, [], draw(st.integers(0, 2)))

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from fake_nvml import FakeGpu, FakeNvml, NVMLError
+from valued_models import CONFIG, valued_request, write_model
 
-from trireme.engine.backends.interface import InstanceSpec, LoadedModel, ModelInstance, StreamInstance
+from trireme.actors import InferenceServer
+from trireme.engine.backends.interface import Backend, InstanceSpec, LoadedModel, ModelFiles, ModelInstance
+from trireme.engine.backends.registry import BackendRegistry
+from trireme.engine.config.model import ModelConfig
+from trireme.engine.datatypes import FP32
 from trireme.engine.errors import UnavailableError
 from trireme.engine.gpu.discovery import Gpu, Gpus, LoadGuard, memory_in_use
 from trireme.engine.gpu.pinned_pool import GpuLimits
+from trireme.engine.job import ExecutionBatch
+from trireme.engine.options import ServerOptions
+from trireme.engine.repository.loading import LoadedInstances
+from trireme.engine.tensor import Tensor
 
 GPUS = Gpus((Gpu(0, "GPU-a"), Gpu(1, "GPU-b")))
 
@@ -19,22 +32,29 @@ def spec(gpu: int, kind: str = "KIND_GPU") -> InstanceSpec:
     return InstanceSpec(f"m_{gpu}", kind, gpu)
 
 
+@dataclass(frozen=True, slots=True)
 class Copies(LoadedModel):
-    """Makes nothing, and remembers for whom."""
+    """Remembers for whom it makes instances. Nothing can be set on it, and nothing has to be."""
 
-    def __init__(self) -> None:
-        self.made: list[InstanceSpec] = []
-        self.closed = False
-
-    def instance_class(self, spec: InstanceSpec) -> type[ModelInstance]:
-        return StreamInstance
+    make: Callable[[], Any] = lambda: None
+    made: list[InstanceSpec] = field(default_factory=list)
 
     def create_instance(self, spec: InstanceSpec) -> ModelInstance:
         self.made.append(spec)
-        return None  # type: ignore[return-value]
+        return self.make()
 
-    def close(self) -> None:
-        self.closed = True
+
+class Doubling(ModelInstance):
+    def execute(self, batch: ExecutionBatch) -> None:
+        for job in batch.jobs:
+            tensor = job.inputs["IN"]
+            outputs = [Tensor(name, FP32, tensor.shape, array=2 * tensor.array) for name in ("OUT", "BY")]
+            job.respond(job.response(outputs), final=True)
+
+
+def loaded_with(guard: LoadGuard) -> LoadedInstances:
+    core: Any = None  # nothing is asked to be executed
+    return LoadedInstances(ModelConfig("m"), {}, Copies(), guard, core)
 
 
 def guard(used: dict[str, int], **fractions: float) -> LoadGuard:
@@ -65,14 +85,27 @@ def test_a_gpu_that_does_not_tell_refuses_no_instance() -> None:
 
 def test_each_instance_is_looked_at_when_it_is_made() -> None:
     used = {"GPU-a": 0}
-    model = Copies()
-    model.guard = guard(used, gpu0=0.5).check
-    model.new_instance(spec(0))
+    loaded = loaded_with(guard(used, gpu0=0.5))
+    loaded.new_instance(spec(0))
     used["GPU-a"] = 51
     with pytest.raises(UnavailableError):
-        model.new_instance(spec(0))
-    model.new_instance(spec(1))
-    assert model.made == [spec(0), spec(1)]
+        loaded.new_instance(spec(0))
+    loaded.new_instance(spec(1))
+    assert cast(Copies, loaded.model).made == [spec(0), spec(1)]
+
+
+async def test_a_model_to_which_nothing_can_be_added_is_served(tmp_path: Path) -> None:
+    class Frozen(Backend):
+        name = "valued"
+
+        def load(self, config: ModelConfig, files: ModelFiles) -> LoadedModel:
+            return Copies(make=Doubling)
+
+    write_model(tmp_path, "m", {1: 0}, CONFIG)
+    registry = BackendRegistry(lambda _name: {}, {"valued": Frozen})
+    async with InferenceServer(ServerOptions(model_repository=(tmp_path,)), backends=registry) as server:
+        response = await server.infer(valued_request("m", 21.0))
+        assert response.outputs[0].array.tolist() == [42.0]
 
 
 def test_memory_in_use_is_asked_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
