@@ -5,6 +5,7 @@
 #   make test       install the test tools as well and run the tests
 #   make test-slow  run those that take long
 #   make test-gpu   run those that need a GPU, with PYTHON as it is; results go to hardware-results/
+#   make bench      measure Trireme beside its peers, which it installs (docs/benchmarks.md); QUICK=1 for ten minutes
 #   make lint       ruff and pyright
 #   make proto      compile proto/*.proto after a change: descriptor sets and message classes
 #   make models     write the small models again          (model_repository/make_*.py)
@@ -18,7 +19,7 @@ TRAIN := .venv-train
 PIP_FLAGS := --quiet --disable-pip-version-check --constraint constraints.txt
 PACKAGES := engine python_backend actors api proto simulations
 
-.PHONY: serve serve-all test test-slow test-gpu lint proto models train clean
+.PHONY: serve serve-all test test-slow test-gpu bench lint proto models train clean
 
 serve: $(VENV)/serve.stamp
 	$(BIN)/trireme serve --model-repository model_repository $(FLAGS)
@@ -39,6 +40,13 @@ test-slow: $(VENV)/dev.stamp
 
 test-gpu:
 	$(PYTHON) -B tests/hardware/run.py --results hardware-results $(FLAGS)
+
+# make bench WORKLOADS="identity-http digits" PEERS="triton mlserver" ALTERNATIONS=5 SECONDS=1 QUICK=1
+BENCH := $(if $(QUICK),--quick) $(if $(WORKLOADS),--workloads $(WORKLOADS)) $(if $(PEERS),--peers $(PEERS)) \
+  $(if $(ALTERNATIONS),--alternations $(ALTERNATIONS)) $(if $(SECONDS),--seconds $(SECONDS))
+
+bench: $(VENV)/bench.stamp
+	PYTHONPATH=benchmarks $(BIN)/python -m bench $(BENCH) $(FLAGS)
 
 lint: $(VENV)/dev.stamp
 	mkdir -p .pyright/trireme
@@ -79,6 +87,11 @@ $(VENV)/all.stamp: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install $(PIP_FLAGS) --editable '.[cpu,dev]'
+	rm -rf trireme.egg-info
+	touch $@ $(VENV)/serve.stamp
+
+$(VENV)/bench.stamp: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install $(PIP_FLAGS) --editable '.[cpu,models,bench]'
 	rm -rf trireme.egg-info
 	touch $@ $(VENV)/serve.stamp
 

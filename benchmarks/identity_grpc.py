@@ -1,22 +1,17 @@
-"""Small requests over gRPC: Trireme and the real Triton side by side (`identity.py` says how).
+"""Small requests over gRPC: Trireme and the real Triton side by side; a short way to run `python -m bench`.
 
     python benchmarks/identity_grpc.py --triton-command "tritonserver" --perf-analyzer "perf_analyzer" [--streaming]
 
-Run it on a machine that has nothing else to do. Without --triton-command, Trireme is measured alone.
+It takes the options of `python -m bench`, and --streaming for ModelStreamInfer in place of ModelInfer. Without
+--triton-command, Trireme is measured alone.
 """
 
 from __future__ import annotations
 
-from identity import compare, parser
-from load import Protocol
+import sys
 
-
-def main() -> None:
-    options = parser(__doc__)
-    options.add_argument("--streaming", action="store_true", help="ModelStreamInfer in place of ModelInfer")
-    asked = options.parse_args()
-    compare(asked, Protocol.GRPC_STREAM if asked.streaming else Protocol.GRPC)
-
+from identity_http import compare
 
 if __name__ == "__main__":
-    main()
+    arguments = [word for word in sys.argv[1:] if word != "--streaming"]
+    raise SystemExit(compare("identity-grpc" if arguments == sys.argv[1:] else "identity-streams", arguments))

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from servers import Server
+from servers import FailedError, Server
 
 ATTEMPTS = 3
 """How often perf_analyzer is started again when it hangs."""
@@ -63,7 +63,7 @@ def run_perf_analyzer(
 
     Raises:
         HungError: it does not end within `timeout_s`.
-        SystemExit: it cannot be run, or fails; its output is shown.
+        FailedError: it cannot be run, or fails; its output is shown.
     """
     with tempfile.TemporaryDirectory() as directory:
         table = Path(directory) / "report.csv"
@@ -74,9 +74,9 @@ def run_perf_analyzer(
         except subprocess.TimeoutExpired as error:
             raise HungError(f"perf_analyzer did not end within {timeout_s:g} s") from error
         except OSError as error:
-            raise SystemExit(f"cannot run perf_analyzer; say where it is with --perf-analyzer: {error}") from error
+            raise FailedError(f"cannot run perf_analyzer; say where it is with --perf-analyzer: {error}") from error
         if done.returncode != 0 or not table.exists():
-            raise SystemExit(f"{shlex.join(words)} failed:\n{done.stdout}{done.stderr}")
+            raise FailedError(f"perf_analyzer failed:\n{done.stderr}{done.stdout}\n{shlex.join(words)}")
         with table.open(newline="") as file:
             (row,) = list(csv.DictReader(file))
     counts = {

@@ -33,8 +33,8 @@ OF_TOOLS = frozenset({"benchmarks.md", "simulations.md", "gpu.md", "CHANGELOG.md
 """Documents that name flags of scripts, which are not those of `trireme serve`."""
 OTHER_FLAGS = frozenset({"seed", "seeds", "flag"})
 """Flags of the simulator in the README, and one that stands for any."""
-ELSEWHERE = frozenset({"x.md"})
-"""Names that stand for no document of this repository: examples in tests."""
+ELSEWHERE = frozenset({"x.md", "bench.md"})
+"""Names that stand for no document of this repository: examples in tests, and what `make bench` writes."""
 
 
 def name_of(path: Path) -> str:

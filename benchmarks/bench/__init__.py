@@ -1,0 +1,1 @@
+"""Trireme beside its peers, on the user's own machine: what `make bench` runs."""

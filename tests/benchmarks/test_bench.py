@@ -1,0 +1,319 @@
+"""`make bench`: its figures, tables, chart and plan, each from values that are given here."""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # last: names there are also those of other tests
+
+from bench import chart, report
+from bench.clients import ClosedLoop, ManyModels, PerfAnalyzer, random_data, request_bytes, verify
+from bench.command import QUICK_MINUTES
+from bench.connections import DATA, END_HEADERS, END_STREAM, HEADERS, GrpcConnection, RefusedError, frame
+from bench.document import Document, RowFacts, Sample, Spread, is_ahead, ratio, spread
+from bench.loop import summary
+from bench.machine import load_warning
+from bench.models import MODELS, Kind, with_steps, write_file, write_repository
+from bench.peers import PEERS
+from bench.peers.base import Form, Peer
+from bench.peers.runtime import choose_batch
+from bench.peers.v2 import Trireme
+from bench.plan import expected_s, make_plan
+from bench.settings import Settings
+from bench.workloads import WORKLOADS, Row, Workload
+from servers import FailedError, Server
+
+LOAD = ["throughput", "p50_us"]
+
+
+def sample(row: str, peer: str, alternation: int, **metrics: float) -> Sample:
+    return Sample(row, peer, alternation, metrics)
+
+
+@pytest.fixture
+def document() -> Document:
+    """Two rows; one peer of each kind: measured, refused, failed and not installed."""
+    peers = {"trireme": "Trireme", "triton": "Triton", "litserve": "LitServe", "ray-serve": "Ray Serve"}
+    rows = [
+        RowFacts("fast, concurrency 16", "fast", "fast", 16, "closed loop", LOAD),
+        RowFacts("late, concurrency 1", "late", "late", 1, "closed loop", LOAD[::-1]),
+    ]
+    return Document(
+        peers,
+        rows,
+        versions={"trireme": "0.1.0", "triton": "2.51.0"},
+        unavailable={"ray-serve": "not installed: no such version"},
+        missing={
+            "fast, concurrency 16": {"litserve": "failed: it crashed"},
+            "late, concurrency 1": {"litserve": "has no gRPC"},
+        },
+        notes={"fast, concurrency 16": {"triton": "in its python backend"}},
+        facts={"commit": "abc", "load_before": [0.1, 0.2, 0.3], "alternations": 3, "seconds": 1.0},
+        samples=[
+            *(sample("fast, concurrency 16", "trireme", n, throughput=v) for n, v in enumerate((300.0, 100.0, 200.0))),
+            *(sample("fast, concurrency 16", "triton", n, throughput=v) for n, v in enumerate((100.0, 50.0, 80.0))),
+            *(
+                sample("late, concurrency 1", "trireme", n, p50_us=v, throughput=9.0)
+                for n, v in enumerate((40.0, 50.0))
+            ),
+            *(
+                sample("late, concurrency 1", "triton", n, p50_us=v, throughput=9.0)
+                for n, v in enumerate((100.0, 80.0))
+            ),
+        ],
+        ended="complete",
+    )
+
+
+def test_a_ratio_is_that_of_medians_with_the_extremes_of_single_alternations(document: Document) -> None:
+    assert ratio(document, "fast, concurrency 16", "triton", "throughput") == Spread(200 / 80, 2.0, 3.0)
+    assert ratio(document, "fast, concurrency 16", "litserve", "throughput") is None
+    assert ratio(document, "late, concurrency 1", "triton", "p50_us") == Spread(45 / 90, 0.4, 0.625)
+
+
+def test_alternations_that_only_one_side_has_do_not_make_pairs() -> None:
+    only = Document({}, [], samples=[sample("r", "trireme", 0, x=1.0), sample("r", "triton", 1, x=2.0)])
+    assert ratio(only, "r", "triton", "x") is None
+
+
+def test_spread_of_nothing_is_none() -> None:
+    assert spread([]) is None
+    assert spread([3.0, 1.0, 2.0]) == Spread(2.0, 1.0, 3.0)
+
+
+def test_more_requests_and_less_time_are_ahead() -> None:
+    assert is_ahead("throughput", 1.1)
+    assert not is_ahead("throughput", 0.9)
+    assert is_ahead("p50_us", 0.9)
+    assert not is_ahead("p50_us", 1.1)
+
+
+def test_a_document_is_read_as_it_was_written(document: Document, tmp_path: Path) -> None:
+    document.write(tmp_path / "bench.json")
+    assert Document.read(tmp_path / "bench.json") == document
+    assert [path.name for path in tmp_path.iterdir()] == ["bench.json"]
+
+
+def test_the_markdown_table_has_figures_ratios_and_reasons(document: Document) -> None:
+    lines = report.markdown(document).splitlines()
+    fast = next(line for line in lines if line.startswith("| fast"))
+    assert fast == ("| fast, concurrency 16 | infer/s | 200 (100 … 300) | 80¹; **2.50** (2.00 … 3.00) | –² | –³ |")
+    late = next(line for line in lines if line.startswith("| late"))
+    assert late == "| late, concurrency 1 | p50 µs | 45 (40 … 50) | 90; **0.50** (0.40 … 0.62) | –⁴ | –³ |"
+    notes = ["in its python backend", "failed: it crashed", "not installed: no such version", "has no gRPC"]
+    assert [f"{place}. {note}" for place, note in enumerate(notes, start=1)] == lines[-4:]
+    assert "## Infer/s" in lines  # what the row about latency has besides
+    assert not any("not complete" in line for line in lines)
+
+
+def test_the_report_says_what_is_wrong_with_the_run(document: Document) -> None:
+    document.ended = "it was interrupted"
+    document.facts["warning"] = "The machine is busy"
+    text = report.markdown(document)
+    assert "The run is not complete: it was interrupted." in text
+    assert "The machine is busy" in text
+
+
+def test_the_terminal_table_has_every_metric_if_asked(document: Document) -> None:
+    assert report.terminal_table(document)[0].row_count == 2
+    table, notes = report.terminal_table(document, full=True)
+    assert table.row_count == 4
+    assert len(table.columns) == 6
+    assert notes[0] == "in its python backend"
+
+
+def test_bars_are_longer_where_it_is_better(document: Document) -> None:
+    fast, late = chart.bars(document)
+    assert (fast.peer, fast.times) == ("triton", Spread(2.5, 2.0, 3.0))
+    assert (late.metric, late.times) == ("p50_us", Spread(2.0, 1 / 0.625, 2.5))
+
+
+def test_the_chart_is_drawn_as_picture_and_as_lines(document: Document, tmp_path: Path) -> None:
+    assert chart.draw(document, [tmp_path / "bench.png", tmp_path / "bench.svg"])
+    assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
+    assert ElementTree.parse(tmp_path / "bench.svg").getroot().tag.endswith("svg")
+
+
+def test_nothing_is_drawn_of_one_server_alone(tmp_path: Path) -> None:
+    assert not chart.draw(Document({"trireme": "Trireme"}, []), [tmp_path / "bench.png"])
+    assert not list(tmp_path.iterdir())
+
+
+def settings(tmp_path: Path, **changes: Any) -> Settings:
+    return Settings(tmp_path, **changes)
+
+
+def test_servers_are_measured_in_turn(tmp_path: Path) -> None:
+    asked = settings(tmp_path, alternations=2)
+    peers: list[Peer] = [PEERS[name](asked) for name in ("trireme", "triton", "mlserver")]
+    plan = make_plan([WORKLOADS["identity-http"]], peers, MODELS, asked, [16, 1])
+    (stage,) = plan.stages
+    turns = [(turn.row.concurrency, turn.alternation, turn.peer) for turn in stage.turns]
+    assert turns == [(c, n, peer) for c in (16, 1) for n in (0, 1) for peer in ("trireme", "triton")]
+    assert plan.refused["identity FP32[16], HTTP binary, concurrency 16"] == {
+        "mlserver": "perf_analyzer cannot drive it"
+    }
+    assert expected_s(plan, {peer.name: peer for peer in peers}, asked) > 8 * asked.window_s
+
+
+def test_the_runtime_alone_has_a_part_in_rows_that_it_limits(tmp_path: Path) -> None:
+    asked = settings(tmp_path)
+    peers: list[Peer] = [PEERS[name](asked) for name in ("trireme", "runtime")]
+    plan = make_plan([WORKLOADS["digits"], WORKLOADS["resnet50"]], peers, MODELS, asked)
+    assert [stage.peers for stage in plan.stages] == [["trireme"], ["trireme", "runtime"]]
+
+
+def test_a_quick_run_of_everything_is_planned_to_end_in_time(tmp_path: Path) -> None:
+    asked = settings(tmp_path, quick=True, seconds=0.25, alternations=3)
+    peers: dict[str, Peer] = {name: peer(asked) for name, peer in PEERS.items() if name != "earlier"}
+    plan = make_plan(WORKLOADS.values(), list(peers.values()), MODELS, asked)
+    assert expected_s(plan, peers, asked) < QUICK_MINUTES * 60
+    full = make_plan(WORKLOADS.values(), list(peers.values()), MODELS, settings(tmp_path))
+    assert len(plan.rows) < len(full.rows)
+    assert expected_s(full, peers, settings(tmp_path)) < 75 * 60
+
+
+def test_every_row_has_a_name_of_its_own() -> None:
+    keys = [row.key for workload in WORKLOADS.values() for row in workload.rows]
+    assert len(keys) == len(set(keys))
+
+
+def test_a_row_of_single_requests_is_about_latency() -> None:
+    assert Row("w", "what", "digits", ClosedLoop(), 1).metrics[0] == "p50_us"
+    assert Row("w", "what", "digits", ClosedLoop(), 16).metrics[0] == "throughput"
+    assert Row("w", "what", "digits", ManyModels(), 1).metrics[0] == "growth"
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "form", "reason"),
+    [
+        ("mlserver", "chain", Form.JSON, "has no python models"),
+        ("mlserver", "digits", Form.BINARY, "has no HTTP binary"),
+        ("litserve", "digits", Form.GRPC, "has no gRPC"),
+        ("trireme", "chain", Form.STREAMS, None),
+    ],
+)
+def test_a_peer_says_what_it_cannot_serve(
+    tmp_path: Path, name: str, model: str, form: Form, reason: str | None
+) -> None:
+    assert PEERS[name](settings(tmp_path)).refuses(MODELS[model], form) == reason
+
+
+def test_a_peer_without_a_form_is_asked_with_json_where_the_row_allows_it(tmp_path: Path) -> None:
+    peer, model = PEERS["mlserver"](settings(tmp_path)), MODELS["resnet50"]
+    assert ClosedLoop(Form.BINARY).refuses(peer, model) == "has no HTTP binary"
+    assert ClosedLoop(Form.BINARY, or_json=True).refuses(peer, model) is None
+    assert ClosedLoop(Form.BINARY, or_json=True).how(peer, model) == "asked with JSON"
+
+
+def test_requests_are_the_same_for_servers_of_one_protocol(tmp_path: Path) -> None:
+    model = MODELS["identity_fp32"]
+    ours, theirs = (PEERS[name](settings(tmp_path)) for name in ("trireme", "triton"))
+    for form in (Form.JSON, Form.BINARY, Form.GRPC):
+        assert request_bytes(ours, model, form) == request_bytes(theirs, model, form)
+    head, _, body = request_bytes(ours, model, Form.JSON).partition(b"\r\n\r\n")
+    assert head.startswith(b"POST /v2/models/identity_fp32/infer HTTP/1.1\r\n")
+    assert np.allclose(json.loads(body)["inputs"][0]["data"], random_data(model).ravel())
+
+
+class Answering(Trireme):
+    """Answers with what it is given, without a server."""
+
+    def __init__(self, settings: Settings, answer: np.ndarray | None) -> None:
+        super().__init__(settings)
+        self._answer = answer
+
+    def infer(self, server: Server, model: Any, data: np.ndarray) -> np.ndarray:
+        return data.ravel() if self._answer is None else self._answer
+
+
+def test_an_answer_that_is_not_the_input_is_found_out(tmp_path: Path) -> None:
+    models = {"identity_fp32": MODELS["identity_fp32"]}
+    server: Any = None
+    verify(Answering(settings(tmp_path), None), server, models, {})
+    with pytest.raises(FailedError, match="does not answer as it must for identity_fp32"):
+        verify(Answering(settings(tmp_path), np.zeros(16)), server, models, {})
+
+
+def test_the_batch_size_is_the_smallest_that_is_nearly_the_best() -> None:
+    results = [{"batch": 1, "throughput": 80.0}, {"batch": 4, "throughput": 99.0}, {"batch": 8, "throughput": 100.0}]
+    assert choose_batch(results) == 4
+
+
+def test_a_busy_machine_is_noticed() -> None:
+    assert load_warning(0.4, 2) is None
+    assert "load average is 3.00" in (load_warning(3.0, 2) or "")
+
+
+def test_a_summary_of_requests() -> None:
+    seen = summary([float(number) for number in range(100, 0, -1)], 2.0)
+    assert seen == {"requests": 100, "throughput": 50.0, "p50_us": 50.5, "p99_us": 100.0}
+
+
+def test_what_is_called_is_served_too() -> None:
+    assert [model.name for model in with_steps(["ensemble"])] == ["step_1", "step_2", "ensemble"]
+
+
+def test_repositories_hold_what_the_server_can_load(tmp_path: Path) -> None:
+    models = [write_file(model, tmp_path / "files") for model in with_steps(["identity_fp32", "digits", "ensemble"])]
+    write_repository(tmp_path / "native", models, native=True)
+    write_repository(tmp_path / "python", models, native=False)
+    assert (tmp_path / "native" / "digits" / "1" / "model.onnx").exists()
+    assert not (tmp_path / "native" / "digits" / "1" / "model.py").exists()
+    assert (tmp_path / "python" / "digits" / "1" / "model.py").exists()
+    assert 'platform: "ensemble"' in (tmp_path / "python" / "ensemble" / "config.pbtxt").read_text()
+    assert not any(model.file for model in models if model.kind in {Kind.PYTHON, Kind.ENSEMBLE})
+
+
+class Unconnected(GrpcConnection):
+    """A gRPC connection whose frames come from the test."""
+
+    def __init__(self) -> None:
+        self._received = bytearray()
+        self._stream = 1
+        self._has_data = False
+        self.sent = b""
+
+    @property
+    def _unsent(self) -> bytes:
+        return b""
+
+    def send(self, data: bytes) -> None:
+        self.sent += data
+
+
+def test_grpc_answers_are_complete_with_their_trailers_however_they_arrive() -> None:
+    message = b"\0" + struct.pack(">L", 3) + b"abc"
+    answer = frame(HEADERS, END_HEADERS, 1, b"\x88") + frame(DATA, 0, 1, message)
+    answer += frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\x88")
+    for cut in range(len(answer)):
+        connection = Unconnected()
+        assert not connection.take(memoryview(answer[:cut]))
+        assert connection.take(memoryview(answer[cut:]))
+
+
+def test_a_grpc_answer_without_a_message_is_an_error() -> None:
+    with pytest.raises(RefusedError, match="answered with an error"):
+        Unconnected().take(memoryview(frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\x88")))
+
+
+def test_settings_and_pings_are_acknowledged() -> None:
+    connection = Unconnected()
+    assert not connection.take(memoryview(frame(4, 0, 0, b"") + frame(6, 0, 0, b"12345678")))
+    assert connection.sent == frame(4, 1, 0, b"") + frame(6, 1, 0, b"12345678")
+
+
+def test_workloads_name_models_that_there_are() -> None:
+    def names(workload: Workload) -> set[str]:
+        return {*workload.models, *(row.model for row in workload.rows)}
+
+    assert all(names(workload) <= MODELS.keys() for workload in WORKLOADS.values())
+    assert any(isinstance(row.client, PerfAnalyzer) for row in WORKLOADS["identity-grpc"].rows)
