@@ -114,19 +114,22 @@ class Admission:
     def admit_nowait(
         self, request: InferenceRequest, *, lease: Lease | None = None, model: ModelDescription | None = None
     ) -> Reply | None:
-        """`admit`, except that nothing is done, and None returned, while the server-wide budget is used up; then the
-        lease, which may have grown, is still the caller's.
+        """`admit`, except that nothing is done, and None returned, while the server-wide budget is used up, or if the
+        check takes long; then the lease, which may have grown, is still the caller's.
 
         Raises:
             TriremeError: refused: no such model, invalid, its model has too much in flight, stopping.
         """
         try:
             received_ns = self._clock.now_ns()
-            checked = self._check(request, model)
-            if checked is None:
-                return None
-            found, inputs, rows, nbytes = checked
-            share, budget = found.share, self._budget
+            found = self._find(request, model)
+            share, validator, budget = found.share, found.validator, self._budget
+            if (request.in_regions or validator.takes_strings) and is_large(request, validator):
+                return None  # the check is to be made on a thread
+            inputs, rows = validator.check(request)
+            nbytes = 0
+            for tensor in inputs.values():
+                nbytes += tensor.nbytes
             if not (budget.take_nowait(share, nbytes) if lease is None else budget.admit_nowait(lease, share, nbytes)):
                 return None
             holder = share if lease is None else lease
@@ -189,21 +192,6 @@ class Admission:
         else:
             model = self._repository.find_for(request)
         return model
-
-    def _check(
-        self, request: InferenceRequest, description: ModelDescription | None
-    ) -> tuple[Model, dict[str, Tensor], int, int] | None:
-        """The model that a request is for, and the request's checked inputs, rows and bytes; None if the check is to be
-        made on a thread."""
-        model = self._find(request, description)
-        validator = model.validator
-        if (request.in_regions or validator.takes_strings) and is_large(request, validator):
-            return None
-        inputs, rows = validator.check(request)
-        nbytes = 0
-        for tensor in inputs.values():
-            nbytes += tensor.nbytes
-        return model, inputs, rows, nbytes
 
     async def _check_again(
         self,

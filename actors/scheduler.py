@@ -92,7 +92,8 @@ class Scheduler(Door[SchedulerMessage]):
         permits = None if self._asking is None else Permits(self._asking.tell)
         self._core = core
         self._order = answer_order(config)
-        self._dispatcher = Dispatcher(core, config.has_sequence_batching, self._order, permits)
+        self._stateful = config.has_sequence_batching
+        self._dispatcher = Dispatcher(core, self._stateful, self._order, permits)
         self._stream = self._answer_from_thread if config.decoupled else None
         self._iterative = iterative
         self.instances: dict[InstanceId, Attach] = {}
@@ -269,7 +270,7 @@ class Scheduler(Door[SchedulerMessage]):
         batch = ExecutionBatch(jobs, instance.name, self._clock, action.reason, stream, iterative, instance.gpu)
         if self._lines.wanted:
             tell_executing(batch)
-        nulls = 0 if self._dispatcher.sequences is None else sum(job.is_null for job in jobs)
+        nulls = sum(job.is_null for job in jobs) if self._stateful else 0
         self._statistics.pending -= len(jobs) - nulls
         instance.mailbox.send_nowait(Execute(batch, action.isolated))
 
