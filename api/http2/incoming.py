@@ -168,24 +168,16 @@ class Incoming(Generic[H]):
         """The client may send so many bytes more on the connection; it is told in large numbers only."""
         self._connection_returned += nbytes
         if self._connection_returned >= self._half_window:
-            self._announce_returned()
-
-    def _announce_returned(self) -> None:
-        self._queue(frames.window_update(0, self._connection_returned))
-        self._connection_left += self._connection_returned
-        self._connection_returned = 0
-        self._sender.sent_payload = True
+            self._queue(frames.window_update(0, self._connection_returned))
+            self._connection_left += self._connection_returned
+            self._connection_returned = 0
+            self._sender.sent_payload = True
 
     def _credit(self, stream: Http2Stream, nbytes: int) -> None:
         """The same, for the connection and an open stream."""
-        returned = nbytes
-        if stream.lent:
-            lent = min(nbytes, stream.lent)
-            stream.lent -= lent
-            returned -= lent
-        self._connection_returned += returned
-        if self._connection_returned >= self._half_window:
-            self._announce_returned()
+        lent = min(nbytes, stream.lent) if stream.lent else 0
+        stream.lent -= lent
+        self._give_back(nbytes - lent)
         stream.returned += nbytes
         if stream.returned >= self._half_stream_window and not stream.ended:
             self._queue(frames.window_update(stream.id, stream.returned))

@@ -23,7 +23,7 @@ import httptools
 from ....engine.tensor import Buffer
 from ...memo import Memo
 from ...sockets.limits import Limits
-from ..exchange import Answer
+from ..exchange import Answer, Headers
 
 _METHODS = {name.encode(): name for name in ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH")}
 _STEP_BYTES = 4096
@@ -296,13 +296,6 @@ class RequestParser:
 
 
 @dataclass(slots=True, eq=False)
-class HeadNotes:
-    """What the application has made of a head that is remembered; it holds for every request that has it."""
-
-    found: Any = None
-
-
-@dataclass(slots=True, eq=False)
 class Request:
     """One request: its head, and as much of its body as has arrived and was not taken yet.
 
@@ -315,7 +308,8 @@ class Request:
         remaining: bytes of the body yet to come; None for a chunked body.
         pieces: arrived pieces of the body; their taker clears the list.
         complete: the whole body has arrived.
-        notes: of its head, and of as long a body; None if the head is not remembered.
+        first: the remembered request with the same head, and as long a body; None if it is not remembered.
+        found: of the first: what the application has made of it, which holds for all that have its head.
     """
 
     method: str
@@ -328,13 +322,14 @@ class Request:
     remaining: int | None = 0
     pieces: list[Buffer] = field(default_factory=list)
     complete: bool = False
-    notes: HeadNotes | None = None
+    first: Request | None = None
+    found: Any = None
 
     def again(self, body: bytes) -> Request:
         """A complete request with the same head and another body."""
         pieces: list[Buffer] = [body] if body else []
-        headers, names, notes = self.headers, self.header_names, self.notes
-        return Request(self.method, self.target, self.http_version, headers, names, True, False, 0, pieces, True, notes)
+        headers, names = self.headers, self.header_names
+        return Request(self.method, self.target, self.http_version, headers, names, True, False, 0, pieces, True, self)
 
     def head(self, *, without: bytes = b"") -> bytes:
         """The head in HTTP/1.1's form again, leaving out the header `without`."""
@@ -379,7 +374,7 @@ class HeadMemory(Memo[tuple[Request, int]]):
         # Where the body is as long as what is left, nothing stood before the head or behind the body.
         if usual and request.http_version == "1.1" and size == sum(map(len, request.pieces)):
             known = request.again(b"")
-            known.notes = HeadNotes()
+            known.first = None  # or its body would be kept
             self.remember(data[:start], (known, size))
 
 
@@ -426,14 +421,7 @@ def whole_response(
 
 
 @lru_cache(maxsize=512)
-def _head(
-    status: int,
-    media: bytes,
-    headers: tuple[tuple[bytes, bytes], ...],
-    framing: bytes | int,
-    keep_alive: bool,
-    http10: bool,
-) -> bytes:
+def _head(status: int, media: bytes, headers: Headers, framing: bytes | int, keep_alive: bool, http10: bool) -> bytes:
     """Of a response; answers to requests that repeat themselves have the same. `framing` as for `whole_response`, or
     the length of the body."""
     if isinstance(framing, int):

@@ -247,12 +247,8 @@ class ImmediateCall(HttpInfer, CallbackAnswer[Answer]):
 
 @dataclass(slots=True, eq=False)
 class _InferHead:
-    """What the head of a request says.
-
-    Attributes:
-        values: of the headers, by lower-case name.
-        json_length: see `header_length`; None until that has been asked.
-    """
+    """What the head of a request says: the values of its headers, by lower-case name, and, once that has been asked,
+    what `header_length` says."""
 
     match: Match
     values: Mapping[bytes, bytes]
@@ -287,14 +283,14 @@ class ImmediateInfer:
         Returns:
             None if it is to go the long way: then nothing has happened yet.
         """
-        notes = request.notes
-        head: _InferHead | None = None if notes is None else notes.found
+        first = request.first
+        head: _InferHead | None = None if first is None else first.found
         if head is None:
             head = self._read_head(request)
             if head is None:
                 return None
-            if notes is not None:
-                notes.found = head
+            if first is not None:
+                first.found = head
         context, match = self._context, head.match
         call = ImmediateCall(context, match, head.values, request.headers, request.header_names)
         call.respond = respond

@@ -17,6 +17,8 @@ from ..exchange import BINARY, JSON, Answer, Headers
 from ..json import writer as json_writer
 from .request import AS_BINARY, DecodedInfer
 
+_BINARY_END = b',"parameters":{"binary_data_size":%d}}'
+_TEXT_LENGTH = b"Inference-Header-Content-Length"
 _FEW_PIECES, _MANY_PIECES = 8, 64
 _COPIED_BYTES = 1 << 20
 _LARGE_BYTES = 65_536
@@ -64,7 +66,7 @@ def _encode(response: InferenceResponse, decoded: DecodedInfer) -> Answer:
             blob = tensor.buffer
             if blob:
                 blobs.append(blob)
-            end = _binary_end(len(blob))
+            end = _BINARY_END % len(blob)
         else:
             pieces += (between, _opening(tensor.name, tensor.datatype.name, tensor.shape), b',"data":')
             pieces += json_writer.tensor_pieces(tensor)
@@ -85,7 +87,7 @@ def _encode(response: InferenceResponse, decoded: DecodedInfer) -> Answer:
     text = b"".join(pieces)
     if not blobs:
         return Answer(200, JSON, text)
-    headers = _text_length(len(text))
+    headers = ((_TEXT_LENGTH, b"%d" % len(text)),)
     if len(blobs) == 1 and len(blobs[0]) >= _LARGE_BYTES:
         return Answer(200, BINARY, text, headers, tail=blobs[0])
     if sum(map(len, blobs)) > LARGE_BYTES:
@@ -112,7 +114,7 @@ def takes_long(response: InferenceResponse, decoded: DecodedInfer) -> bool:
 
 def _large(pieces: list[Buffer], blobs: list[Buffer]) -> Answer:
     """An answer whose text is too large to be copied again."""
-    headers = _text_length(sum(map(len, pieces))) if blobs else ()
+    headers = ((_TEXT_LENGTH, b"%d" % sum(map(len, pieces))),) if blobs else ()
     pieces += blobs
     return Answer(200, BINARY if blobs else JSON, b"", headers, tail=_joined(pieces))
 
@@ -140,22 +142,14 @@ def _opening(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
     return b'{"name":%b,"datatype":"%b","shape":[%b]' % (json_writer.string(name), datatype.encode(), dims)
 
 
-def _binary_end(size: int) -> bytes:
-    return b',"parameters":{"binary_data_size":%d}}' % size
-
-
-def _text_length(nbytes: int) -> Headers:
-    return ((b"Inference-Header-Content-Length", b"%d" % nbytes),)
-
-
 @lru_cache(maxsize=1024)
 def _binary(
     model_name: str, model_version: int, name: str, datatype: str, shape: tuple[int, ...], size: int
 ) -> tuple[bytes, Headers]:
     """The text of an answer with one output of `size` bytes, which follow the text; and its headers."""
-    output = _opening(name, datatype, shape) + _binary_end(size)
+    output = _opening(name, datatype, shape) + _BINARY_END % size
     text = b'%b,"outputs":[%b]}' % (_head(model_name, model_version), output)
-    return text, _text_length(len(text))
+    return text, ((_TEXT_LENGTH, b"%d" % len(text)),)
 
 
 def _parameters(parameters: Mapping[str, ParameterValue]) -> bytes:

@@ -124,14 +124,18 @@ def test_only_usual_heads_are_remembered(data: bytes, learnt: int) -> None:
 def test_remembered_requests_share_nothing_that_changes() -> None:
     """The receiver of a request may take it apart."""
     parser = RequestParser(LIMITS, heads=HeadMemory())
+    firsts: list[Request] = []
     for _ in range(3):
         parser.feed(POST + b"\r\nab")
         (request,) = parser.requests
         assert request.headers == ((b"host", b"x"), (b"content-length", b"2"))
         assert request.header_names == (b"Host", b"Content-Length")
         assert request.pieces == [b"ab"]
+        if request.first is not None:
+            firsts.append(request.first)
         request.pieces.clear()
         parser.requests.clear()
+    assert [(first.first, first.pieces) for first in firsts] == [(None, [])] * 2
 
 
 def test_memory_of_heads_is_bounded() -> None:
