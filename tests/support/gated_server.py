@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from trireme.engine.backends.interface import Backend, InstanceSpec, LoadedModel
 from trireme.engine.backends.registry import BackendRegistry
 from trireme.engine.config.model import ModelConfig
 from trireme.engine.datatypes import FP32
-from trireme.engine.job import ExecutionBatch
+from trireme.engine.job import ExecutionBatch, Job
 from trireme.engine.metrics.families import HostReadings
 from trireme.engine.metrics.statistics import ModelStatistics
 from trireme.engine.options import ServerOptions
@@ -43,16 +43,24 @@ class GatedServer:
 
     Attributes:
         gate: closed at first.
-        begun: IDs of the requests whose execution has begun, in order.
-        cancelled: IDs of those that the backend saw to be cancelled when it came to answering.
+        jobs: those whose execution has begun, in order.
     """
 
     server: InferenceServer
     http: HttpService
     metrics: HttpService
     gate: threading.Event
-    begun: list[str] = field(default_factory=list)
-    cancelled: list[str] = field(default_factory=list)
+    jobs: list[Job]
+
+    @property
+    def begun(self) -> list[str]:
+        """IDs of the requests whose execution has begun, in order."""
+        return [job.id for job in self.jobs]
+
+    @property
+    def cancelled(self) -> list[str]:
+        """IDs of those that are cancelled. A connection ends before its requests are."""
+        return [job.id for job in self.jobs if job.cancelled]
 
     @property
     def statistics(self) -> ModelStatistics:
@@ -72,9 +80,8 @@ async def gated_server(
         (repository / name / "1").mkdir(parents=True)
         (repository / name / "config.pbtxt").write_text(CONFIG + queue)
     gate = threading.Event()
-    begun: list[str] = []
-    cancelled: list[str] = []
-    backends = BackendRegistry(lambda _name: {}, {"gated": gated_backend(gate, begun, cancelled)})
+    jobs: list[Job] = []
+    backends = BackendRegistry(lambda _name: {}, {"gated": gated_backend(gate, jobs)})
     settings = ServerOptions(model_repository=(repository,), **options)
     try:
         with trio.fail_after(PATIENCE_S):
@@ -84,7 +91,7 @@ async def gated_server(
                 metrics = HttpService(MetricsApplication(ServerCollector(server, lambda: HostReadings(0))), bind)
                 for service in (http, metrics):
                     await nursery.start(service.serve)
-                yield GatedServer(server, http, metrics, gate, begun, cancelled)
+                yield GatedServer(server, http, metrics, gate, jobs)
                 gate.set()
                 for service in (http, metrics):
                     service.close()
@@ -92,12 +99,11 @@ async def gated_server(
         gate.set()
 
 
-def gated_backend(gate: threading.Event, begun: list[str], cancelled: list[str]) -> type[Backend]:
+def gated_backend(gate: threading.Event, jobs: list[Job]) -> type[Backend]:
     class Instance(ModelInstance):
         def execute(self, batch: ExecutionBatch) -> None:
-            begun.extend(job.id for job in batch.jobs)
+            jobs.extend(batch.jobs)
             gate.wait(PATIENCE_S)
-            cancelled.extend(job.id for job in batch.jobs if job.cancelled)
             for job in batch.jobs:
                 tensor = job.inputs["IN"]
                 job.respond(job.response([Tensor("OUT", FP32, tensor.shape, array=tensor.array)]))

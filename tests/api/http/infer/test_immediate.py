@@ -261,9 +261,9 @@ async def test_a_client_that_leaves_cancels_its_request(gated: GatedServer, how:
     if how == "reset":
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
+    await until(lambda: gated.cancelled == ["left"])
     await until(lambda: gated.http.statistics().connections == 0)
     gated.gate.set()
-    await until(lambda: gated.cancelled == ["left"])
 
 
 async def test_the_last_answer_while_the_service_stops_says_so(gated: GatedServer, long_way: list[bytes]) -> None:
