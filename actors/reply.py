@@ -101,7 +101,9 @@ class Reply(Recipient):
         if self._each or (outcome is not None and len(self._answers) < 2):
             self._answers.append((outcome, final))
         else:
-            self._drop(outcome is not None)
+            self._dropped += outcome is not None
+            if self.window is not None:
+                self.window.leave(1)
         if final:
             self.final = True
             if self.window is not None:
@@ -113,12 +115,6 @@ class Reply(Recipient):
         if self._listener is not None and (final or self._each):
             self._turn.post(self)
         return final
-
-    def _drop(self, counts: bool) -> None:
-        """An answer comes that is not kept."""
-        self._dropped += counts
-        if self.window is not None:
-            self.window.leave(1)
 
     def take_turn(self) -> None:
         listener = self._listener

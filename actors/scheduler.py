@@ -207,12 +207,6 @@ class Scheduler(Door[SchedulerMessage]):
         self._accounts.over(batch)
         self._over.append(batch)
 
-    def _lost(self, batch: ExecutionBatch) -> None:
-        """The same, of an instance that has died."""
-        self._dispatcher.settle(batch.jobs, self._clock.now_s(), batch.rescheduled)
-        self._accounts.over(batch)
-        self._over.append(batch)
-
     # What goes out.
 
     def act(self) -> None:
@@ -254,11 +248,7 @@ class Scheduler(Door[SchedulerMessage]):
 
     def _ask_for_permits(self, wakes_s: float) -> float:
         """Have instances ask the rate limiter if something is new, and not because others were granted what they had
-        asked for: who was granted in vain must not ask again at once.
-
-        Returns:
-            When to act again: `wakes_s`, or when those would have that were granted in vain.
-        """
+        asked for: who was granted in vain must not ask again at once. Gives back when to act again."""
         news = self._news or not self._granted
         self._news = self._granted = False
         self._dispatcher.ask_for_permits(news)
@@ -358,7 +348,9 @@ class Scheduler(Door[SchedulerMessage]):
     def _gone(self, message: Gone) -> None:
         for batch in message.batches:
             if batch not in self._over:  # else this scheduler has died when it was told so before
-                self._lost(batch)
+                self._dispatcher.settle(batch.jobs, self._clock.now_s(), batch.rescheduled)
+                self._accounts.over(batch)
+                self._over.append(batch)
         self.detach(message.instance)
         for job in message.isolated:
             job.batch = None
