@@ -10,6 +10,8 @@
 #   make proto      compile proto/*.proto after a change: descriptor sets and message classes
 #   make models     write the small models again          (model_repository/make_*.py)
 #   make train      train the networks again, in .venv-train  (model_repository/train_*.py)
+#   make clean      remove what the others have installed and built
+#   make help       show this list
 
 PYTHON ?= python3
 FLAGS ?=
@@ -19,7 +21,7 @@ TRAIN := .venv-train
 PIP_FLAGS := --quiet --disable-pip-version-check --constraint constraints.txt
 PACKAGES := engine python_backend actors api proto simulations
 
-.PHONY: serve serve-all test test-slow test-gpu bench lint proto models train clean
+.PHONY: help serve serve-all test test-slow test-gpu bench lint proto models train clean
 
 serve: $(VENV)/serve.stamp
 	$(BIN)/trireme serve --model-repository model_repository $(FLAGS)
@@ -108,3 +110,6 @@ define make_venv
   || { echo "Trireme needs Python 3.11 or newer, and '$(PYTHON)' is not; name another with make PYTHON=..." >&2; exit 1; }
 $(PYTHON) -m venv $(1) || { rm -rf $(1); exit 1; }
 endef
+
+help:
+	@sed -n 's/^#   //p' $(firstword $(MAKEFILE_LIST))

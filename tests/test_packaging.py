@@ -160,3 +160,9 @@ def normal(requirement: str) -> str:
     for sign in "<>=!~; ":
         name = name.split(sign)[0]
     return name.lower().replace("_", "-").replace(".", "-")
+
+
+def test_make_help_names_every_command() -> None:
+    shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    (commands,) = (line.split()[1:] for line in (ROOT / "Makefile").read_text().splitlines() if line[:7] == ".PHONY:")
+    assert sorted(line.split()[1] for line in shown) == sorted(commands)
