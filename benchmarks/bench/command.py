@@ -11,7 +11,7 @@ import argparse
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,7 +30,7 @@ from .peers.base import Peer
 from .peers.environment import UnavailableError
 from .peers.runtime import best_batch
 from .peers.v2 import perf_analyzer
-from .plan import RUNTIME, Plan, expected_s, make_plan
+from .plan import RUNTIME, Plan, expected_s, make_plan, to_measure
 from .runner import OutOfTimeError, Runner
 from .settings import Settings, cache_folder
 from .workloads import WORKLOADS, Workload
@@ -44,16 +44,31 @@ DETAILED_ROWS = 6
 """Up to so many rows the table on the terminal has every metric."""
 
 
+def _above(number: type[int] | type[float]) -> Callable[[str], float]:
+    """Reads a number above 0."""
+
+    def read(text: str) -> float:
+        value = number(text)
+        if not 0 < value < float("inf"):
+            raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
+        return value
+
+    read.__name__ = number.__name__  # what argparse calls it if the text is no number
+    return read
+
+
 def parser(description: str | None = __doc__) -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = ", ".join(WORKLOADS)
     result.add_argument("--workloads", nargs="+", choices=WORKLOADS, metavar="NAME", help=f"some of: {names}")
     result.add_argument("--peers", nargs="*", choices=OTHERS, metavar="NAME", help=f"some of: {', '.join(OTHERS)}")
-    result.add_argument("--alternations", type=int, help="how often each is measured (5; quick: 3)")
-    result.add_argument("--seconds", type=float, help="a measurement window; a sample has three (1; quick: 0.25)")
+    result.add_argument("--alternations", type=_above(int), help="how often each is measured (5; quick: 3)")
+    result.add_argument(
+        "--seconds", type=_above(float), help="a measurement window; a sample has three (1; quick: .25)"
+    )
     result.add_argument("--concurrency", type=int, nargs="+", default=(), help="only rows with one of these")
     result.add_argument("--quick", action="store_true", help="fewer rows; ends within ten minutes, installing aside")
-    result.add_argument("--minutes", type=float, help="begin no measurement later (quick: 9)")
+    result.add_argument("--minutes", type=_above(float), help="begin no measurement later (quick: 9)")
     result.add_argument("--triton-command", default=os.environ.get("TRITON_COMMAND"), help="or $TRITON_COMMAND")
     result.add_argument("--perf-analyzer", default=os.environ.get("PERF_ANALYZER"), help="or $PERF_ANALYZER")
     result.add_argument("--earlier", help="starts Trireme at another commit, as 'DIR/.venv/bin/trireme serve'")
@@ -63,11 +78,16 @@ def parser(description: str | None = __doc__) -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    asked = parser().parse_args(arguments)
+    options = parser()
+    asked = options.parse_args(arguments)
     console = Console()
     if asked.again_from:
         finish(Document.read(asked.again_from), asked.output, console)
         return 0
+    chosen = [WORKLOADS[name] for name in asked.workloads or WORKLOADS]
+    chosen = to_measure(chosen, quick=asked.quick, concurrencies=asked.concurrency)
+    if not chosen:
+        options.error("these workloads have no row that --quick and --concurrency leave to be measured")
     settings = Settings(
         cache_folder(),
         asked.seconds or (QUICK_SECONDS if asked.quick else 1.0),
@@ -83,7 +103,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     before = load_average()
     if warning := load_warning(before[0], os.cpu_count() or 1):
         console.print(f"[yellow]{warning}.")
-    chosen = [WORKLOADS[name] for name in asked.workloads or WORKLOADS]
     names = [SUBJECT, *(["earlier"] if asked.earlier else []), *(OTHERS if asked.peers is None else asked.peers)]
     names += [RUNTIME] if any(row.limited for each in chosen for row in each.rows) else []
     document = Document({name: PEERS[name].title for name in names}, [])
@@ -99,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     open_files()
     asked.output.mkdir(parents=True, exist_ok=True)
     try:
-        measure(document, settings, chosen, names, asked.concurrency, minutes, asked.output, console)
+        measure(document, settings, chosen, names, minutes, asked.output, console)
         document.ended = "complete"
     except OutOfTimeError:
         document.ended = f"it ran out of its {minutes:g} minutes"
@@ -118,7 +137,6 @@ def measure(
     settings: Settings,
     workloads: Sequence[Workload],
     names: Sequence[str],
-    concurrencies: Sequence[int],
     minutes: float | None,
     output: Path,
     console: Console,
@@ -132,7 +150,7 @@ def measure(
     uses_tool = any(isinstance(row.client, PerfAnalyzer) for row in rows)
     peers, tool = install(document, settings, names, console, uses_tool=uses_tool)
     models = prepare(document, settings, workloads, console)
-    plan = make_plan(workloads, list(peers.values()), models, settings, concurrencies)
+    plan = make_plan(workloads, list(peers.values()), models, settings)
     describe(document, plan, peers, models)
     total_s = expected_s(plan, peers, settings)
     until = f", at most {minutes:g}" if minutes else ""

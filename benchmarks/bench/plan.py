@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from .models import Model
@@ -67,26 +67,31 @@ def concerns(row: Row, peer: str) -> bool:
     return row.limited or peer != RUNTIME
 
 
-def make_plan(
-    workloads: Iterable[Workload],
-    peers: Sequence[Peer],
-    models: Mapping[str, Model],
-    settings: Settings,
-    concurrencies: Sequence[int] = (),
-) -> Plan:
-    """Plan every row of the workloads for every peer that can take part. Workloads of the same models that follow each
-    other are measured on the same servers.
+def to_measure(workloads: Iterable[Workload], *, quick: bool, concurrencies: Sequence[int] = ()) -> list[Workload]:
+    """The workloads without the rows that are not asked for, and without those that have none left.
 
     Args:
         concurrencies: if some are given, only rows with one of them.
     """
+    chosen: list[Workload] = []
+    for workload in workloads:
+        rows = [row for row in workload.rows if row.quick or not quick]
+        rows = [row for row in rows if not concurrencies or row.concurrency in concurrencies]
+        if rows:
+            chosen.append(replace(workload, rows=tuple(rows)))
+    return chosen
+
+
+def make_plan(
+    workloads: Iterable[Workload], peers: Sequence[Peer], models: Mapping[str, Model], settings: Settings
+) -> Plan:
+    """Plan every row of the workloads for every peer that can take part. Workloads of the same models that follow each
+    other are measured on the same servers."""
     stages: list[Stage] = []
     refused: dict[str, dict[str, str]] = {}
     for served, together in groupby(workloads, key=lambda workload: workload.models):
         turns: list[Turn] = []
         for row in (row for workload in together for row in workload.rows):
-            if (settings.quick and not row.quick) or (concurrencies and row.concurrency not in concurrencies):
-                continue
             able = [peer for peer in peers if concerns(row, peer.name)]
             reasons = {peer.name: row.client.refuses(peer, models[row.model]) for peer in able}
             refused[row.key] = {name: reason for name, reason in reasons.items() if reason is not None}

@@ -16,7 +16,7 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # last: names th
 
 from bench import chart, report
 from bench.clients import ClosedLoop, ManyModels, PerfAnalyzer, random_data, request_bytes, verify
-from bench.command import QUICK_MINUTES
+from bench.command import QUICK_MINUTES, main
 from bench.connections import DATA, END_HEADERS, END_STREAM, HEADERS, GrpcConnection, RefusedError, frame
 from bench.document import Document, RowFacts, Sample, Spread, is_ahead, ratio, spread
 from bench.loop import summary
@@ -26,7 +26,7 @@ from bench.peers import PEERS
 from bench.peers.base import Form, Peer
 from bench.peers.runtime import choose_batch
 from bench.peers.v2 import Trireme
-from bench.plan import expected_s, make_plan
+from bench.plan import expected_s, make_plan, to_measure
 from bench.settings import Settings
 from bench.workloads import WORKLOADS, Row, Workload
 from servers import FailedError, Server
@@ -154,7 +154,8 @@ def settings(tmp_path: Path, **changes: Any) -> Settings:
 def test_servers_are_measured_in_turn(tmp_path: Path) -> None:
     asked = settings(tmp_path, alternations=2)
     peers: list[Peer] = [PEERS[name](asked) for name in ("trireme", "triton", "mlserver")]
-    plan = make_plan([WORKLOADS["identity-http"]], peers, MODELS, asked, [16, 1])
+    workloads = to_measure([WORKLOADS["identity-http"]], quick=False, concurrencies=[16, 1])
+    plan = make_plan(workloads, peers, MODELS, asked)
     (stage,) = plan.stages
     turns = [(turn.row.concurrency, turn.alternation, turn.peer) for turn in stage.turns]
     assert turns == [(c, n, peer) for c in (16, 1) for n in (0, 1) for peer in ("trireme", "triton")]
@@ -174,11 +175,41 @@ def test_the_runtime_alone_has_a_part_in_rows_that_it_limits(tmp_path: Path) -> 
 def test_a_quick_run_of_everything_is_planned_to_end_in_time(tmp_path: Path) -> None:
     asked = settings(tmp_path, quick=True, seconds=0.25, alternations=3)
     peers: dict[str, Peer] = {name: peer(asked) for name, peer in PEERS.items() if name != "earlier"}
-    plan = make_plan(WORKLOADS.values(), list(peers.values()), MODELS, asked)
+    plan = make_plan(to_measure(WORKLOADS.values(), quick=True), list(peers.values()), MODELS, asked)
     assert expected_s(plan, peers, asked) < QUICK_MINUTES * 60
     full = make_plan(WORKLOADS.values(), list(peers.values()), MODELS, settings(tmp_path))
     assert len(plan.rows) < len(full.rows)
     assert expected_s(full, peers, settings(tmp_path)) < 75 * 60
+
+
+def test_workloads_without_a_row_that_is_asked_for_are_left_out() -> None:
+    """Or their models would be written, and the best batch of the runtime found, for nothing."""
+    quick = to_measure(WORKLOADS.values(), quick=True)
+    assert {"encoder", "ensemble", "identity-shm"}.isdisjoint(workload.name for workload in quick)
+    assert all(row.quick for workload in quick for row in workload.rows)
+    (single,) = to_measure([WORKLOADS["identity-http"], WORKLOADS["encoder"]], quick=False, concurrencies=[1])
+    assert [row.concurrency for row in single.rows] == [1]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--quick", "--workloads", "encoder", "identity-shm"], "no row that --quick and --concurrency leave"),
+        (["--concurrency", "3"], "no row that --quick and --concurrency leave"),
+        (["--alternations", "0"], "--alternations: must be above 0, not 0"),
+        (["--seconds", "-1"], "--seconds: must be above 0, not -1"),
+        (["--seconds", "nan"], "--seconds: must be above 0, not nan"),
+        (["--minutes", "x"], "--minutes: invalid float value: 'x'"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_anything_is_installed(
+    words: list[str], expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--peers", "--output", str(tmp_path / "results")])
+    assert ended.value.code == 2
+    assert expected in capsys.readouterr().err
+    assert not (tmp_path / "results").exists()
 
 
 def test_every_row_has_a_name_of_its_own() -> None:
