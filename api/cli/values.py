@@ -36,8 +36,8 @@ class BadValueError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of value: how the usage text shows it, how it is read, and what errors say that is expected, if their
-    reason does not."""
+    """A kind of value: how the usage text shows it, how it is read, and what errors say behind their reason that it
+    takes; empty if their reasons all say that."""
 
     placeholder: str
     read: Callable[[str], Any]
