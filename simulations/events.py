@@ -274,7 +274,7 @@ class FaultStruck:
 
 @record
 class KernelStarted:
-    """A GPU began a kernel, or a copy: `engine` is an `Engine`'s value, `units` what it occupies of it."""
+    """A GPU began a kernel, or a copy: `engine` is a `DeviceEngine`'s value, `units` what it occupies of it."""
 
     at_ns: int
     gpu: str

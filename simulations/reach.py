@@ -62,7 +62,7 @@ class ServingCoverage:
 
     Args:
         count: called with each.
-        demands, pools: see `Watch`.
+        demands, pools: see `WorldWatch`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The simulated GPU as a `Device`: what `Pipeline` and the stream actor work on in virtual time, unchanged.
+"""The simulated GPU as a `Device`: what `GpuPipeline` and the stream actor work on in virtual time, unchanged.
 
 How long things take is measured elsewhere, on a real one: copies by their bytes, computations by the batch size. What
 arrays hold is not simulated, but where they are is: memory is counted, and code that gives some back that the device is

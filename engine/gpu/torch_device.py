@@ -3,7 +3,7 @@
 Rules:
  1. Memory of the device belongs, for torch's allocator, to the stream that was current when it was allocated, and is
     given to that stream's next allocation as soon as nothing refers to it. Other streams use it too, so the code that
-    enqueues holds it until these are done with it (`Pipeline` does); then there is no need for ``record_stream``.
+    enqueues holds it until these are done with it (`GpuPipeline` does); then there is no need for ``record_stream``.
  2. Pinned memory is torch's, handed out by a `PinnedPool`: an array and all its views hold it.
  3. An error of CUDA's that stays (an illegal address, a failed assertion) is told from one that was about a single call
     by asking a stream how far it is, twice, because the first answer may still be about that call: if both fail, the

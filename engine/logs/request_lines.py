@@ -65,7 +65,7 @@ class _ToldReply:
         self._reply = job.reply
 
     def deliver(self, outcome: Outcome, final: bool) -> bool:
-        """See `engine.job.Reply`."""
+        """See `engine.job.ReplyTarget`."""
         job = self._job
         if job is not None and outcome is not None and not isinstance(outcome, TriremeError):
             for tensor in outcome.outputs:

@@ -223,7 +223,7 @@ class TracedReply:
             trace.note_tensor(Activity.TENSOR_QUEUE_INPUT, tensor)
 
     def deliver(self, outcome: Outcome, final: bool) -> bool:
-        """See `engine.job.Reply`."""
+        """See `engine.job.ReplyTarget`."""
         trace, job = self._trace, self._job
         if trace is None or job is None:
             return self._reply.deliver(outcome, final)

@@ -1,5 +1,5 @@
 """Requests that were executed together when a process ended are executed again, alone
-(docs/reference/python-backend.md)."""
+(docs/python_models.md#processes, docs/differences.md#failures)."""
 
 from __future__ import annotations
 

@@ -20,14 +20,14 @@ def _mail_from_behind(original: Any, actor: Actor[Any]) -> None:
 
 
 def _posted_too_late(original: Any, actor: Actor[Any]) -> None:
-    """What is sent to an actor during its own turn waits until something else is."""
+    """What is sent to an actor during its own turn is never received, nor what comes later."""
     actor.posted = True
     original(actor)
     actor.posted = False
 
 
 def _cut_mail(original: Any, actor: Actor[Any]) -> None:
-    """The fifth message of a turn, and what comes after it, stay until something else comes."""
+    """The fifth message of a turn is never received, nor what comes after it: only the first one in a mailbox posts."""
     messages = actor.mailbox.messages
     left = [messages.pop() for _ in range(len(messages) - 4)]
     original(actor)

@@ -98,6 +98,17 @@ async def test_one_answer_is_expected_of_a_model_that_gives_another_number(many:
     assert repr(many.reply) == f"<Reply final, {min(2, answers)} answers>"
 
 
+async def test_answers_that_come_when_one_is_waited_for_are_counted_too(many: Case) -> None:
+    heard: list[Reply] = []
+    many.notify(heard.append)
+    for number in range(5):
+        many.deliver(response(number), False)
+    many.deliver(None, True)
+    assert heard == [many.reply]
+    with pytest.raises(InternalError, match="expected a single response, got 5"):
+        many.reply.answer()
+
+
 async def test_each_answer_is_announced_and_taken_once(many: Case) -> None:
     taken: list[tuple[str | None, bool]] = []
 

@@ -267,6 +267,23 @@ def test_a_core_that_has_failed_is_told_nothing(make_job) -> None:
     dispatcher.detach(1)
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+def test_an_instance_that_serves_on_when_the_core_has_failed_is_not_told_of_either(single, make_job, in_place) -> None:
+    class Broken(DefaultScheduler):
+        def instance_idle(self, instance: int, spare: bool = False) -> None:
+            raise AssertionError("the core has failed")
+
+    single.attach(1)
+    (job,) = enqueue(single, make_job(1))
+    dispatched(single, 0.0)
+    single.core = Broken()
+    single.core_failed = True
+    over(single, 1, [job], 1.0, in_place=in_place)
+    single.end_rest()
+    assert single.leave(1)
+    assert single.dismissed == [1]
+
+
 def test_answers_keep_to_the_instance_that_jobs_were_given_to(make_job) -> None:
     order = OrderedByInstance()
     dispatcher = Dispatcher(DefaultScheduler(), order=order)
