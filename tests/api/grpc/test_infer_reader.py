@@ -170,6 +170,18 @@ def test_requests_share_nothing_that_can_change() -> None:
         request.inputs.clear()
 
 
+def test_data_of_several_inputs_is_cut_where_each_message_says() -> None:
+    """Of two messages that are as long, and the same up to their first data, the rest may be cut differently."""
+    reader = InferReader(Regions())
+    for cuts in ((4, 2, 6), (4, 2, 6), (4, 6, 2), (4, 2, 6), (4, 3, 5)):
+        message = Request(
+            model_name="three",
+            inputs=[an_input(name, "UINT8", [size]) for name, size in zip("ABC", (4, 4, 4), strict=True)],
+            raw_input_contents=[bytes([size]) * size for size in cuts],
+        ).SerializeToString()
+        assert [len(tensor.buffer) for tensor in read(reader, message).request.inputs] == list(cuts)
+
+
 def test_a_message_is_not_kept() -> None:
     """A head in memory must not hold on to megabytes."""
     reader = InferReader(Regions())
