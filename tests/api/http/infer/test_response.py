@@ -36,7 +36,7 @@ def test_both_ways_write_the_same() -> None:
     for name, version, request_id, own, outputs, asked in product(
         ("m", "é"), (1, 2), ("", "1"), ({}, {"own": 1}), lists, forms
     ):
-        response = InferenceResponse(name, version, request_id, outputs, own)
+        response = InferenceResponse(name, version, request_id, outputs, dict(own))
         decoded = DecodedInfer(InferenceRequest("m"), asked, AS_BINARY)
         long_way = whole(infer_response._encode(response, decoded))
         for _ in range(2):  # made, then remembered
