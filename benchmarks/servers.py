@@ -216,7 +216,7 @@ def serving(
             while not is_ready(server):
                 if started.poll() is not None or time.monotonic() > deadline_s:
                     log.seek(0)
-                    raise FailedError(f"{name} does not start: {shlex.join(command)}\n{log.read().decode()}")
+                    raise FailedError(f"{name} does not start: {shlex.join(command)}\n{log.read().decode().strip()}")
                 time.sleep(POLL_S)
             yield replace(server, ready_s=time.monotonic() - started_s)
         finally:
@@ -224,27 +224,35 @@ def serving(
 
 
 def _stop(started: subprocess.Popen[bytes], mark: str) -> None:
+    for process in _marked(mark):  # some may have been suspended, and would not see that they must end
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGCONT)
     started.terminate()
-    with suppress(ProcessLookupError):  # it may have been suspended, and then it would not see the signal
-        os.killpg(started.pid, signal.SIGCONT)
     try:
         started.wait(STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         os.killpg(started.pid, signal.SIGKILL)
         started.wait()
-    _kill_marked(mark)
+    for process in _marked(mark):
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def stop_all() -> None:
     """Kill what is left of all servers that this process has started."""
-    _kill_marked(f"{os.getpid()}-")
+    for process in _marked(f"{os.getpid()}-"):
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
-def _kill_marked(start: str) -> None:
+def _marked(start: str) -> list[psutil.Process]:
+    """Processes whose mark begins so."""
+    found: list[psutil.Process] = []
     for process in psutil.process_iter():
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             if process.environ().get(MARK, "").startswith(start):
-                process.kill()
+                found.append(process)
+    return found
 
 
 def write_identity(repository: Path, name: str, dims: int, *, max_batch_size: int) -> None:

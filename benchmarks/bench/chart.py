@@ -84,7 +84,8 @@ def draw(document: Document, paths: list[Path]) -> bool:
     axes.xaxis.set_major_formatter(lambda value, _position: f"{value:g} ×")
     axes.axvline(1, color="#222222", linewidth=1)
     axes.set_yticks(ticks, labels, size=7.5)
-    axes.invert_yaxis()
+    axes.set_ylim(place - 0.4, -1)  # from the top down
+    axes.tick_params(axis="y", length=0)
     axes.grid(axis="x", color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right", "left"]].set_visible(False)

@@ -203,7 +203,7 @@ class ClosedLoop(Client):
             return alone
         form = self._form(subject.peer)
         requests = [request_bytes(subject.peer, subject.model, form)]
-        return ask(subject, requests, form, concurrency, concurrency, window_s)
+        return ask(subject, requests, form, concurrency, window_s)
 
 
 def request_bytes(peer: Peer, model: Model, form: Form) -> bytes:
@@ -219,9 +219,20 @@ def request_bytes(peer: Peer, model: Model, form: Form) -> bytes:
 
 
 def ask(
-    subject: Subject, requests: list[bytes], form: Form, connections: int, concurrency: int, window_s: float
+    subject: Subject,
+    requests: list[bytes],
+    form: Form,
+    concurrency: int,
+    window_s: float,
+    *,
+    connections: int = 0,
+    asked: int = 0,
 ) -> dict[str, float]:
     """Put load on the running server for so many seconds, after a fifth of that to warm up.
+
+    Args:
+        connections: that are open, if more than are asked at a time.
+        asked: those of them that are asked, in turn; 0 for no more than at a time.
 
     Returns:
         What the client has seen, the server's CPU time a request, and its memory at the end, with all connections open.
@@ -236,7 +247,8 @@ def ask(
         return used_s
 
     port, transport = (server.grpc_port or 0, "grpc") if form is Form.GRPC else (server.http_port, "http")
-    load = Load(port, transport, requests, connections, concurrency, max(0.2, window_s / 5), window_s)
+    warm_up_s, asked = max(0.2, window_s / 5), asked or concurrency
+    load = Load(port, transport, requests, connections or concurrency, asked, concurrency, warm_up_s, window_s)
     seen = put_load(load, cpu_s, timeout_s=90 + 4 * window_s)
     return {**seen, "memory_mib": memory_bytes / (1 << 20)}
 
@@ -247,7 +259,7 @@ class ManyModels(Client):
     loaded. Then requests to all in turn, of which no two make a batch."""
 
     form: Form = Form.BINARY
-    metrics = ("growth", "throughput", "p50_us", "cpu_us", "model_kib", "ready_ms")
+    metrics = ("cpu_us", "growth", "throughput", "p50_us", "model_kib", "ready_ms")
 
     @property
     def title(self) -> str:
@@ -267,9 +279,9 @@ class ManyModels(Client):
         peer, model = subject.peer, subject.model
         with tempfile.TemporaryDirectory() as folder, peer.serve([model], Path(folder), grpc=False) as server:
             alone = replace(subject, models={model.name: model}, server=server)
-            one = ask(alone, requests[:1], self.form, concurrency, concurrency, window_s)
-        one_of_many = ask(subject, requests[:1], self.form, concurrency, concurrency, window_s)
-        many = ask(subject, requests, self.form, concurrency, concurrency, window_s)
+            one = ask(alone, requests[:1], self.form, concurrency, window_s)
+        one_of_many = ask(subject, requests[:1], self.form, concurrency, window_s)
+        many = ask(subject, requests, self.form, concurrency, window_s)
         kib = subject.running.memory_bytes() / 1024 / len(subject.models)
         growth = one_of_many["cpu_us"] / one["cpu_us"]
         return {**many, "growth": growth, "model_kib": kib, "ready_ms": subject.running.ready_s * 1000}
@@ -277,7 +289,8 @@ class ManyModels(Client):
 
 @dataclass(frozen=True)
 class ManyConnections(Client):
-    """Requests on few connections, then on many in turn, of which so many are asked at a time.
+    """Requests on few connections while many more are open, by those while no other one is: what it costs that others
+    are open. Then requests on all in turn.
 
     Attributes:
         connections: how many are open; fewer if the limit of open files is lower than Trireme needs for them.
@@ -285,7 +298,7 @@ class ManyConnections(Client):
 
     form: Form = Form.BINARY
     connections: int = 10_000
-    metrics = ("growth", "throughput", "p50_us", "cpu_us", "connections", "connection_kib")
+    metrics = ("cpu_us", "growth", "throughput", "p50_us", "connections", "connection_kib")
 
     @property
     def title(self) -> str:
@@ -295,16 +308,17 @@ class ManyConnections(Client):
         return super().refuses(peer, model) or (None if peer.perf_analyzer else "left out: it does not ask for so many")
 
     def expected_s(self, settings: Settings, peer: Peer) -> float:
-        return 2 * (1.2 * settings.window_s + 1.5) + 8
+        return 3 * (1.2 * settings.window_s + 1.5) + 12
 
     def sample(self, subject: Subject, concurrency: int) -> dict[str, float]:
         requests = [request_bytes(subject.peer, subject.model, self.form)]
         window_s = subject.settings.window_s
         connections = min(self.connections, open_files() // 2 - SPARE_FILES)
-        few = ask(subject, requests, self.form, concurrency, concurrency, window_s)
-        many = ask(subject, requests, self.form, connections, concurrency, window_s)
-        kib = (many["memory_mib"] - few["memory_mib"]) * 1024 / connections
-        growth = many["cpu_us"] / few["cpu_us"]
+        alone = ask(subject, requests, self.form, concurrency, window_s)
+        few = ask(subject, requests, self.form, concurrency, window_s, connections=connections)
+        many = ask(subject, requests, self.form, concurrency, window_s, connections=connections, asked=connections)
+        kib = (many["memory_mib"] - alone["memory_mib"]) * 1024 / connections
+        growth = few["cpu_us"] / alone["cpu_us"]
         return {**many, "growth": growth, "connections": connections, "connection_kib": max(kib, 0.1)}
 
 

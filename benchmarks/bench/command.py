@@ -40,6 +40,8 @@ QUICK_MINUTES, QUICK_ALTERNATIONS, QUICK_SECONDS = 9.0, 3, 0.25
 GRACE_S = 20.0
 """How long a measurement that was begun in time may take, before it is given up."""
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PRINTED_COLUMNS = 160
+"""Of a table that goes into a file."""
 DETAILED_ROWS = 6
 """Up to so many rows the table on the terminal has every metric."""
 
@@ -81,6 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser()
     asked = options.parse_args(arguments)
     console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, PRINTED_COLUMNS)
     if asked.again_from:
         finish(Document.read(asked.again_from), asked.output, console)
         return 0
@@ -200,7 +204,8 @@ def prepare(
 ) -> dict[str, Model]:
     """Write the models' files; networks whose limit is measured get the batch size at which the runtime is fastest."""
     models = {name: write_file(MODELS[name], settings.cache / "models") for name in _needed(workloads)}
-    for row in (row for workload in workloads for row in workload.rows if row.limited):
+    limited = [row for workload in workloads for row in workload.rows if row.limited]
+    for row in (row for row in limited if row.quick or not settings.quick):
         try:
             batch, results = best_batch(models[row.model], settings.seconds)
         except FailedError as error:

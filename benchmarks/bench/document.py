@@ -35,7 +35,7 @@ METRICS = {
     "p50_us": Metric("p50 µs", False),
     "p99_us": Metric("p99 µs", False),
     "cpu_us": Metric("server CPU µs a request", False, 1),
-    "growth": Metric("CPU a request, by that with one", False, 2),
+    "growth": Metric("CPU by that without the others", False, 2),
     "ready_ms": Metric("ms until ready", False),
     "connections": Metric("open connections", True),
     "connection_kib": Metric("memory a connection, KiB", False, 1),

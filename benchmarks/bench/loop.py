@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import httptools
@@ -36,13 +37,16 @@ class Load:
     Attributes:
         transport: a key of `TRANSPORTS`.
         requests: sent in turn, as the transport's connection takes them.
-        connections, concurrency: of the former as many as of the latter are asked at a time, in turn.
+        connections: how many are open.
+        asked: how many of them are asked, in turn.
+        concurrency: how many are asked at a time.
     """
 
     port: int
     transport: str
     requests: list[bytes]
     connections: int
+    asked: int
     concurrency: int
     warm_up_s: float
     seconds: float
@@ -63,7 +67,7 @@ class Loop:
             opened = connection(load.port, number)
             self._by_descriptor[opened.socket.fileno()] = opened
             self._poller.register(opened.socket, opened.wanted)
-        self._idle = deque(self._by_descriptor.values())
+        self._idle = deque(islice(self._by_descriptor.values(), load.asked))
 
     def run(self, warm_up_s: float, seconds: float) -> Iterator[dict[str, float]]:
         """Keep asking: yields an empty dictionary when it is warm, then the figures when the time is over.

@@ -9,11 +9,14 @@ from rich.table import Table
 from .document import METRICS, SUBJECT, Document, RowFacts, is_ahead, ratio, spread
 
 NOTHING = "–"
+FINE_BELOW = 100
+"""Smaller figures have at least a digit behind the point."""
 SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def number(metric: str, value: float) -> str:
-    return f"{value:,.{METRICS[metric].digits}f}"
+    digits = METRICS[metric].digits
+    return f"{value:,.{max(digits, 1) if value < FINE_BELOW else digits}f}"
 
 
 class Notes:
@@ -28,11 +31,20 @@ class Notes:
         return str(self.texts.index(text) + 1).translate(SUPERSCRIPT)
 
 
-def cell(document: Document, row: str, peer: str, metric: str, notes: Notes, strong: Callable[[str, bool], str]) -> str:
+def cell(
+    document: Document,
+    row: str,
+    peer: str,
+    metric: str,
+    notes: Notes,
+    strong: Callable[[str, bool], str],
+    between: str = "; ",
+) -> str:
     """A peer's figure, then the subject's by it with its spread; or why there is none.
 
     Args:
         strong: marks a ratio, as being ahead or not.
+        between: what stands between figure and spread.
     """
     figures = spread(list(document.values(row, peer, metric).values()))
     if figures is None:
@@ -42,12 +54,12 @@ def cell(document: Document, row: str, peer: str, metric: str, notes: Notes, str
     if (note := document.notes.get(row, {}).get(peer)) is not None:
         text += notes.mark(note)
     if peer == SUBJECT:
-        return f"{text} ({number(metric, figures.low)} … {number(metric, figures.high)})"
+        return f"{text}{between.strip(';')}({number(metric, figures.low)} … {number(metric, figures.high)})"
     by = ratio(document, row, peer, metric)
     if by is None:
         return text
     marked = strong(f"{by.median:.2f}", is_ahead(metric, by.median))
-    return f"{text}; {marked} ({by.low:.2f} … {by.high:.2f})"
+    return f"{text}{between}{marked} ({by.low:.2f} … {by.high:.2f})"
 
 
 def shown(document: Document) -> list[str]:
@@ -69,15 +81,15 @@ def terminal_table(
     table = Table(
         title="Trireme beside its peers: medians; in brackets the lowest and the highest; Trireme's by theirs"
     )
-    table.add_column("what")
+    table.add_column("what", min_width=24)
     table.add_column("figure")
     peers = shown(document)
     for peer in peers:
-        table.add_column(document.peers[peer], justify="right")
+        table.add_column(document.peers[peer], justify="right", no_wrap=True)
     notes = Notes()
     for row in document.rows if rows is None else rows:
         for place, metric in enumerate(row.metrics if full else row.metrics[:1]):
-            cells = [cell(document, row.key, peer, metric, notes, _coloured) for peer in peers]
+            cells = [cell(document, row.key, peer, metric, notes, _coloured, "\n") for peer in peers]
             table.add_row(row.key if place == 0 else "", METRICS[metric].title, *cells)
     return table, notes.texts
 

@@ -29,6 +29,7 @@ FAILURES = (FailedError, HungError, OSError, ValueError, KeyError, subprocess.Su
 """What a peer or a client may come up with."""
 IDLE_SHARE = 0.03
 """Of one core: what servers that are not being measured may use together; they gather metrics."""
+REASON_CHARACTERS = 300
 ALLOWED_FAILURES = 2
 """Of starts of a peer in a stage, after which it is not started again."""
 
@@ -81,8 +82,7 @@ class Runner:
         try:
             sample = self._sample(servers, turn, peer)
         except FAILURES as error:
-            reason = " ".join(str(error).split()) or type(error).__name__
-            missing[turn.peer] = f"failed: {reason[:300]}"
+            missing[turn.peer] = f"failed: {shortened(str(error) or type(error).__name__)}"
             self.say(f"  [red]{turn.row.key}, {peer.title}: {missing[turn.peer]}")
             servers.stop(turn.peer)
         else:
@@ -105,6 +105,16 @@ class Runner:
             used_s = sum(other.cpu_s() for other in others) - before_s
         share = used_s / (time.monotonic() - began_s)
         return Sample(turn.row.key, turn.peer, turn.alternation, metrics, share, os.getloadavg()[0])
+
+
+def shortened(text: str) -> str:
+    """In a line, with its beginning and its end, where an error's cause is."""
+    line = " ".join(text.split())
+    return (
+        line
+        if len(line) <= REASON_CHARACTERS
+        else f"{line[: REASON_CHARACTERS // 2]} … {line[-REASON_CHARACTERS // 2 :]}"
+    )
 
 
 @dataclass

@@ -50,7 +50,7 @@ class RuntimeAlone(Peer):
     def measure_alone(self, model: Model, seconds: float) -> dict[str, float]:
         assert model.file is not None
         (result,) = run_alone(model.file, [model.max_batch_size], model.given[1], model.threads, seconds)
-        return {"throughput": result["throughput"], "p50_us": result["p50_us"]}
+        return {"throughput": result["throughput"]}
 
 
 def best_batch(model: Model, seconds: float) -> tuple[int, list[dict[str, float]]]:

@@ -47,7 +47,7 @@ class Served(litserve.LitAPI):
     def predict(self, values: Any) -> Any:
         if self.session is None:
             return values
-        batch = np.asarray(values)  # a list of inputs is stacked by LitServe
+        batch = np.asarray(values).reshape(-1, *self.model["given"][1])  # stacked, if it makes batches at all
         (made,) = self.session.run([self.model["output_name"]], {self.model["input_name"]: batch})
         return made
 
