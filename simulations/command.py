@@ -100,6 +100,7 @@ def _explain(console: Console, options: argparse.Namespace, failed: Found) -> No
     plan = shrunk(failed.seed, failed.violation, options.plant)
     with planted(options.plant):
         outcome = play(plan)
+    options.failures.mkdir(parents=True, exist_ok=True)
     file = options.failures / f"seed-{failed.seed}.json"
     file.write_text(plan.to_json(), encoding="ascii")
     console.print("\n".join(describe(plan)))

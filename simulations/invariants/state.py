@@ -354,4 +354,5 @@ class WorldState:
         view.ready = event.state == "READY"
         if view.ready:
             view.served = True
+            view.stopping = False  # who stopped was of an earlier attempt at the same load
             self.serving[model] = view

@@ -88,6 +88,16 @@ def test_what_was_loaded_at_the_second_try_keeps_its_sequences_when_it_is_replac
     assert [answer.error for answer in outcome.history.of(RequestAnswered)] == [""] * 7
 
 
+def test_what_was_loaded_at_the_second_try_still_waits_for_its_delay() -> None:
+    model = ModelPlan("m", max_batch_size=2, dynamic=True, delay_us=900, failing_starts=(2,))
+    plan = Plan(
+        1, (model,), stream(9, 20 * MS), calm_ns=1_000 * MS, changes=(ChangePlan(52 * MS, "m"),), load_retries=2
+    )
+    outcome = play(plan)
+    assert outcome.violation is None, "the first attempt's scheduler was stopped, not the second's"
+    assert {batch.reason for batch in outcome.history.of(BatchSealed) if batch.model == "m~2"} == {"delay over"}
+
+
 def test_what_cannot_be_loaded_leaves_the_old_one_and_is_loaded_when_it_is_mended() -> None:
     changes = (ChangePlan(10 * MS, "m", Change.BREAK), ChangePlan(30 * MS, "m"))
     outcome = played(ModelPlan("m", fixed_ns=MS), *changes, requests=stream(30))

@@ -73,10 +73,11 @@ def test_the_reach_of_many_seeds_is_told_by_run(capsys: pytest.CaptureFixture[st
 def test_a_failing_seed_is_made_small_written_and_can_be_seen_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["--plant", "exceeded-batch", "--failures", str(tmp_path)]
+    folder = tmp_path / "not" / "there"
+    arguments = ["--plant", "exceeded-batch", "--failures", str(folder)]
     assert main(["--seeds", "50", *arguments]) == 1
     printed = capsys.readouterr().out
-    (file,) = tmp_path.glob("seed-*.json")
+    (file,) = folder.glob("seed-*.json")
     assert f"    python -m trireme.simulations --replay {file} --plant exceeded-batch\n" in printed
     seed = file.stem.removeprefix("seed-")
     assert f"    python -m trireme.simulations --seed {seed} --plant exceeded-batch\n" in printed
