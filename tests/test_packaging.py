@@ -17,7 +17,7 @@ import pytest
 from house_rules import Source, imports
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("actors", "api", "engine", "proto", "python_backend", "simulations")
+FOLDERS = ("actors", "api", "engine", "front_ends", "proto", "python_backend", "simulations")
 
 IMPORT_EACH = """
 import importlib, json, sys

@@ -16,7 +16,8 @@ MAY_IMPORT = {
     "engine": {"proto"},
     "python_backend": {"engine", "proto"},
     "actors": {"engine", "python_backend", "proto"},
-    "simulations": {"actors", "engine", "proto"},
+    "front_ends": {"actors", "engine", "proto", "python_backend"},
+    "simulations": {"actors", "engine", "front_ends", "proto"},
     "api": {"actors", "engine", "proto"},
 }
 """The import rule: which folders each folder may import from, besides itself."""
@@ -27,6 +28,7 @@ PLAIN = (
     "engine",
     "python_backend",
     "actors",
+    "front_ends",
     "api",
     "benchmarks",
     "proto",
@@ -282,7 +284,7 @@ def errors_are_caught_by_name(source: Source) -> Violations:
 
 def time_and_chance_are_injected(source: Source) -> Violations:
     """What decides asks the injected Clock and the injected random.Random, or it could not be replayed."""
-    if source.folder not in {"engine", "python_backend", "actors", "simulations"}:
+    if source.folder not in {"engine", "python_backend", "actors", "front_ends", "simulations"}:
         return
     for line, module, name in imports(source):
         if module == "time" or (module == "random" and name not in {"", "Random"}):

@@ -1,0 +1,287 @@
+"""The link: two ends in one process, over real sockets and memory files."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from trireme.front_ends.link import (
+    INLINE_BYTES,
+    MOST_HEAD_BYTES,
+    Link,
+    LinkError,
+    LinkMessage,
+    map_rings,
+    ring_memory,
+)
+from trireme.front_ends.ring import RingWriter
+from trireme.python_backend.child.codec import Payload
+
+
+@contextmanager
+def both_ends() -> Iterator[tuple[Link, Link]]:
+    descriptor, nbytes = ring_memory()
+    sockets = socket.socketpair()
+    for each in sockets:
+        each.setblocking(False)
+    with ExitStack() as stack:
+        ends = []
+        for index, each in enumerate(sockets):
+            end = Link(each, map_rings(descriptor, nbytes, first=not index))
+            stack.callback(end.close)
+            ends.append(end)
+        os.close(descriptor)
+        yield ends[0], ends[1]
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Link, Link]]:
+    with both_ends() as ends:
+        yield ends
+
+
+def payload_of(*buffers: bytes) -> tuple[Payload, list[int]]:
+    payload = Payload()
+    return payload, [payload.add(buffer) for buffer in buffers]
+
+
+def all_of(link: Link) -> list[LinkMessage]:
+    link.hear()
+    messages = []
+    while (message := link.receive()) is not None:
+        messages.append(message)
+    link.release()
+    return messages
+
+
+plain = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text("abc"), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    messages=st.lists(
+        st.tuples(st.lists(plain, min_size=1, max_size=4), st.lists(st.sampled_from([0, 1, 17, 5_000, 40_000]))),
+        max_size=6,
+    )
+)
+def test_messages_arrive_as_they_were_sent(messages: list[tuple[list[Any], list[int]]]) -> None:
+    with both_ends() as (one, other):
+        sent = []
+        for number, (head, sizes) in enumerate(messages):
+            contents = [bytes([number % 256]) * size for size in sizes]
+            payload, places = payload_of(*contents)
+            assert one.send(head, payload)
+            sent.append((head, contents, places))
+        one.flush()
+        came = all_of(other)
+        assert [message.head for message in came] == [head for head, _, _ in sent]
+        for message, (_, contents, places) in zip(came, sent, strict=True):
+            assert [message.payload[at : at + len(each)] for at, each in zip(places, contents, strict=True)] == contents
+
+
+def test_nothing_is_seen_before_the_flush(ends: tuple[Link, Link]) -> None:
+    one, other = ends
+    one.send(["early"])
+    assert all_of(other) == []
+    one.flush()
+    assert [message.head for message in all_of(other)] == [["early"]]
+
+
+def test_a_turn_rings_once(ends: tuple[Link, Link]) -> None:
+    one, other = ends
+    for number in range(100):
+        one.send([number])
+    one.flush()
+    one.flush()
+    bells = socket.socket(fileno=os.dup(other.fileno()))
+    assert bells.recv(100) == b"\0"
+    bells.close()
+
+
+def test_a_body_is_received_into_what_the_other_end_views(ends: tuple[Link, Link]) -> None:
+    one, other = ends
+    segment = one.lender.take(1 << 20)
+    segment.memory[:4] = b"\1\2\3\4"
+    assert one.send_segment(["body"], segment, 1 << 20)
+    one.flush()
+    (message,) = all_of(other)
+    view = np.frombuffer(message.payload, np.uint8)
+    assert view[:4].tolist() == [1, 2, 3, 4]
+    segment.memory[0] = 9  # the same memory
+    assert view[0] == 9
+    assert one.lender.free_bytes == 0
+    del message, view
+    other.flush()
+    all_of(one)
+    assert one.lender.free_bytes >= 1 << 20  # nothing views it any more
+    assert one.lender.take(1 << 20) is segment
+
+
+def test_a_view_outlives_the_link() -> None:
+    with both_ends() as (one, other):
+        one.send(["large"], payload_of(b"\7" * 100_000)[0])
+        one.flush()
+        (message,) = all_of(other)
+    assert message.payload[99_999] == 7
+
+
+def test_a_full_ring_refuses_and_tells_when_there_is_room(ends: tuple[Link, Link]) -> None:
+    one, other = ends
+    sent = 0
+    while one.send([sent], payload_of(bytes(INLINE_BYTES))[0]):
+        sent += 1
+    one.flush()
+    assert sent > 50
+    assert len(all_of(other)) == sent
+    assert one.hear()
+    assert not one.hear()  # told once
+    assert one.send(["more"])
+    one.flush()
+    assert [message.head for message in all_of(other)] == [["more"]]
+
+
+def test_segments_that_go_back_are_not_forgotten_by_a_full_ring(ends: tuple[Link, Link]) -> None:
+    one, other = ends
+    one.send(["large"], payload_of(bytes(100_000))[0])
+    one.flush()
+    messages = all_of(other)
+    while other.send(["x"], payload_of(bytes(INLINE_BYTES))[0]):
+        pass
+    while other.send([""]):
+        pass
+    del messages
+    other.flush()
+    all_of(one)
+    assert one.lender.free_bytes == 0  # there was no room to say so
+    other.hear()
+    other.flush()
+    all_of(one)
+    assert one.lender.free_bytes >= 100_000
+
+
+def test_the_end_of_the_other_process_is_heard(ends: tuple[Link, Link]) -> None:
+    one, other = ends
+    one.send(["last words"])
+    one.flush()
+    one.close()
+    other.hear()  # the bell
+    with pytest.raises(LinkError, match="the other end is gone"):
+        other.hear()
+    message = other.receive()  # what it said before counts, if anybody wants it
+    assert message is not None
+    assert message.head == ["last words"]
+    other.send(["hello"])
+    with pytest.raises(LinkError, match="the other end is gone"):
+        other.flush()
+
+
+@pytest.mark.parametrize(
+    "head", [[b"bytes"], [object()], [2**64], ["x" * MOST_HEAD_BYTES], ["\ud800"]], ids=lambda head: str(type(head[0]))
+)
+def test_a_head_that_cannot_be_sent_is_refused_and_costs_nothing(ends: tuple[Link, Link], head: list[Any]) -> None:
+    one, other = ends
+    with pytest.raises((ValueError, TypeError)):
+        one.send(head)
+    one.send(["well"])
+    one.flush()
+    assert [message.head for message in all_of(other)] == [["well"]]
+
+
+FRAME = struct.Struct("<IHHQQ")
+
+
+@pytest.mark.parametrize(
+    ("record", "text"),
+    [
+        (b"", "unpack"),
+        (b"\0" * 23, "unpack"),
+        (FRAME.pack(4, 0, 0, 0, 0) + b"[1,2", "JSON|unexpected"),
+        (FRAME.pack(4, 0, 0, 0, 0) + b"null", "without a head"),
+        (FRAME.pack(100, 0, 0, 0, 0) + b"[1]", "without a head|JSON|unexpected"),
+        (FRAME.pack(3, 65_535, 0, 0, 0) + b"[1]", "unpack"),
+        (FRAME.pack(3, 0, 0, 8, 100) + b"[1]", "segment 7"),
+    ],
+)
+def test_what_is_no_message_ends_the_link(record: bytes, text: str) -> None:
+    descriptor, nbytes = ring_memory()
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    writer, _ = map_rings(descriptor, nbytes, first=False)
+    link = Link(ours, map_rings(descriptor, nbytes, first=True))
+    os.close(descriptor)
+    writer.put([record])
+    writer.publish()
+    with pytest.raises(LinkError, match=text):
+        link.receive()
+    link.close()
+    theirs.close()
+
+
+@given(records=st.lists(st.binary(max_size=200), max_size=5), bells=st.binary(max_size=100))
+@settings(deadline=None)
+def test_no_bytes_do_harm(records: list[bytes], bells: bytes) -> None:
+    descriptor, nbytes = ring_memory()
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    writer: RingWriter = map_rings(descriptor, nbytes, first=False)[0]
+    link = Link(ours, map_rings(descriptor, nbytes, first=True))
+    os.close(descriptor)
+    for record in records:
+        writer.put([FRAME.pack(len(record), 0, 0, 0, 0), record] if record[:1] == b"[" else [record])
+    writer.publish()
+    theirs.send(b"\0" + bells)
+    try:
+        link.hear()
+        while link.receive() is not None:
+            pass
+        link.release()
+    except LinkError:
+        pass
+    finally:
+        link.close()
+        theirs.close()
+
+
+def test_descriptors_that_nobody_introduced_are_closed(ends: tuple[Link, Link]) -> None:
+    one, other = ends
+    before = len(os.listdir("/proc/self/fd"))
+    raw = socket.socket(fileno=os.dup(one.fileno()))
+    rights = struct.pack("17i", *[0] * 17)
+    raw.sendmsg([b"\0"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+    raw.close()
+    with pytest.raises(LinkError, match="more descriptors than segments"):
+        other.hear()
+    other.close()
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_a_segment_that_may_shrink_is_not_taken(ends: tuple[Link, Link]) -> None:
+    one, other = ends
+    descriptor = os.memfd_create("shrinks")
+    os.ftruncate(descriptor, 1 << 20)
+    raw = socket.socket(fileno=os.dup(one.fileno()))
+    raw.sendmsg(
+        [struct.pack("<cQQ", b"\1", 5, 1 << 20)],
+        [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", descriptor))],
+    )
+    raw.close()
+    os.close(descriptor)
+    with pytest.raises(LinkError, match="segment 5: it may shrink"):
+        other.hear()
