@@ -57,7 +57,7 @@ _MOST_DESCRIPTORS = 16  # of which the last may come with the same read
 
 NOTHING = Payload()
 
-Head = Sequence[Any]
+LinkHead = Sequence[Any]
 """None, bool, int, float (no NaN, no infinity), str, list, dict with str keys; of integers those of 64 bits. A tuple
 arrives as a list."""
 
@@ -95,7 +95,7 @@ def map_rings(descriptor: int, nbytes: int, *, first: bool) -> tuple[RingWriter,
     return RingWriter(mine), RingReader(theirs)
 
 
-class Link:
+class FrontEndLink:
     """One end.
 
     Args:
@@ -128,7 +128,7 @@ class Link:
 
     # Out.
 
-    def send(self, head: Head, payload: Payload = NOTHING) -> bool:
+    def send(self, head: LinkHead, payload: Payload = NOTHING) -> bool:
         """Send a message at the next `flush`; False if there is no room for it now.
 
         Raises:
@@ -154,7 +154,7 @@ class Link:
                 self.lender.give_back(segment.number)
         return sent
 
-    def send_segment(self, head: Head, segment: Segment, nbytes: int) -> bool:
+    def send_segment(self, head: LinkHead, segment: Segment, nbytes: int) -> bool:
         """The same for a payload that lies in a segment of `lender`, which is the caller's until this returns True."""
         if segment.descriptor is not None and not self._introduce(segment):
             return False
@@ -171,7 +171,7 @@ class Link:
         if self._writer.publish():
             self._ring()
 
-    def _put(self, head: Head, payload: Payload, number: int = 0, nbytes: int = 0) -> bool:
+    def _put(self, head: LinkHead, payload: Payload, number: int = 0, nbytes: int = 0) -> bool:
         packed = orjson.dumps(head)
         size = len(packed)
         if size > MOST_HEAD_BYTES:

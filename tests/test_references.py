@@ -89,7 +89,9 @@ def test_every_page_is_in_the_index() -> None:
 @pytest.fixture(scope="module")
 def sources() -> SourceTexts:
     return SourceTexts(
-        path for folder in ("api", "engine", "python_backend", "actors", "front_ends") for path in (ROOT / folder).rglob("*.py")
+        path
+        for folder in ("api", "engine", "python_backend", "actors", "front_ends")
+        for path in (ROOT / folder).rglob("*.py")
     )
 
 

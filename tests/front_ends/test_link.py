@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from trireme.front_ends.link import (
     INLINE_BYTES,
     MOST_HEAD_BYTES,
-    Link,
+    FrontEndLink,
     LinkError,
     LinkMessage,
     map_rings,
@@ -28,7 +28,7 @@ from trireme.python_backend.child.codec import Payload
 
 
 @contextmanager
-def both_ends() -> Iterator[tuple[Link, Link]]:
+def both_ends() -> Iterator[tuple[FrontEndLink, FrontEndLink]]:
     descriptor, nbytes = ring_memory()
     sockets = socket.socketpair()
     for each in sockets:
@@ -36,7 +36,7 @@ def both_ends() -> Iterator[tuple[Link, Link]]:
     with ExitStack() as stack:
         ends = []
         for index, each in enumerate(sockets):
-            end = Link(each, map_rings(descriptor, nbytes, first=not index))
+            end = FrontEndLink(each, map_rings(descriptor, nbytes, first=not index))
             stack.callback(end.close)
             ends.append(end)
         os.close(descriptor)
@@ -44,7 +44,7 @@ def both_ends() -> Iterator[tuple[Link, Link]]:
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[Link, Link]]:
+def ends() -> Iterator[tuple[FrontEndLink, FrontEndLink]]:
     with both_ends() as ends:
         yield ends
 
@@ -54,7 +54,7 @@ def payload_of(*buffers: bytes) -> tuple[Payload, list[int]]:
     return payload, [payload.add(buffer) for buffer in buffers]
 
 
-def all_of(link: Link) -> list[LinkMessage]:
+def all_of(link: FrontEndLink) -> list[LinkMessage]:
     link.hear()
     messages = []
     while (message := link.receive()) is not None:
@@ -96,7 +96,7 @@ def test_messages_arrive_as_they_were_sent(messages: list[tuple[list[Any], list[
             assert [message.payload[at : at + len(each)] for at, each in zip(places, contents, strict=True)] == contents
 
 
-def test_nothing_is_seen_before_the_flush(ends: tuple[Link, Link]) -> None:
+def test_nothing_is_seen_before_the_flush(ends: tuple[FrontEndLink, FrontEndLink]) -> None:
     one, other = ends
     one.send(["early"])
     assert all_of(other) == []
@@ -104,7 +104,7 @@ def test_nothing_is_seen_before_the_flush(ends: tuple[Link, Link]) -> None:
     assert [message.head for message in all_of(other)] == [["early"]]
 
 
-def test_a_turn_rings_once(ends: tuple[Link, Link]) -> None:
+def test_a_turn_rings_once(ends: tuple[FrontEndLink, FrontEndLink]) -> None:
     one, other = ends
     for number in range(100):
         one.send([number])
@@ -115,7 +115,7 @@ def test_a_turn_rings_once(ends: tuple[Link, Link]) -> None:
     bells.close()
 
 
-def test_a_body_is_received_into_what_the_other_end_views(ends: tuple[Link, Link]) -> None:
+def test_a_body_is_received_into_what_the_other_end_views(ends: tuple[FrontEndLink, FrontEndLink]) -> None:
     one, other = ends
     segment = one.lender.take(1 << 20)
     segment.memory[:4] = b"\1\2\3\4"
@@ -142,7 +142,7 @@ def test_a_view_outlives_the_link() -> None:
     assert message.payload[99_999] == 7
 
 
-def test_a_full_ring_refuses_and_tells_when_there_is_room(ends: tuple[Link, Link]) -> None:
+def test_a_full_ring_refuses_and_tells_when_there_is_room(ends: tuple[FrontEndLink, FrontEndLink]) -> None:
     one, other = ends
     sent = 0
     while one.send([sent], payload_of(bytes(INLINE_BYTES))[0]):
@@ -157,7 +157,7 @@ def test_a_full_ring_refuses_and_tells_when_there_is_room(ends: tuple[Link, Link
     assert [message.head for message in all_of(other)] == [["more"]]
 
 
-def test_segments_that_go_back_are_not_forgotten_by_a_full_ring(ends: tuple[Link, Link]) -> None:
+def test_segments_that_go_back_are_not_forgotten_by_a_full_ring(ends: tuple[FrontEndLink, FrontEndLink]) -> None:
     one, other = ends
     one.send(["large"], payload_of(bytes(100_000))[0])
     one.flush()
@@ -176,7 +176,7 @@ def test_segments_that_go_back_are_not_forgotten_by_a_full_ring(ends: tuple[Link
     assert one.lender.free_bytes >= 100_000
 
 
-def test_the_end_of_the_other_process_is_heard(ends: tuple[Link, Link]) -> None:
+def test_the_end_of_the_other_process_is_heard(ends: tuple[FrontEndLink, FrontEndLink]) -> None:
     one, other = ends
     one.send(["last words"])
     one.flush()
@@ -195,7 +195,9 @@ def test_the_end_of_the_other_process_is_heard(ends: tuple[Link, Link]) -> None:
 @pytest.mark.parametrize(
     "head", [[b"bytes"], [object()], [2**64], ["x" * MOST_HEAD_BYTES], ["\ud800"]], ids=lambda head: str(type(head[0]))
 )
-def test_a_head_that_cannot_be_sent_is_refused_and_costs_nothing(ends: tuple[Link, Link], head: list[Any]) -> None:
+def test_a_head_that_cannot_be_sent_is_refused_and_costs_nothing(
+    ends: tuple[FrontEndLink, FrontEndLink], head: list[Any]
+) -> None:
     one, other = ends
     with pytest.raises((ValueError, TypeError)):
         one.send(head)
@@ -224,7 +226,7 @@ def test_what_is_no_message_ends_the_link(record: bytes, text: str) -> None:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     writer, _ = map_rings(descriptor, nbytes, first=False)
-    link = Link(ours, map_rings(descriptor, nbytes, first=True))
+    link = FrontEndLink(ours, map_rings(descriptor, nbytes, first=True))
     os.close(descriptor)
     writer.put([record])
     writer.publish()
@@ -241,7 +243,7 @@ def test_no_bytes_do_harm(records: list[bytes], bells: bytes) -> None:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     writer: RingWriter = map_rings(descriptor, nbytes, first=False)[0]
-    link = Link(ours, map_rings(descriptor, nbytes, first=True))
+    link = FrontEndLink(ours, map_rings(descriptor, nbytes, first=True))
     os.close(descriptor)
     for record in records:
         writer.put([FRAME.pack(len(record), 0, 0, 0, 0), record] if record[:1] == b"[" else [record])
@@ -259,7 +261,7 @@ def test_no_bytes_do_harm(records: list[bytes], bells: bytes) -> None:
         theirs.close()
 
 
-def test_descriptors_that_nobody_introduced_are_closed(ends: tuple[Link, Link]) -> None:
+def test_descriptors_that_nobody_introduced_are_closed(ends: tuple[FrontEndLink, FrontEndLink]) -> None:
     one, other = ends
     before = len(os.listdir("/proc/self/fd"))
     raw = socket.socket(fileno=os.dup(one.fileno()))
@@ -272,7 +274,7 @@ def test_descriptors_that_nobody_introduced_are_closed(ends: tuple[Link, Link]) 
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
-def test_a_segment_that_may_shrink_is_not_taken(ends: tuple[Link, Link]) -> None:
+def test_a_segment_that_may_shrink_is_not_taken(ends: tuple[FrontEndLink, FrontEndLink]) -> None:
     one, other = ends
     descriptor = os.memfd_create("shrinks")
     os.ftruncate(descriptor, 1 << 20)
