@@ -8,7 +8,8 @@ Rules:
  2. With it, a sequence batcher of the direct strategy forms no batch until the slots of all instances hold N requests,
     and the backlog as many as ``TRITONSERVER_BACKLOG_DELAY_SCHEDULER`` says. The oldest strategy: until N requests are
     issued to the instance, for each instance.
- 3. Requests that are cancelled while they are held count as if they were still there: in Triton they are.
+ 3. Requests that are cancelled while they are held count as if they were still there: in Triton they are. With the
+    oldest strategy so do those that were issued from a slot that died.
  4. A scheduler that is stopping holds nothing back.
 """
 

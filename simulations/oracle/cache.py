@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from ...engine.metrics.statistics import ModelStatisticsEntry
 from ...engine.tensor import Tensor
 from ..events import AnswerFound, ReplyDelivered, RequestAnswered, RequestQueued, RequestRefused, RequestSubmitted
-from ..generations import model_of
 from ..history import Handlers
 from ..invariants.base import Complain, Invariant
 from ..invariants.state import WorldState
@@ -83,7 +82,9 @@ class DoorKeepsOrder(Invariant):
     def __init__(self, complain: Complain, state: WorldState) -> None:
         super().__init__(complain)
         self._state = state
-        self._lines: dict[str, dict[int, None]] = {}  # by model
+        self._waiting: dict[int, int] = {}  # requests, with the order in which they came
+        self._latest: dict[str, tuple[int, int]] = {}  # by generation: of who has passed; each has a door of its own
+        self._count = 0
 
     def handlers(self) -> Handlers:
         return {
@@ -99,18 +100,20 @@ class DoorKeepsOrder(Invariant):
         view = self._state.serving.get(event.model)
         batching = None if view is None else view.config.dynamic_batching
         if view is not None and batching is not None and batching.preserve_ordering and view.config.response_cache:
-            self._lines.setdefault(event.model, {})[event.request] = None
+            self._count += 1
+            self._waiting[event.request] = self._count
 
     def _left(self, event: RequestAnswered | RequestRefused | DroppedAtDoor) -> None:
-        for line in self._lines.values():
-            line.pop(event.request, None)
+        self._waiting.pop(event.request, None)
 
     def _passed(self, event: RequestQueued | AnswerFound) -> None:
-        line = self._lines.get(model_of(event.model), {})
-        first = next(iter(line), event.request)
-        if event.request in line and first != event.request and not self._state.changing.total():
-            self.broken(f"request {event.request} got past the door of '{event.model}' before request {first}")
-        line.pop(event.request, None)
+        place = self._waiting.pop(event.request, None)
+        if place is None:
+            return
+        latest, request = self._latest.get(event.model, (0, 0))
+        if place < latest:
+            self.broken(f"request {request} got past the door of '{event.model}' before request {event.request}")
+        self._latest[event.model] = place, event.request
 
 
 def content_of(inputs: Mapping[str, Tensor]) -> Content:

@@ -145,6 +145,7 @@ class NaiveSequences:
         self._either.update(request for request, why in self.left if why == CANCELLED)
         if place.out in host.issued:
             host.issued.remove(place.out)
+            host.least = max(0, host.least - 1)
             self.left.append((place.out.number, SLOT_DIED))
         elif place.out is not None:
             host.orphans.add(place.out.number)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from trireme.simulations.events import BatchSealed
-from trireme.simulations.plan import ModelPlan, Plan, RequestPlan, SequencesPlan
+from trireme.simulations.plan import Fault, ModelPlan, Plan, RequestPlan, SequencesPlan
 from trireme.simulations.play import play
 from trireme.simulations.resized import holding
 from trireme.simulations.swarm import draw_plan
@@ -26,6 +26,19 @@ def test_nothing_is_executed_before_there_are_enough(model: ModelPlan) -> None:
     assert outcome.violation is None
     first = outcome.history.of(BatchSealed)[0]
     assert (first.at_ns, first.requests) == (4 * MS, (1, 2, 3, 4))
+
+
+def test_what_was_lost_with_its_slot_counts_as_issued() -> None:
+    oldest = ModelPlan("m", max_batch_size=1, sequences=SequencesPlan(oldest=True, candidates=1))
+    requests = tuple(
+        RequestPlan(
+            number, "m", 0, fault=Fault.SLOT if number == 66 else Fault.NONE, sequence=number, start=True, end=True
+        )
+        for number in (65, 66, 67)
+    )
+    outcome = play(Plan(1, (oldest,), requests, calm_ns=1_000 * MS, stop_ns=50 * MS, held=(2, 1)))
+    assert outcome.violation is None
+    assert [(batch.at_ns, batch.requests) for batch in outcome.history.of(BatchSealed)] == [(0, (67,))]
 
 
 def test_a_server_that_stops_holds_nothing_back() -> None:

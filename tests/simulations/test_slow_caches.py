@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from trireme.simulations.events import AnswerFound, RequestAnswered, RequestQueued, RequestSubmitted
 from trireme.simulations.invariants.state import WorldState
 from trireme.simulations.oracle.cache import DoorKeepsOrder
@@ -51,14 +53,19 @@ def test_an_answer_that_was_held_for_its_turn_leaves_when_the_server_has_no_more
     assert [bool(answer.error) for answer in outcome.history.of(RequestAnswered)] == [True, False]
 
 
-def test_who_overtakes_at_the_door_is_noticed() -> None:
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [("m", "m", ["request 2 got past the door of 'm' before request 1"]), ("m~2", "m", [])],
+    ids=["at one door", "at doors of two generations"],
+)
+def test_who_overtakes_at_a_door_is_noticed(first: str, second: str, expected: list[str]) -> None:
     found: list[str] = []
     rule = DoorKeepsOrder(lambda violation: found.append(violation.text), WorldState([MODEL.config()]))
     for number in (1, 2):
         rule.handlers()[RequestSubmitted](RequestSubmitted(0, number, "m", 1, 0, 0))
-    for number in (2, 1):
-        rule.handlers()[AnswerFound](AnswerFound(1, number, "m"))
-    assert found == ["request 2 got past the door of 'm' before request 1"]
+    rule.handlers()[AnswerFound](AnswerFound(1, 2, first))
+    rule.handlers()[AnswerFound](AnswerFound(1, 1, second))
+    assert found == expected
 
 
 def test_everything_else_in_a_plan_stays_what_it_was() -> None:
