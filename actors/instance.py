@@ -36,7 +36,7 @@ from functools import partial
 
 import trio
 
-from ..engine.backends.interface import InstanceSpec, ModelInstance, ProcessInstance, StreamInstance
+from ..engine.backends.interface import InstanceSpec, ModelInstance, StreamInstance
 from ..engine.errors import FailureReason, InternalError, TriremeError
 from ..engine.instances.executing import ExecutionLimit, Verdict
 from ..engine.instances.orders import InstanceOrder
@@ -93,7 +93,7 @@ class ReadinessCheck:
         limit_s: rule 7.
     """
 
-    def __init__(self, name: str, instance: ProcessInstance, limit_s: float = LIMIT_S) -> None:
+    def __init__(self, name: str, instance: ModelInstance, limit_s: float = LIMIT_S) -> None:
         self._name = name
         self._instance = instance
         self._limit_s = limit_s
@@ -233,7 +233,7 @@ class Instance(Actor[InstanceMessage]):
         copy = await self._executor.call(self._make)
         text = "TRITONBACKEND_ModelInstanceInitialize: instance initialization successful %s (device %d)"
         logger.debug(text, name, device)
-        if isinstance(copy, ProcessInstance) and copy.checks_itself:
+        if copy.checks_itself:
             self.own_check = ReadinessCheck(self.spec.name, copy)
         try:
             execute = partial(self._execute, copy)

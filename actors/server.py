@@ -82,7 +82,7 @@ class InferenceServer(Admission):
         agents: which repository agents there are, if not the installed ones.
         core_factory, model_class, limiter_class: what makes scheduler cores, models with their doors, and the rate
             limiter, if they are to be observed.
-        cache_access: the way to the response cache, if it is not to take threads.
+        cache_access, offload: the way to the response cache, and who checks requests that take long, if not threads.
 
     Attributes:
         drained: after the block: everything in flight was answered in time.
@@ -103,10 +103,11 @@ class InferenceServer(Admission):
         model_class: type[Model] = Model,
         limiter_class: type[RateLimiter] = RateLimiter,
         cache_access: Callable[[str, ResponseCache, Clock], CacheAccess] = CacheAccess,
+        offload: Offload | None = None,
     ) -> None:
         share = part_of_bodies(options.address_share)
         budget = InflightBudget(options.max_inflight_requests, options.max_inflight_bytes, share)
-        super().__init__(budget, on_request, Offload())
+        super().__init__(budget, on_request, offload or Offload())
         self.options = options
         self.shared_memory = Regions(largest_input_bytes=options.max_inflight_bytes)
         self.metrics = MetricsRegistry()

@@ -7,7 +7,7 @@ or while the server-wide budget is used up.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing, nullcontext
 from functools import partial
 
@@ -16,6 +16,7 @@ import trio
 
 from ..actors import InferenceServer, Reply
 from ..actors.budget import Lease
+from ..engine.backends.services import ModelAccess, Question
 from ..engine.datatypes import FP32
 from ..engine.errors import TriremeError
 from ..engine.request import InferenceRequest, InferenceResponse
@@ -25,10 +26,13 @@ from .entries import ARRIVING, Entrance
 from .events import ChangeAsked, ChangeDone, RequestAbandoned, RequestAnswered, RequestRefused, RequestSubmitted
 from .graphs import Graphs
 from .history import Recorder, error_text
-from .plan import UNKNOWN_MODEL, Change, ChangePlan, Manner, Plan, RequestPlan
+from .plan import UNKNOWN_MODEL, Change, ChangePlan, Manner, Plan, ProbePlan, RequestPlan
 from .readers import WIRES, Reader, Wire, record_taken, when_final
+from .regions import in_region
 from .rows import held
+from .self_checks import Probes
 from .shapes import Shapes, extra_input, extra_value
+from .workloads import WayIn
 
 
 class Driver:
@@ -39,7 +43,9 @@ class Driver:
         replies: those that may not have been taken, by request.
         misled: called with a text when a client has an answer that is not to its request.
         touch: changes a model's files, if the plan wants that.
+        followed: waits until the server has followed them, if it does so by itself; why it could not.
         changing: changes of models that were not asked for, or are not done.
+        probes: asks whether models are ready.
     """
 
     def __init__(
@@ -50,6 +56,7 @@ class Driver:
         recorder: Recorder,
         misled: Callable[[str], None],
         touch: Callable[[ChangePlan], None],
+        followed: Callable[[str], Awaitable[str]],
     ) -> None:
         self.done = trio.Event()
         self.replies: dict[int, Reply] = {}
@@ -77,8 +84,12 @@ class Driver:
         self.changing = len(plan.changes)
         for change in plan.changes:
             self._at(change.at_ns / 1e9, partial(self._start_change, change))
-        if not plan.requests and not plan.changes:
-            self.done.set()
+        self.probes: Probes | None = None
+        self._followed = followed if plan.poll_ns else None
+        self._probing = len(plan.probes)
+        for probe in plan.probes:
+            self._at(probe.at_ns / 1e9, partial(self._probe, probe))
+        self._look_whether_done()
 
     @property
     def unfinished(self) -> list[int]:
@@ -136,7 +147,10 @@ class Driver:
         request = self._submitted(plan)
         try:
             self._check_room(plan)
-            reply = self._server.admit_nowait(request, lease=lease, model=self._entrance.description(plan))
+            if plan.entry is WayIn.INNER:
+                reply = self._ask_inside(plan, request)
+            else:
+                reply = self._server.admit_nowait(request, lease=lease, model=self._entrance.description(plan))
         except TriremeError as error:
             self._answered(plan, error_text(error))
             return
@@ -149,12 +163,30 @@ class Driver:
         else:
             if plan.model in self._decoupled:
                 Reader(plan, reply, self._recorder, self._at, self._check, self._answered)
-            else:
+            elif plan.entry is not WayIn.INNER:  # which listens already
                 heard = partial(self._heard, plan)
                 wire = self._wires[plan.number % len(self._wires)]
                 reply.notify(partial(wire.write, heard) if self._attending else heard)
             if plan.give_up_ns and not reply.final:
                 self._at(self._clock.now_s() + plan.give_up_ns / 1e9, partial(self._give_up, plan, reply))
+
+    def _ask_inside(self, plan: RequestPlan, request: InferenceRequest) -> Reply:
+        """As a model asks."""
+
+        def heard(question: Question) -> None:
+            for outcome, final in question.take():
+                if isinstance(outcome, InferenceResponse):
+                    self._check(plan, outcome)
+                if not final:
+                    self._misled(
+                        f"request {plan.number} to '{plan.model}' was given an answer that is not the final one"
+                    )
+                elif plan.manner is not Manner.VANISHES:
+                    self._answered(plan, error_text(outcome))
+
+        reply = self._server.services.models.ask(request, plan.model in self._decoupled, heard)
+        assert isinstance(reply, Reply), "the server's own"
+        return reply
 
     def _submitted(self, plan: RequestPlan) -> InferenceRequest:
         recorder = self._recorder
@@ -265,28 +297,81 @@ class Driver:
         self._look_whether_done()
 
     def _look_whether_done(self) -> None:
-        if not self._unfinished and not self.changing:
+        if not (self._unfinished or self.changing or self._probing):
             self.done.set()
+
+    # Questions whether models are ready.
+
+    def _probe(self, plan: ProbePlan) -> None:
+        assert self.probes is not None, "the run has them"
+        self._nursery.start_soon(self.probes.ask, plan, self._clock)
+
+    def probe_over(self) -> None:
+        """One of them has its answer."""
+        self._probing -= 1
+        self._look_whether_done()
 
     # Management of the models.
 
     def _start_change(self, plan: ChangePlan) -> None:
         self._nursery.start_soon(self._change, plan)
 
+    def _control(self, plan: ChangePlan) -> _Inside | _FromOutside:
+        return _Inside(self._server.services.models) if plan.inside else _FromOutside(self._server)
+
     async def _change(self, plan: ChangePlan) -> None:
         recorder, error = self._recorder, ""
         recorder.record(ChangeAsked(recorder.now_ns(), plan.model, plan.text))
         try:
-            if plan.change in (Change.UNLOAD, Change.UNLOAD_ALL):
-                await self._server.unload_model(plan.model, plan.change is Change.UNLOAD_ALL)
+            if self._followed is not None:
+                self._touch(plan)
+                error = await self._followed(plan.model)
+            elif plan.change in (Change.UNLOAD, Change.UNLOAD_ALL):
+                await self._control(plan).unload(plan.model, plan.change is Change.UNLOAD_ALL)
             else:
                 self._touch(plan)
-                await self._server.load_model(plan.model, {})
+                await self._control(plan).load(plan.model)
         except TriremeError as failure:
             error = failure.message
         recorder.record(ChangeDone(recorder.now_ns(), plan.model, plan.text, error))
         self.changing -= 1
         self._look_whether_done()
+
+
+class _Inside:
+    """Has models loaded and unloaded as a model does that serves."""
+
+    def __init__(self, calls: ModelAccess) -> None:
+        self._calls = calls
+
+    async def load(self, model: str) -> None:
+        await self._done(partial(self._calls.load_model, model, {}))
+
+    async def unload(self, model: str, dependents: bool) -> None:
+        await self._done(partial(self._calls.unload_model, model, dependents))
+
+    async def _done(self, begin: Callable[[Callable[[TriremeError | None], None]], None]) -> None:
+        done, errors = trio.Event(), list[TriremeError | None]()
+
+        def over(error: TriremeError | None) -> None:
+            errors.append(error)
+            done.set()
+
+        begin(over)
+        await done.wait()
+        if errors[0] is not None:
+            raise errors[0]
+
+
+class _FromOutside:
+    """The same, as a client."""
+
+    def __init__(self, server: InferenceServer) -> None:
+        self.unload = server.unload_model
+        self._server = server
+
+    async def load(self, model: str) -> None:
+        await self._server.load_model(model, {})
 
 
 class _Requests:
@@ -313,7 +398,8 @@ class _Requests:
         return InferenceRequest(
             plan.model,
             id=str(plan.number),
-            inputs=inputs,
+            inputs=in_region(plan, inputs) if plan.region else inputs,
+            in_regions=plan.region,
             priority=plan.priority,
             timeout_us=plan.timeout_us,
             correlation_id=plan.sequence,

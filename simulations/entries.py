@@ -32,6 +32,8 @@ GONE = "the server is gone, and the connection with it"
 
 
 ARRIVING = (WayIn.NAMED, WayIn.UNNAMED)
+WAYS = (WayIn.WHOLE, WayIn.DESCRIBED, WayIn.ASKED, *ARRIVING)
+"""Those of front ends."""
 
 
 def entered(plan: Plan) -> Plan:
@@ -42,7 +44,7 @@ def entered(plan: Plan) -> Plan:
         return plan
     graphs = Graphs(plan)
     times_ns = {model.name: 0 if graphs.is_stateful(model) else model.fixed_ns for model in plan.models}
-    ways = chance.sample(tuple(WayIn), chance.randint(1, 3))
+    ways = chance.sample(WAYS, chance.randint(1, 3))
     rate = chance.uniform(0.2, 1.0)
     longest = math.exp(chance.uniform(math.log(0.05), math.log(5.0)))
 

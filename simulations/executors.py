@@ -16,7 +16,7 @@ import trio
 from ..actors.actor import Turn
 from ..actors.executors import Executor, Executors, run_backend
 from ..actors.instance import InstanceHungError
-from ..actors.offload import Done, ExecutorDiedError, result_of
+from ..actors.offload import Done, ExecutorDiedError, Offload, Ts, result_of
 from ..actors.stream_executor import StreamExecutor
 from ..engine.backends.interface import ModelInstance, ProcessLostError, StreamInstance
 from ..engine.cancellation import Cancellation
@@ -248,19 +248,43 @@ class _Execution:
         self._recorder.batch_ended(self._batch, ending)
 
 
+class VirtualOffload(Offload):
+    """Does what threads do for requests, in virtual time.
+
+    Args:
+        takes: awaited for each piece of work.
+    """
+
+    __slots__ = ("_takes",)
+
+    def __init__(self, takes: Callable[[], Awaitable[None]]) -> None:
+        super().__init__()
+        self._takes = takes
+
+    async def __call__(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        with trio.CancelScope(shield=True):  # as of a thread, which is waited for
+            await self._takes()
+        return function(*args)
+
+
 class VirtualExecutors(Executors):
     """Virtual executors for everything.
 
     Args:
         recorder: told about every execution; None for no one.
-        load: what each step of loading a model takes, beside its work.
+        load, brief: what each step of loading a model takes, beside its work, and a short look at files.
     """
 
     def __init__(
-        self, recorder: Recorder | None = None, load: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+        self,
+        recorder: Recorder | None = None,
+        load: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
+        brief: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
     ) -> None:
         self._recorder = recorder
         self._load = load
+        self._brief = brief
         self._together = ReadTogether()
 
     def instance_executor(self, name: str, kind: type[ModelInstance], turn: Turn) -> Executor:
@@ -280,4 +304,5 @@ class VirtualExecutors(Executors):
         return await self.offload(partial(work, Cancellation()))
 
     async def briefly(self, work: Callable[[], T]) -> T:
-        return await self.offload(work)
+        await self._brief()
+        return work()

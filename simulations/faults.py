@@ -25,6 +25,7 @@ from .history import Recorder
 from .models import SimulatedModel
 from .plan import SUM, Change, ChangePlan, Fault, ModelPlan, Plan, RequestPlan
 from .rows import ModelRows, answer_alone, stray_data
+from .self_checks import SelfChecks
 from .streams import FOR_EVER_S, DecoupledStreams, InstanceCrash
 from .world import World
 
@@ -41,12 +42,16 @@ class FaultyModels:
     Attributes:
         calm: faults strike no more.
         gpus: where some of them are.
+        checks: what instances say of themselves.
     """
 
     def __init__(self, plan: Plan, graphs: Graphs, world: World, misled: Callable[[str], None]) -> None:
         clock: JumpingClock = world.clock
         recorder: Recorder = world.recorder
         self.calm = False
+        self._world = world
+        self._is_polled = plan.poll_ns > 0
+        self.checks = SelfChecks(world.nursery, clock, misled)
         self.gpus = FaultyGpus(plan, world, misled, self._struck, self._strike)
         self._misled = misled
         self._requests = {str(each.number): each for request in plan.requests for each in graphs.executions(request)}
@@ -69,6 +74,7 @@ class FaultyModels:
                 on_start=partial(self._start, model),
                 in_place=partial(self._in_place, model),
                 ends=model.ends,
+                check=partial(self.checks.made, model) if model.checks_ns else None,
             )
             for model in plan.models
         ]
@@ -87,6 +93,14 @@ class FaultyModels:
             model.damage()
         elif plan.change is Change.RESIZE:
             model.resize(plan.instances)
+        model.is_gone = self._is_polled and plan.change is Change.UNLOAD
+
+    async def followed(self, name: str) -> str:
+        """Wait until a server that looks for changes by itself has followed those of a model; why it could not."""
+        await self._world.repository.followed()
+        model = next(model for model in self.models if model.name == name)
+        is_broken = model.is_broken and not model.config.has_ensemble_scheduling
+        return "what the server has found cannot be loaded" if is_broken else ""
 
     def _start(self, model: ModelPlan, spec: InstanceSpec) -> None:
         self._starts[model.name] += 1

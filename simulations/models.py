@@ -29,7 +29,7 @@ from ..engine.backends.interface import (
 from ..engine.backends.registry import BackendRegistry
 from ..engine.config.model import DynamicBatching, InstanceGroup, ModelConfig, ModelInput, ModelOutput
 from ..engine.datatypes import FP32
-from ..engine.errors import InternalError, UnsupportedError
+from ..engine.errors import InternalError, TriremeError, UnsupportedError
 from ..engine.gpu.discovery import NO_GPUS, Gpus
 from ..engine.job import ExecutionBatch
 from ..engine.options import ServerOptions
@@ -94,9 +94,12 @@ class SimulatedModel(ModelSource):
         on_start: called for each instance that is to be made; what it raises is why it cannot.
         in_place: whether a batch takes no time, and is executed in place.
         ends: how it becomes known that a batch is over.
+        check: called for each instance that was made, by its name: what asks it whether it is ready; None if its
+            instances do not say that.
 
     Attributes:
         is_broken: it cannot be loaded; of an ensemble, which is loaded without a backend, that means nothing.
+        is_gone: the repository does not have it any more.
     """
 
     def __init__(
@@ -108,6 +111,7 @@ class SimulatedModel(ModelSource):
         on_start: Callable[[InstanceSpec], None] = lambda _spec: None,
         in_place: Callable[[ExecutionBatch], bool] = lambda _batch: False,
         ends: Ends = Ends.ALONE,
+        check: Callable[[str], Callable[[Callable[[TriremeError | None], None]], None]] | None = None,
     ) -> None:
         super().__init__(config.name)
         self.config = config
@@ -117,7 +121,8 @@ class SimulatedModel(ModelSource):
         self.on_start = on_start
         self.in_place = in_place
         self.ends = ends
-        self.is_broken = False
+        self.check = check
+        self.is_broken = self.is_gone = False
         self._changes = self._touches = 0
 
     def touch(self) -> None:
@@ -195,9 +200,16 @@ class SimulatedRepository:
 
     def __init__(self, models: Sequence[SimulatedModel]) -> None:
         self._models = tuple(sorted(models, key=lambda model: model.name))
+        self._looked_at = trio.lowlevel.ParkingLot()
 
     def scan(self) -> Scan:
-        return Scan(self._models)
+        self._looked_at.unpark_all()
+        return Scan(tuple(model for model in self._models if not model.is_gone))
+
+    async def followed(self) -> None:
+        """Wait until a look that begins from now on has been acted on, by who looks all the time."""
+        await self._looked_at.park()
+        await self._looked_at.park()
 
     def backends(self) -> BackendRegistry:
         """A registry that knows only the simulated backend, bound to these models."""
@@ -254,6 +266,12 @@ class SimulatedInstance(ModelInstance):
         self.ends = model.ends
         self.splits_time = not config.decoupled
         self.work = partial(work, spec)
+        self.checks_itself = model.check is not None
+        self._check = model.check(spec.name) if model.check is not None else None
+
+    def ask_ready(self) -> None:
+        assert self._check is not None, "only instances that check themselves are asked"
+        self._check(self.on_ready)
 
     def execute(self, batch: ExecutionBatch) -> None:
         self._answer(self.config, batch)

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
-from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, replace
+from typing import Any
 
 from ..engine.config.model import (
     DynamicBatching,
@@ -30,6 +28,7 @@ from ..engine.datatypes import FP32, UINT64
 from ..engine.errors import InvalidArgumentError
 from ..engine.request import LATEST
 from .models import BACKEND, Ends
+from .plain import plain, read_plain
 from .records import record
 from .shapes import WIDTH, Shapes, with_shapes
 from .workloads import WayIn
@@ -191,6 +190,7 @@ class ModelPlan:
         cached: its answers are kept in the response cache.
         in_place: one in so many batches takes its time, and all others none, being executed in place; 0 for no such.
         ends: how it becomes known that a batch is over.
+        checks_ns: about how long its instances take to say whether they are ready; 0 if they do not say that.
     """
 
     name: str
@@ -220,6 +220,7 @@ class ModelPlan:
     cached: bool = False
     in_place: int = 0
     ends: Ends = Ends.ALONE
+    checks_ns: int = 0
 
     @property
     def iterative(self) -> bool:
@@ -333,6 +334,7 @@ class RequestPlan:
         extra_ns: what it adds to the time of its batch, or of each of its steps'.
         sequence, start, end: correlation id (0 for none), and whether it begins or ends the sequence.
         entry: how it gets in; `arrival_ns` is the time that its body takes to arrive.
+        region: its inputs are in shared memory.
     """
 
     number: int
@@ -361,21 +363,41 @@ class RequestPlan:
     content: int = 0
     entry: WayIn = WayIn.WHOLE
     arrival_ns: int = 0
+    region: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ChangePlan:
-    """That a model is changed, and when. `instances`: how many it is to have, for `Change.RESIZE`."""
+    """That a model is changed, and when. `instances`: how many it is to have, for `Change.RESIZE`. `inside`: a model
+    asks for it."""
 
     at_ns: int
     model: str
     change: Change = Change.RELOAD
     instances: int = 0
+    inside: bool = False
 
     @property
     def text(self) -> str:
         """As it stands in histories."""
         return f"{RESIZED_TO}{self.instances}" if self.change is Change.RESIZE else self.change.value
+
+
+class Asker(enum.Enum):
+    """Who asks whether a model is ready, or all of them are."""
+
+    CLIENT = "a client"
+    MODEL = "a model"
+    SERVER = "a client of all"
+
+
+@dataclass(frozen=True, slots=True)
+class ProbePlan:
+    """A question whether a model is ready, and when it is asked."""
+
+    at_ns: int
+    model: str
+    asker: Asker = Asker.CLIENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,6 +421,9 @@ class Plan:
         cache_bytes: of the response cache; 0 for none.
         cache_ns, cache_fails: how long a call of it takes, 0 for one in memory; and whether some come to nothing.
         max_inflight_bytes: see `ServerOptions`; 0 for plenty.
+        probes: questions whether models are ready.
+        offload_ns: what threads take for each request that they check, or read the inputs of.
+        named, poll_ns, patience_s: see `control`; 0 for no polling, and for the usual patience.
         max_inflight_requests, hang_limit_s, restart_limit, restart_window_s, exit_timeout_s: see `ServerOptions`.
     """
 
@@ -425,13 +450,18 @@ class Plan:
     held: tuple[int, ...] = ()
     cache_ns: int = 0
     cache_fails: bool = False
+    probes: tuple[ProbePlan, ...] = ()
+    offload_ns: int = 0
+    named: bool = False
+    poll_ns: int = 0
+    patience_s: float = 0.0
 
     def at_once(self, model: ModelPlan) -> int:
         """How many batches each instance of a model may have in flight; see `actors.instance`."""
         return model.credits if model.gpus and not self.resources else 1
 
     def to_json(self) -> str:
-        return json.dumps(_encode(self), indent=1) + "\n"
+        return json.dumps(plain(self), indent=1) + "\n"
 
     @staticmethod
     def from_json(text: str) -> Plan:
@@ -441,7 +471,7 @@ class Plan:
             InvalidArgumentError: it is something else.
         """
         try:
-            return _decode(Plan, json.loads(text))
+            return read_plain(Plan, json.loads(text))
         except (ValueError, TypeError, AttributeError) as error:
             raise InvalidArgumentError(f"not a plan: {error}") from error
 
@@ -457,37 +487,3 @@ class Plan:
                     after = before[after]
                 kept.append(request if after == request.after else replace(request, after=after))
         return replace(self, requests=tuple(kept))
-
-
-def _encode(value: Any) -> Any:
-    """Plain values; of a dataclass, the fields that do not have their default."""
-    if is_dataclass(value) and not isinstance(value, type):
-        given = {field.name: (getattr(value, field.name), field.default) for field in fields(value)}
-        return {name: _encode(each) for name, (each, default) in given.items() if each != default}
-    if isinstance(value, enum.Enum):
-        return value.value
-    return [_encode(each) for each in value] if isinstance(value, tuple) else value
-
-
-def _decode(kind: Any, value: Any) -> Any:
-    if isinstance(kind, type) and is_dataclass(kind):
-        if not isinstance(value, Mapping):
-            raise TypeError(f"expected a {kind.__name__}, not {value!r}")
-        hints = get_type_hints(kind)
-        unknown = sorted(set(value) - set(hints))
-        if unknown:
-            raise TypeError(f"{kind.__name__} has no {', '.join(unknown)}")
-        return kind(**{name: _decode(hints[name], each) for name, each in value.items()})
-    if get_origin(kind) is tuple:
-        return tuple(_decode(get_args(kind)[0], each) for each in value)
-    if get_origin(kind) in (Union, UnionType):
-        kinds = get_args(kind)
-        if type(None) in kinds:
-            return _decode(kinds[0], value)
-    elif isinstance(kind, type) and issubclass(kind, enum.Enum):
-        return kind(value)
-    else:
-        kinds = (int, float) if kind is float else (kind,)
-    if type(value) not in kinds:
-        raise TypeError(f"expected {' or '.join(each.__name__ for each in kinds)}, not {value!r}")
-    return value

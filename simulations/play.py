@@ -19,12 +19,12 @@ from functools import partial
 import trio
 
 from ..actors import InferenceServer, StartupError
-from ..actors.model_control import ALL_MODELS
+from ..actors.instance import LIMIT_S
 from ..engine.gpu.flights import LOOK_S
-from ..engine.options import ControlMode
 from ..engine.scheduler_delays import SchedulerDelays
 from ..engine.scheduling.rate_limiter import ExplicitResource
 from .clock import JumpingClock, StandstillError
+from .control import control_options
 from .coverage import Coverage
 from .driver import Driver
 from .events import PhaseBegan
@@ -38,6 +38,7 @@ from .invariants.state import WorldState
 from .oracle.rules import oracle_rules
 from .plan import PLENTY_BYTES, Fault, Manner, Plan
 from .reach import ServingCoverage
+from .self_checks import INVARIANT, Probes
 from .slow_caches import SlowCacheAccess
 from .world import World, play_in_world
 
@@ -53,7 +54,7 @@ MOST_INPUTS = 5
 STUCK_S = 1.0
 """How long a decoupled member of an ensemble is held back by a gate while nothing moves, instead of minutes."""
 
-LIMIT_S = 1e7
+GIVEN_UP_S = 1e7
 """Virtual seconds after which a run is given up that not even its bounds end."""
 
 
@@ -80,7 +81,7 @@ def play(plan: Plan) -> RunOutcome:
     with _quiet_logs(), no_garbage_collection():
         run = _Run(plan)
         try:
-            play_in_world(run.play, plan.seed, LIMIT_S, run.clock, run.recorder, plan.window, STUCK_S)
+            play_in_world(run.play, plan.seed, GIVEN_UP_S, run.clock, run.recorder, plan.window, STUCK_S)
         except (trio.TrioInternalError, BaseExceptionGroup) as error:
             run.watch.violation = _defect(error)
         outcome = RunOutcome(run.watch.violation, run.coverage.counts, run.recorder.history())
@@ -136,8 +137,9 @@ def drain_bound_s(plan: Plan, graphs: Graphs | None = None) -> float:
             if model.sequences is not None:  # its sequence may have to wait until another has been silent for long
                 total_ns += model.sequences.idle_us * 1_000
         total_ns += request.arrival_ns + (request.at_ns if request.after else 0)
-    total_ns += STEPS_OF_A_LOAD * plan.load_ns * len(plan.changes) * len(plan.models)
-    bound_s = total_ns / 1e9 + plan.hang_limit_s + LONGEST_RESTART_S + 1.0
+    total_ns += (STEPS_OF_A_LOAD * plan.load_ns * len(plan.models) + 3 * plan.poll_ns) * len(plan.changes)
+    total_ns += plan.offload_ns * 4 * sum(request.region for request in plan.requests)
+    bound_s = total_ns / 1e9 + plan.hang_limit_s + LONGEST_RESTART_S + 1.0 + LIMIT_S * bool(plan.probes)
     if plan.gpus:  # which may have to be found out to be sick, by an instance that has just come back
         bound_s += hanging * HANGS * plan.hang_limit_s + LOOK_S + LONGEST_RESTART_S
     return bound_s
@@ -239,18 +241,21 @@ class _Run:
             rate_limit=bool(plan.resources),
             histogram_latencies=True,
             scheduler_delays=_delays(plan),
-            model_load_retry_count=plan.load_retries,
-            model_control_mode=ControlMode.EXPLICIT if plan.changes else ControlMode.NONE,
-            startup_models=(ALL_MODELS,),
+            **control_options(plan),
             rate_limit_resources=tuple(ExplicitResource(each.name, each.count) for each in plan.resources),
             gpus=gpus_of(plan),
             cache_config={"local": {"size": str(plan.cache_bytes)}} if plan.cache_bytes else {},
         ) as server:
             self._server = server
             world.load_s = plan.load_ns / 1e9
+            world.offload_s = plan.offload_ns / 1e9
             if not server.ready():
                 self._complain("models load", f"not ready: {server.model_statistics()}")
-            driver = Driver(plan, server, self.clock, self.recorder, self._misled, models.change)
+            control = models.change, models.followed
+            driver = Driver(plan, server, self.clock, self.recorder, self._misled, *control)
+            driver.probes = Probes(
+                plan, self._graphs, server, models.checks, partial(self._complain, INVARIANT), driver.probe_over
+            )
             world.nursery.start_soon(driver.run)
             if plan.stop_ns:
                 await self._wait(driver, plan.stop_ns / 1e9)

@@ -78,6 +78,9 @@ class Shrinker:
     def _drop_changes(self) -> None:
         for change in self.plan.changes:
             self._keep(replace(self.plan, changes=tuple(each for each in self.plan.changes if each is not change)))
+        self._keep(replace(self.plan, changes=tuple(replace(each, inside=False) for each in self.plan.changes)))
+        for probe in self.plan.probes:
+            self._keep(replace(self.plan, probes=tuple(each for each in self.plan.probes if each is not probe)))
 
     def _drop_models(self) -> None:
         for model in self.plan.models:
@@ -89,7 +92,8 @@ class Shrinker:
             numbers = frozenset(each.number for each in self.plan.requests if each.model in gone)
             if others:
                 changes = tuple(each for each in self.plan.changes if each.model not in gone)
-                self._keep(replace(self.plan.without_requests(numbers), models=others, changes=changes))
+                probes = tuple(each for each in self.plan.probes if each.model not in gone)
+                self._keep(replace(self.plan.without_requests(numbers), models=others, changes=changes, probes=probes))
 
     def _try_all(self, candidates: Callable[[Plan], Iterator[Plan]]) -> None:
         """Try each of some changes, one after the other."""
@@ -116,6 +120,10 @@ def _simpler_run(plan: Plan) -> Iterator[Plan]:
     yield replace(plan, load_retries=0)
     yield replace(plan, held=())
     yield replace(plan, cache_ns=0, cache_fails=False)
+    yield replace(plan, offload_ns=0)
+    yield replace(plan, named=False)
+    yield replace(plan, poll_ns=0)
+    yield replace(plan, patience_s=0.0)
     yield replace(plan, pinned_bytes=0)
     yield replace(plan, gpus=(), models=tuple(replace(model, gpus=()) for model in plan.models))
     yield replace(plan, gpus=tuple(replace(gpu, units=1, memory_bytes=0) for gpu in plan.gpus))
@@ -153,6 +161,7 @@ def _simpler_model(model: ModelPlan) -> Iterator[ModelPlan]:
     yield replace(model, shapes=Shapes.FIXED)
     yield replace(model, in_place=0)
     yield replace(model, ends=Ends.ALONE)
+    yield replace(model, checks_ns=0)
     yield replace(model, gpus=())
     yield replace(model, gpus=model.gpus[:1])
     yield replace(model, credits=1)
@@ -209,6 +218,7 @@ def _simpler_request(request: RequestPlan) -> Iterator[RequestPlan]:
     yield replace(request, manner=Manner.LISTENS)
     yield replace(request, entry=WayIn.WHOLE, arrival_ns=0)
     yield replace(request, extra_ns=0)
+    yield replace(request, region=False)
     yield replace(request, width=WIDTH, extra=0)
     yield replace(request, timeout_us=0)
     yield replace(request, priority=0)

@@ -13,11 +13,8 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from .dying import dying, killing
-from .entries import entered
+from .drawn_after import DRAWN_AFTER
 from .graphs import Graphs
-from .moved_to_gpus import moved_to_gpus
-from .placed import placed, with_ends
 from .plan import (
     DEATHS,
     GPU_FAULTS,
@@ -35,9 +32,6 @@ from .plan import (
     SequencesPlan,
     StepPlan,
 )
-from .reshaped import reshaped
-from .resized import broken, holding, resized
-from .slow_caches import slowed
 from .workloads import Arrival, bursty, closed_loop, poisson, sequences
 
 MS = 1_000_000
@@ -114,26 +108,10 @@ DEADLY = (Fault.CRASH, Fault.EXIT, Fault.HANG)
 """They cost an instance; while none is up, which may be for seconds, a model answers nothing. A few are enough."""
 
 
-CHANGES = (
-    moved_to_gpus,
-    reshaped,
-    placed,
-    with_ends,
-    dying,
-    killing,
-    resized,
-    entered,
-    broken,
-    holding,
-    slowed,
-)
-"""What is drawn after all else, in this order, each from a source of its own."""
-
-
 def draw_plan(seed: int) -> Plan:
     """The plan of this seed."""
     plan = _Draw(seed).plan()
-    for change in CHANGES:
+    for change in DRAWN_AFTER:
         plan = change(plan)
     return plan
 

@@ -23,6 +23,7 @@ class WayIn(enum.Enum):
     ASKED: the same, after the question whether its model can take one more.
     NAMED: its body arrives in two parts; its model is known from the beginning.
     UNNAMED: the same, and its model is known when all of it is there.
+    INNER: a model asks it while it serves.
     """
 
     __hash__ = object.__hash__  # asked for at every request, and nothing depends on its value
@@ -32,6 +33,7 @@ class WayIn(enum.Enum):
     ASKED = "asked"
     NAMED = "named"
     UNNAMED = "unnamed"
+    INNER = "inner"
 
 
 @record

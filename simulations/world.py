@@ -42,7 +42,7 @@ from .events import (
     ServerStopped,
     ServerStopping,
 )
-from .executors import VirtualExecutors
+from .executors import VirtualExecutors, VirtualOffload
 from .faulty_slots import SlotDies
 from .history import History, Recorder, error_text
 from .models import SimulatedModel, SimulatedRepository
@@ -53,6 +53,10 @@ from .taps import TappedDoor, Taps, tapped
 from .trio_internals import deterministic_scheduling
 
 ModelAnswer = InferenceResponse | TriremeError
+
+
+BRIEF = 8
+"""A short look at files takes this part of a step of loading a model."""
 
 
 class ScenarioStuckError(Exception):
@@ -69,7 +73,9 @@ class World:
         recorder: writes the history.
         schedulers: the scheduler actors of all models that were loaded so far.
         load_s: virtual seconds that each step of loading a model takes.
+        offload_s: virtual seconds that a thread takes over each request that it checks, or reads.
         cache_access: makes the way to the response cache of a server that is opened from then on.
+        repository: of the server that was opened last.
         slot_dies: asked about each request of a sequence, in models that are loaded from then on; None for no need.
     """
 
@@ -81,10 +87,11 @@ class World:
         self.schedulers: Sequence[TappedDoor] = taps.schedulers
         self._core_factory = observed_factory(recorder, taps.latest, lambda: self.slot_dies)
         self._model_class = taps.model_class
-        self.load_s = 0.0
+        self.load_s = self.offload_s = 0.0
         self.slot_dies: SlotDies | None = None
         self.cache_access: Callable[[str, ResponseCache, Clock], CacheAccess] = CacheAccess
         self._server: InferenceServer | None = None
+        self.repository = SimulatedRepository(())
 
     @property
     def server(self) -> InferenceServer:
@@ -120,18 +127,19 @@ class World:
             options: `ServerOptions` fields.
         """
         assert self._server is None, "a world has one server at a time"
-        repository = SimulatedRepository(models)
+        repository = self.repository = SimulatedRepository(models)
         options = {"gpus": (), **options}  # and not those of the machine
         server = InferenceServer(
             ServerOptions(**options),
             source=repository,
-            executors=VirtualExecutors(self.recorder, self._load),
+            executors=VirtualExecutors(self.recorder, self._load, self._look),
             clock=self.clock,
             backends=repository.backends(),
             core_factory=self._core_factory,
             model_class=self._model_class,
             limiter_class=observed_limiter(self.recorder),
             cache_access=self.cache_access,
+            offload=VirtualOffload(self._offload),
         )
         recorder = self.recorder
         try:
@@ -149,6 +157,12 @@ class World:
             await self.clock.sleep(self.load_s)
         else:
             await trio.lowlevel.checkpoint()
+
+    async def _look(self) -> None:
+        await self.clock.sleep(self.load_s / BRIEF)
+
+    async def _offload(self) -> None:
+        await self.clock.sleep(self.offload_s)
 
     # Clients. A request's number becomes its id, so that backends and error texts name it.
 

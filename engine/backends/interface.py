@@ -108,9 +108,13 @@ class ModelInstance(ABC):
     Attributes:
         credits: most batches that it may have at once; known when it has been made, or, of a process, when that has
             started. A blocking instance executes one at a time.
+        checks_itself: the model says of itself whether it is ready; known at the same time.
+        on_ready: called on the event loop with why it is not, or None, once `ask_ready` has been called.
     """
 
     credits: int = 1
+    checks_itself: bool = False
+    on_ready: Callable[[TriremeError | None], None]
     thread_bound: bool = True
     """Whether `execute` must always run on the instance's own thread. Only where neither the thread matters nor the
     time depends on more than the amount of data may this be False."""
@@ -122,6 +126,9 @@ class ModelInstance(ABC):
         Raising answers all unanswered jobs with that error; the instance stays in use. The jobs' inputs are already
         checked against the configuration; BYTES contents are not checked to be text.
         """
+
+    def ask_ready(self) -> None:
+        """Ask the model whether it is ready, whatever it executes; only where `checks_itself`, and once at a time."""
 
     def close(self) -> None:
         """Give back what the instance holds. Called once, on the instance's thread."""
@@ -143,8 +150,6 @@ class ProcessInstance(ModelInstance):
         up: the process has said something.
         launch_limit_s: most seconds until then.
         started: batches may be given to it.
-        checks_itself: the model says of itself whether it is ready; known when it has started.
-        on_ready: called with why it is not, or None, once `ask_ready` has been called.
         on_finished: called with a batch that is over: ``batch.finish`` has been called.
         on_congestion: called when something waits for the process to take it; `flush` must be called when `fileno` can
             be written.
@@ -159,8 +164,6 @@ class ProcessInstance(ModelInstance):
     up: bool = False
     launch_limit_s: float = 30.0
     started: bool = False
-    checks_itself: bool = False
-    on_ready: Callable[[TriremeError | None], None]
     on_finished: Callable[[ExecutionBatch], None]
     on_congestion: Callable[[], None]
     on_returned: Callable[[], None]
@@ -201,9 +204,6 @@ class ProcessInstance(ModelInstance):
     @abstractmethod
     def flush(self) -> bool:
         """Give the process what waits for it; whether nothing waits any more. Raises as `sources` says."""
-
-    def ask_ready(self) -> None:
-        """Ask the model whether it is ready, whatever it executes; only where `checks_itself`, and once at a time."""
 
     @abstractmethod
     def ask_to_end(self) -> None:

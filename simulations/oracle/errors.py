@@ -8,11 +8,13 @@ import re
 from ..events import BatchSealed, FaultStruck, ReplyDelivered, RequestAnswered
 from ..graphs import is_step
 from ..history import Handlers
+from ..inner import NOT_READY
 from ..invariants.base import Complain, Invariant
 from ..invariants.queueing import EXPIRED, FULL
 from ..invariants.serving import STOPPING, UNKNOWN
 from ..invariants.state import WorldState
 from ..plan import Fault
+from ..regions import LOST
 from .decisions import CANCELLED
 
 _OF_ENSEMBLES = re.compile(r"^(in ensemble '[^']*', )+")
@@ -34,7 +36,7 @@ ENDED = "ended the process of"
 OF_ALL = ("in a row", "fall ill")
 """What a fault does to other batches than that of its request."""
 
-INVALID = ("inference request batch-size must be <=", "unexpected shape for input")
+INVALID = ("inference request batch-size must be <=", "unexpected shape for input", LOST)
 
 
 class ErrorsHaveCauses(Invariant):
@@ -113,7 +115,9 @@ class ErrorsHaveCauses(Invariant):
             wrong = not self._little_room
         elif INVALID[0] in error:
             wrong = view is not None and asked.rows <= max(1, view.config.max_batch_size)
+        elif error.startswith(NOT_READY):
+            wrong = view is not None and view.ready
         else:
-            wrong = INVALID[1] not in error
+            wrong = not any(each in error for each in INVALID[1:])
         if wrong:
             self.broken(f"request {event.request} was refused with {error!r}, which is not true")

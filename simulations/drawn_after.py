@@ -1,0 +1,37 @@
+"""What is drawn after all else, each from a source of its own: a run that does not draw it is what it was without."""
+
+from __future__ import annotations
+
+from .control import impatient, named, polled
+from .dying import dying, killing
+from .entries import entered
+from .inner import asked_inside, changed_inside
+from .moved_to_gpus import moved_to_gpus
+from .placed import placed, with_ends
+from .regions import shared
+from .reshaped import reshaped
+from .resized import broken, holding, resized
+from .self_checks import checking
+from .slow_caches import slowed
+
+DRAWN_AFTER = (
+    moved_to_gpus,
+    reshaped,
+    placed,
+    with_ends,
+    dying,
+    killing,
+    resized,
+    entered,
+    broken,
+    holding,
+    slowed,
+    shared,
+    asked_inside,
+    changed_inside,
+    checking,
+    polled,
+    named,
+    impatient,
+)
+"""Functions from a plan to a plan, in the order in which they are asked."""

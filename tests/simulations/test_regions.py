@@ -1,0 +1,55 @@
+"""Inputs in shared memory, in swarm runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trireme.simulations.events import RequestAnswered, RequestQueued
+from trireme.simulations.plan import Change, ChangePlan, ModelPlan, Plan, RequestPlan
+from trireme.simulations.play import RunOutcome, play
+from trireme.simulations.regions import CUT, LARGE, LOST, shared
+from trireme.simulations.shapes import Shapes
+from trireme.simulations.swarm import draw_plan
+
+MS = 1_000_000
+MODEL = ModelPlan("m", fixed_ns=5 * MS, shapes=Shapes.VARIABLE)
+
+
+def played(*requests: RequestPlan, changes: tuple[ChangePlan, ...] = (), load_ns: int = 0) -> RunOutcome:
+    plan = Plan(1, (MODEL,), requests, calm_ns=1_000 * MS, offload_ns=3 * MS, changes=changes, load_ns=load_ns)
+    outcome = play(plan)
+    assert outcome.violation is None
+    return outcome
+
+
+def test_only_what_is_large_is_read_by_a_thread() -> None:
+    requests = RequestPlan(1, "m", 0, region=True), RequestPlan(2, "m", 0, region=True, width=LARGE)
+    history = played(*requests).history
+    assert [(event.request, event.at_ns) for event in history.of(RequestQueued)] == [(1, 0), (2, 6 * MS)]
+    assert [answer.error for answer in history.of(RequestAnswered)] == ["", ""]
+
+
+def test_a_region_that_was_cut_short_costs_its_request() -> None:
+    (answer,) = played(RequestPlan(CUT, "m", 0, region=True)).history.of(RequestAnswered)
+    assert LOST in answer.error
+
+
+def test_a_request_whose_model_is_replaced_while_it_is_read_is_for_the_new_one() -> None:
+    requests = (RequestPlan(1, "m", 10 * MS, region=True, width=LARGE),)
+    change = ChangePlan(12 * MS, "m", Change.RELOAD)
+    history = played(*requests, changes=(change,)).history
+    assert [event.model for event in history.of(RequestQueued)] == ["m~2"]
+
+
+def test_everything_else_in_a_plan_stays_what_it_was() -> None:
+    plans = [draw_plan(seed) for seed in range(1, 60)]
+    drawn = [plan for plan in plans if plan.offload_ns]
+    assert any(request.region for plan in drawn for request in plan.requests)
+    assert any(request.width == LARGE for plan in drawn for request in plan.requests)
+    for plan in plans:
+        if plan not in drawn:
+            assert not any(request.region for request in plan.requests)
+            assert shared(plan) == plan
+        elif not any(request.width == LARGE for request in plan.requests):
+            before = replace(plan, offload_ns=0, requests=tuple(replace(each, region=False) for each in plan.requests))
+            assert shared(before) == plan
