@@ -169,16 +169,16 @@ def _server_options(flags: ParsedFlags, environment: Mapping[str, str]) -> Serve
     return ServerOptions(
         model_repository=tuple(Path(path) for path in repositories),
         server_id=flags["id"],
-        exit_timeout_s=max(0, flags["exit-timeout-secs"]),
+        exit_timeout_s=flags["exit-timeout-secs"],
         exit_on_error=flags["exit-on-error"],
         strict_readiness=flags["strict-readiness"],
         auto_complete=not (flags["disable-auto-complete-config"] or flags["strict-model-config"]),
         model_control_mode=mode,
         startup_models=tuple(flags["load-model"]),
-        repository_poll_s=max(0, flags["repository-poll-secs"]) if mode is ControlMode.POLL else 0,
+        repository_poll_s=flags["repository-poll-secs"] if mode is ControlMode.POLL else 0,
         model_config_name=flags["model-config-name"],
         model_load_thread_count=max(1, flags["model-load-thread-count"]),
-        model_load_retry_count=max(0, flags["model-load-retry-count"]),
+        model_load_retry_count=flags["model-load-retry-count"],
         model_namespacing=flags["model-namespacing"],
         allow_code_upload=flags["allow-code-upload"],
         backend_directory=Path(flags["backend-directory"]),
@@ -230,7 +230,7 @@ def _deprecations(flags: ParsedFlags) -> Iterator[str]:
 def _warnings(flags: ParsedFlags) -> Iterator[str]:
     for flag in flags.without_effect():
         yield f"--{flag.name} has no effect in this version: {flag.missing}"
-    yield from _quantiles(flags)[1]
+    yield from _metrics_warnings(flags)
 
 
 def _open_management(flags: ParsedFlags) -> Iterator[str]:
@@ -381,6 +381,21 @@ def metrics_settings(flags: ParsedFlags) -> MetricsSettings:
 def metrics_config(flags: ParsedFlags, name: str, value: str) -> bool:
     """Whether a ``--metrics-config`` gives the setting `name` this value, if another one gives it another, too."""
     return any((setting.setting, setting.value) == (name, value) for setting in flags["metrics-config"])
+
+
+_METRICS_SWITCHES = ("counter_latencies", "histogram_latencies", "summary_latencies")
+
+
+def _metrics_warnings(flags: ParsedFlags) -> Iterator[str]:
+    """What ``--metrics-config`` asks for, and will not be."""
+    for setting in flags["metrics-config"]:
+        name, value = setting.setting, setting.value
+        if name in _METRICS_SWITCHES:
+            if value not in ("true", "false"):
+                yield f"--metrics-config {name} takes true or false. Got {value}, which has no effect"
+        elif name != "summary_quantiles":
+            yield f"--metrics-config {name} has no effect: there is no such setting"
+    yield from _quantiles(flags)[1]
 
 
 def _quantiles(flags: ParsedFlags) -> tuple[tuple[float, ...], list[str]]:

@@ -7,6 +7,7 @@ clients would find nothing to talk to (`Flag.refused`), and a warning where it o
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ...engine.gpu.discovery import MIN_COMPUTE_CAPABILITY
@@ -80,7 +81,7 @@ GROUPS: tuple[Group, ...] = (
         Flag("id", STRING, "Name of this server in its metadata.", "triton"),
         Flag(
             "exit-timeout-secs",
-            INTEGER,
+            number(0),
             "Seconds that a shutdown may take to finish the requests in flight; after that the server exits at once.",
             30,
         ),
@@ -125,7 +126,9 @@ GROUPS: tuple[Group, ...] = (
             'the repository, "explicit" follows load and unload calls.',
             "none",
         ),
-        Flag("repository-poll-secs", INTEGER, "Seconds between looks at the repository, in poll mode; 0 for none.", 15),
+        Flag(
+            "repository-poll-secs", number(0), "Seconds between looks at the repository, in poll mode; 0 for none.", 15
+        ),
         Flag(
             "load-model",
             STRING,
@@ -138,8 +141,10 @@ GROUPS: tuple[Group, ...] = (
             "Use configs/<name>.pbtxt of a model, where it is there, in place of its config.pbtxt.",
             "",
         ),
-        Flag("model-load-thread-count", INTEGER, "How many models may load at the same time.", 4),
-        Flag("model-load-retry-count", INTEGER, "How often to try again to load a model that could not be loaded.", 0),
+        Flag("model-load-thread-count", number(0), "How many models may load at the same time.", 4),
+        Flag(
+            "model-load-retry-count", number(0), "How often to try again to load a model that could not be loaded.", 0
+        ),
         Flag(
             "model-namespacing",
             BOOLEAN,
@@ -341,7 +346,7 @@ GROUPS: tuple[Group, ...] = (
         Flag("metrics-port", PORT, "Port to listen on for metrics; 0 for any free one.", 8002),
         Flag(
             "metrics-interval-ms",
-            Kind("<float>", number(1).read),
+            replace(number(1), placeholder="<float>"),
             "Milliseconds; CPU and GPU metrics are taken twice in each.",
             2000,
         ),

@@ -137,7 +137,8 @@ def _read_option(word: str, remaining: Iterator[str], parsed: ParsedFlags) -> No
         parsed.add(flag.name, flag.kind.read(text))
     except BadValueError as error:
         option = f"--{flag.name} {error.part}".rstrip()
-        expected = f"\n--{flag.name} takes {flag.kind.expected}" if flag.kind.expected else ""
+        told = error.complete or not flag.kind.expected
+        expected = "" if told else f"\n--{flag.name} takes {flag.kind.expected}"
         raise UsageError(f'Bad option: "{option}".\n{error.message}{expected}') from error
 
 

@@ -7,14 +7,14 @@ import contextlib
 import json
 import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Sequence
 from typing import NoReturn
 
-from ...engine.description import server_version
-from ..http.openapi import document
-from .serve import serve
+# What a sub-command needs is imported when it runs: importing the server takes most of its start, and a Ctrl-C may come
+# at any time.
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -24,10 +24,19 @@ def main(words: Sequence[str] | None = None) -> int:
     """
     words = sys.argv[1:] if words is None else words
     if words[:1] == ["serve"]:
-        exit_code = serve(words[1:])
+        try:
+            from .serve import serve
+
+            exit_code = serve(words[1:])
+        except KeyboardInterrupt:  # before there is an event loop, or after its end
+            sys.stdout.write(f"Signal ({signal.SIGINT.value}) received.\n")
+            exit_code = 0
         if _threads_given_up():
             _leave(exit_code)
         return exit_code
+    from ...engine.description import server_version
+    from ..http.openapi import document
+
     parser = argparse.ArgumentParser(prog="trireme", description="An inference server that speaks Triton's protocols.")
     parser.add_argument("--version", action="version", version=f"trireme {server_version()}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

@@ -35,6 +35,7 @@ from ..logging import Log, log_bare, log_table, logging_to
 from ..metrics.collector import MetricsApplication, ServerCollector
 from ..metrics.host import HostMeter
 from ..sockets.limits import raise_open_file_limit
+from ..sockets.listener import BindError
 from ..sockets.service import Service
 from .command import MetricsSettings, ServeCommand, build_command, limits_in_vain
 from .flag_table import FLAGS, GROUPS
@@ -248,6 +249,9 @@ async def _open(service: Service, name: str, title: str, nursery: trio.Nursery) 
         await nursery.start(service.serve)
     except TriremeError as error:
         logger.error("failed to start %s service: %s - %s", name, error.kind.value, error.message)
+        if isinstance(error, BindError):
+            flag = f"--{name.lower()}"
+            logger.error("%s-address takes an address of this machine, and %s-port a free port", flag, flag)
         raise _StartError from error
     for host, port in service.addresses:
         logger.info("Started %s at %s", title, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")

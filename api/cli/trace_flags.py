@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from urllib.parse import unquote
 
 from ...engine.tracing.settings import UNLIMITED, ExportOptions, TraceConfig, TraceLevel, TraceMode
 from ...engine.tracing.tracer import NO_TENSORS
 from .flags import ParsedFlags
-from .values import BadValueError, Setting, named_setting, number, read_int
+from .values import INTEGER, BadValueError, Kind, Setting, named_setting, number, read_int, read_part
 
 
 def read_trace_level(text: str) -> str:
@@ -32,7 +32,7 @@ def _read_trace_mode(text: str) -> str:
     return text
 
 
-_at_least_one = number(1).read
+_AT_LEAST_ONE = number(1)
 _EXPORT_NUMBERS = {
     "bsp_max_export_batch_size": "max_export_batch_size",
     "bsp_schedule_delay": "schedule_delay_ms",
@@ -40,13 +40,13 @@ _EXPORT_NUMBERS = {
 }
 """Settings, and the fields of `ExportOptions`."""
 _OPENTELEMETRY = "opentelemetry"
-_SETTINGS: Mapping[tuple[str, str], Callable[[str], object]] = {
-    ("", "level"): read_trace_level,
-    ("", "mode"): _read_trace_mode,
-    ("", "rate"): read_int,
-    ("", "count"): read_int,
-    ("triton", "log-frequency"): read_int,
-    **{(_OPENTELEMETRY, name): _at_least_one for name in _EXPORT_NUMBERS},
+_SETTINGS: Mapping[tuple[str, str], Kind] = {
+    ("", "level"): Kind("<string>", read_trace_level),
+    ("", "mode"): Kind("<string>", _read_trace_mode),
+    ("", "rate"): INTEGER,
+    ("", "count"): INTEGER,
+    ("triton", "log-frequency"): INTEGER,
+    **dict.fromkeys(((_OPENTELEMETRY, name) for name in _EXPORT_NUMBERS), _AT_LEAST_ONE),
 }
 
 
@@ -60,10 +60,10 @@ def read_trace_setting(text: str) -> Setting:
     given = _TRACE_SETTING.read(text)
     if given.name:
         _read_trace_mode(given.name)
-    check = _SETTINGS.get((given.name, given.setting))
-    if check is not None:
+    kind = _SETTINGS.get((given.name, given.setting))
+    if kind is not None:
         try:
-            check(given.value)
+            read_part(kind, given.value)
         except BadValueError as error:
             raise BadValueError(error.message, part=text.partition("=")[0]) from None
     return given
@@ -107,7 +107,7 @@ def _export_options(given: list[tuple[str, str]], environment: Mapping[str, str]
     numbers = {name: getattr(defaults, field) for name, field in _EXPORT_NUMBERS.items()}
     for name in numbers:
         with contextlib.suppress(BadValueError):  # from the environment: as good as not there
-            numbers[name] = _at_least_one(last.get(name, environment.get(f"OTEL_{name.upper()}", "")))
+            numbers[name] = _AT_LEAST_ONE.read(last.get(name, environment.get(f"OTEL_{name.upper()}", "")))
     resource = dict(defaults.resource)
     resource.update(_environment_resource(environment))
     for name, value in given:

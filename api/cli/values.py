@@ -25,13 +25,14 @@ _FLOAT = re.compile(r"(?ai)\s*([+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9
 
 
 class BadValueError(Exception):
-    """A flag's value was refused: why, and which part of the option is to blame, appended to its name (``level`` of
-    ``--trace-config``)."""
+    """A flag's value was refused: why; which part of the option is to blame, appended to its name (``level`` of
+    ``--trace-config``); and whether the reason says itself what is expected."""
 
-    def __init__(self, message: str, part: str = "") -> None:
+    def __init__(self, message: str, part: str = "", *, complete: bool = False) -> None:
         super().__init__(message)
         self.message = message
         self.part = part
+        self.complete = complete
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ def read_pattern(text: str) -> str:
 
 def number(least: float, most: float = INT32_MAX, *, or_zero: bool = False, message: str = "") -> Kind:
     """A number from `least` to `most`, whole ones unless `most` is infinite; with `or_zero` also 0, which turns
-    something off. `message` takes the place of one that says what is possible."""
+    something off. `message` is for what is outside, and says what is possible."""
     read_number = read_float if math.isinf(most) else read_int if most <= INT32_MAX else read_int64
     upwards = most in (INT32_MAX, INT64_MAX, math.inf)
     expected = f"{'0 or ' if or_zero else ''}{f'at least {least}' if upwards else f'from {least} to {most}'}"
@@ -120,7 +121,9 @@ def number(least: float, most: float = INT32_MAX, *, or_zero: bool = False, mess
     def read(text: str) -> float:
         value = read_number(text)
         if not (least <= value <= most or (or_zero and value == 0)):  # NaN is not, either
-            raise BadValueError(message or f"must be {expected}. Got {text}")
+            if message:
+                raise BadValueError(f"{message} Got {text}", complete=True)
+            raise BadValueError(f"Provided option value is out of bound. Got {text}")
         return value
 
     placeholder, what = ("<float>", "a number") if math.isinf(most) else ("<integer>", "an integer")
@@ -144,7 +147,7 @@ def one_of(choices: tuple[str, ...], message: str, *, any_case: bool = False) ->
     def read(text: str) -> str:
         choice = text.lower() if any_case else text
         if choice not in choices:
-            raise BadValueError(message)
+            raise BadValueError(f"{message}. Got {text}")
         return choice
 
     return Kind("<string>", read, f"one of: {', '.join(choices)}")
@@ -158,9 +161,18 @@ def pair(separator: str, first: Kind, second: Kind) -> Kind:
                 "Cannot parse pair option due to incorrect number of inputs.--<pair option> argument requires format "
                 f"<first>{separator}<second>. Found: {text}"
             )
-        return first.read(left), second.read(right)
+        return read_part(first, left), read_part(second, right)
 
     return Kind(f"<{first.placeholder}{separator}{second.placeholder}>", read)
+
+
+def read_part(kind: Kind, text: str) -> Any:
+    """A part of a value; its reason says what it takes, for the flag as a whole takes something else."""
+    try:
+        return kind.read(text)
+    except BadValueError as error:
+        expected = f"; expected {kind.expected}" if kind.expected and not error.complete else ""
+        raise BadValueError(f"{error.message}{expected}", complete=True) from error
 
 
 def named_setting(option: str, what: str, *, name_needed: bool) -> Kind:
@@ -220,13 +232,14 @@ def read_host_policy(text: str) -> Setting:
 def read_rate_limit_resource(text: str) -> ExplicitResource:
     """``<name>:<count>[:<device>]``; device -1 stands for every device."""
     parts = text.split(":")
-    if len(parts) not in (2, 3):
+    if len(parts) not in (2, 3) or not parts[0]:
         raise BadValueError(
             "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or '<resource_name>:<count>'. "
             f"Got {text}"
         )
-    device = read_int(parts[2]) if len(parts) == 3 else -1
-    return ExplicitResource(parts[0], read_int(parts[1]), None if device == -1 else device)
+    count = read_part(number(0), parts[1])
+    device = read_part(number(-1), parts[2]) if len(parts) == 3 else -1
+    return ExplicitResource(parts[0], count, None if device == -1 else device)
 
 
 _FILE_MARK = "@/"

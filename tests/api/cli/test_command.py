@@ -39,7 +39,7 @@ def test_server_options_take_the_flags_values() -> None:
         "--model-store=a",
         "--model-repository=b",
         "--id=me",
-        "--exit-timeout-secs=-5",
+        "--exit-timeout-secs=0",
         "--exit-on-error=false",
         "--strict-readiness=false",
         "--disable-auto-complete-config",
@@ -377,9 +377,14 @@ def test_flags_without_effect_are_warned_about_once_each_and_only_if_they_ask_fo
         "--grpc-infer-thread-count=4",
         "--grpc-infer-thread-count=5",
         "--metrics-config=summary_quantiles=0.5:0.1,0.9,x:0.1,0.2:",
+        "--metrics-config=summary_latencies=yes",
+        "--metrics-config=counter_latencies=true",
+        "--metrics-config=latencies=true",
     )
     assert given.warnings == (
         "--grpc-infer-thread-count has no effect in this version: one event loop serves all connections",
+        "--metrics-config summary_latencies takes true or false. Got yes, which has no effect",
+        "--metrics-config latencies has no effect: there is no such setting",
         "Invalid option: [0.9]. No ':' delimiter found. Expected format is <quantile>:<error>",
         "Invalid option: [x:0.1]. Error: stod",
         "Invalid option: [0.2:]. Error: stod",
@@ -477,7 +482,6 @@ def test_the_usage_text_names_every_flag_under_its_group() -> None:
         ("--model-control-mode=poll", ControlMode.POLL, (), 15),
         ("--model-control-mode=poll --repository-poll-secs=3", ControlMode.POLL, (), 3),
         ("--model-control-mode=poll --repository-poll-secs=0", ControlMode.POLL, (), 0),
-        ("--model-control-mode=poll --repository-poll-secs=-1", ControlMode.POLL, (), 0),
     ],
 )
 def test_model_control(words: str, mode: ControlMode, startup: tuple[str, ...], poll_s: int) -> None:

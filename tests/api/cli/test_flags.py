@@ -22,7 +22,7 @@ from trireme.engine.scheduling.rate_limiter import ExplicitResource
         (["--http-p=81"], "http-port", 81),
         (["--http-port=1", "--http-port=2"], "http-port", 2),
         (["--http-port", "12abc"], "http-port", 12),
-        (["--exit-timeout-secs", "-1"], "exit-timeout-secs", -1),
+        (["--log-verbose", "-1"], "log-verbose", -1),
         (["--id", "--looks-like-a-flag"], "id", "--looks-like-a-flag"),
         (["--id="], "id", ""),
         (["--id=a=b"], "id", "a=b"),
@@ -97,28 +97,43 @@ def test_zero_turns_a_limit_off_and_the_lowest_value_is_taken(word: str) -> None
         ("--allow-http= true", "--allow-http", "invalid value for bool option:  true"),
         ("--http-port=abc", "--http-port", "Invalid option value. Got abc"),
         ("--http-port=99999999999", "--http-port", "Provided option value is out of bound. Got 99999999999"),
-        ("--http-port=70000", "--http-port", "must be from 0 to 65535. Got 70000"),
+        ("--http-port=70000", "--http-port", "Provided option value is out of bound. Got 70000"),
         ("--log-verbose=on", "--log-verbose", "Invalid option value. Got on"),
-        ("--log-format=iso8601", "--log-format", "invalid argument for --log-format"),
-        ("--model-control-mode=x", "--model-control-mode", "invalid argument for --model-control-mode"),
+        ("--log-format=iso8601", "--log-format", "invalid argument for --log-format. Got iso8601"),
+        ("--model-control-mode=x", "--model-control-mode", "invalid argument for --model-control-mode. Got x"),
         ("--model-config-name=", "--model-config-name", "Error: empty argument for --model-config-name"),
         (
             "--http-max-input-size=0",
             "--http-max-input-size",
-            "Error: --http-max-input-size must be greater than 0.",
+            "Error: --http-max-input-size must be greater than 0. Got 0",
         ),
-        ("--watchdog-limit-secs=0.5", "--watchdog-limit-secs", "must be 0 or at least 1. Got 0.5"),
-        ("--watchdog-limit-secs=nan", "--watchdog-limit-secs", "must be 0 or at least 1. Got nan"),
-        ("--python-memory-limit=5", "--python-memory-limit", "must be 0 or at least 67108864. Got 5"),
-        ("--max-inflight-bytes=10", "--max-inflight-bytes", "must be at least 1048576. Got 10"),
-        ("--max-address-share=101", "--max-address-share", "must be from 1 to 100. Got 101"),
-        ("--grpc-keepalive-time=0", "--grpc-keepalive-time", "must be at least 1. Got 0"),
-        ("--grpc-http2-max-ping-strikes=-1", "--grpc-http2-max-ping-strikes", "must be at least 0. Got -1"),
-        ("--hang-limit-secs=-1", "--hang-limit-secs", "must be at least 0. Got -1"),
-        ("--hang-limit-secs=nan", "--hang-limit-secs", "must be at least 0. Got nan"),
-        ("--restart-window-secs=-1", "--restart-window-secs", "must be at least 0. Got -1"),
-        ("--pinned-memory-pool-byte-size=-1", "--pinned-memory-pool-byte-size", "must be at least 0. Got -1"),
-        ("--cuda-memory-pool-byte-size=0:-1", "--cuda-memory-pool-byte-size", "must be at least 0. Got -1"),
+        ("--watchdog-limit-secs=0.5", "--watchdog-limit-secs", "Provided option value is out of bound. Got 0.5"),
+        ("--watchdog-limit-secs=nan", "--watchdog-limit-secs", "Provided option value is out of bound. Got nan"),
+        ("--python-memory-limit=5", "--python-memory-limit", "Provided option value is out of bound. Got 5"),
+        ("--max-inflight-bytes=10", "--max-inflight-bytes", "Provided option value is out of bound. Got 10"),
+        ("--max-address-share=101", "--max-address-share", "Provided option value is out of bound. Got 101"),
+        ("--grpc-keepalive-time=0", "--grpc-keepalive-time", "Provided option value is out of bound. Got 0"),
+        (
+            "--grpc-http2-max-ping-strikes=-1",
+            "--grpc-http2-max-ping-strikes",
+            "Provided option value is out of bound. Got -1",
+        ),
+        ("--hang-limit-secs=-1", "--hang-limit-secs", "Provided option value is out of bound. Got -1"),
+        ("--hang-limit-secs=nan", "--hang-limit-secs", "Provided option value is out of bound. Got nan"),
+        ("--restart-window-secs=-1", "--restart-window-secs", "Provided option value is out of bound. Got -1"),
+        (
+            "--pinned-memory-pool-byte-size=-1",
+            "--pinned-memory-pool-byte-size",
+            "Provided option value is out of bound. Got -1",
+        ),
+        (
+            "--cuda-memory-pool-byte-size=0:-1",
+            "--cuda-memory-pool-byte-size",
+            "Provided option value is out of bound. Got -1; expected an integer: at least 0",
+        ),
+        ("--repository-poll-secs=-3", "--repository-poll-secs", "Provided option value is out of bound. Got -3"),
+        ("--exit-timeout-secs=-1", "--exit-timeout-secs", "Provided option value is out of bound. Got -1"),
+        ("--model-load-retry-count=-1", "--model-load-retry-count", "Provided option value is out of bound. Got -1"),
         ("--min-supported-compute-capability=x", "--min-supported-compute-capability", "Invalid option value. Got x"),
         (
             "--min-supported-compute-capability=1e999",
@@ -128,19 +143,19 @@ def test_zero_turns_a_limit_off_and_the_lowest_value_is_taken(word: str) -> None
         (
             "--grpc-infer-thread-count=1",
             "--grpc-infer-thread-count",
-            "invalid argument for --grpc_infer_thread_count. Must be in the range 2 to 128.",
+            "invalid argument for --grpc_infer_thread_count. Must be in the range 2 to 128. Got 1",
         ),
         (
             "--grpc-max-response-pool-size=0",
             "--grpc-max-response-pool-size",
-            "Error: --grpc-max-response-pool-size must be greater than 0.",
+            "Error: --grpc-max-response-pool-size must be greater than 0. Got 0",
         ),
         (
             "--grpc-infer-response-compression-level=x",
             "--grpc-infer-response-compression-level",
-            "invalid argument for --grpc_infer_response_compression_level",
+            "invalid argument for --grpc_infer_response_compression_level. Got x",
         ),
-        ("--rate-limit=x", "--rate-limit", "invalid argument for --rate-limit"),
+        ("--rate-limit=x", "--rate-limit", "invalid argument for --rate-limit. Got x"),
         (
             "--rate-limit-resource=R",
             "--rate-limit-resource",
@@ -148,6 +163,29 @@ def test_zero_turns_a_limit_off_and_the_lowest_value_is_taken(word: str) -> None
                 "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or "
                 "'<resource_name>:<count>'. Got R"
             ),
+        ),
+        (
+            "--rate-limit-resource=:1",
+            "--rate-limit-resource",
+            (
+                "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or "
+                "'<resource_name>:<count>'. Got :1"
+            ),
+        ),
+        (
+            "--rate-limit-resource=R:x",
+            "--rate-limit-resource",
+            "Invalid option value. Got x; expected an integer: at least 0",
+        ),
+        (
+            "--rate-limit-resource=R:-1",
+            "--rate-limit-resource",
+            "Provided option value is out of bound. Got -1; expected an integer: at least 0",
+        ),
+        (
+            "--rate-limit-resource=R:1:-2",
+            "--rate-limit-resource",
+            "Provided option value is out of bound. Got -2; expected an integer: at least -1",
         ),
         (
             "--cuda-memory-pool-byte-size=1",
@@ -206,11 +244,11 @@ def test_zero_turns_a_limit_off_and_the_lowest_value_is_taken(word: str) -> None
                 "<setting>=<value>. Got ,level=OFF"
             ),
         ),
-        ("--trace-config=rate=x", "--trace-config rate", "Invalid option value. Got x"),
+        ("--trace-config=rate=x", "--trace-config rate", "Invalid option value. Got x; expected an integer of 32 bits"),
         (
             "--trace-config=triton,log-frequency=x",
             "--trace-config triton,log-frequency",
-            "Invalid option value. Got x",
+            "Invalid option value. Got x; expected an integer of 32 bits",
         ),
         ("--http-restricted-api=foo:a=b", "--http-restricted-api", "unknown restricted api 'foo' "),
         (

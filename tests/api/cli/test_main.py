@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from trireme.api.cli.main import main
@@ -34,3 +38,30 @@ def test_serve_reads_its_own_options(capsys: pytest.CaptureFixture[str], monkeyp
     monkeypatch.setattr("trireme.api.cli.main._threads_given_up", lambda: False)
     assert main(["serve", "--nosuch"]) == 1
     assert capsys.readouterr().err.startswith("trireme serve: unrecognized option '--nosuch'\nUsage: trireme serve")
+
+
+INTERRUPTED = """
+import sys
+from trireme.api.cli.main import main
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "trireme.api.cli.serve":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupt())
+sys.exit(main())
+"""
+
+
+def test_an_interrupt_while_the_server_is_imported_ends_it_without_a_traceback(tmp_path: Path) -> None:
+    """Importing takes most of the start; nothing of it happens before `main` can end it."""
+    command = [sys.executable, "-c", INTERRUPTED, "serve", f"--model-repository={tmp_path}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Signal (2) received.\n", "")
+
+
+def test_the_command_imports_nothing_of_the_server_by_itself() -> None:
+    code = "import sys, trireme.api.cli.main; print({'trio', 'numpy', 'trireme.engine'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

@@ -272,9 +272,17 @@ def test_a_port_that_is_taken(start_serve: Callable, repository: Path, name: str
         serve = start_serve(f"--model-repository={repository}", f"{flag}={taken.getsockname()[1]}")
         assert serve.wait() == 1
     assert re.fullmatch(
-        rf"E.* serve\.py:\d+\] \"failed to start {name} service: Unavailable - Socket '{address}' already in use \"\n",
+        rf"E.* serve\.py:\d+\] \"failed to start {name} service: Unavailable - Socket '{address}' already in use \"\n"
+        rf'E.* "--{name.lower()}-address takes an address of this machine, and {flag} a free port"\n',
         serve.stderr,
     )
+
+
+def test_an_address_of_no_machine(start_serve: Callable, repository: Path) -> None:
+    serve = start_serve(f"--model-repository={repository}", "--http-address=nowhere.invalid")
+    assert serve.wait() == 1
+    assert "Socket 'nowhere.invalid:0' cannot be bound" in serve.stderr
+    assert serve.stderr.endswith('"--http-address takes an address of this machine, and --http-port a free port"\n')
 
 
 def test_switched_off_services_are_not_started(start_serve: Callable, repository: Path) -> None:

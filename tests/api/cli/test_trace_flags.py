@@ -90,8 +90,8 @@ def test_the_environment_speaks_where_flags_are_silent() -> None:
 @pytest.mark.parametrize(
     ("setting", "complaint"),
     [
-        ("opentelemetry,bsp_max_queue_size=0", "must be at least 1. Got 0"),
-        ("opentelemetry,bsp_schedule_delay=-4", "must be at least 1. Got -4"),
+        ("opentelemetry,bsp_max_queue_size=0", "out of bound. Got 0; expected an integer: at least 1"),
+        ("opentelemetry,bsp_schedule_delay=-4", "out of bound. Got -4; expected an integer: at least 1"),
     ],
 )
 def test_a_queue_has_room_and_an_export_its_time(setting: str, complaint: str) -> None:
