@@ -384,12 +384,13 @@ class Instance(Actor[InstanceMessage]):
             if self.alive and self.state is InstanceState.SERVING:
                 self._scheduler.mailbox.send_nowait(self._leaving)
 
-    def bury(self, error: TriremeError, *, isolates: bool = False) -> None:
+    def bury(self, error: TriremeError, *, isolates: bool = False, died: bool = True) -> None:
         """Answer what a dead instance held with `error`, tell the scheduler, give up the executor.
 
         Args:
             isolates: the requests of its only batch are not answered if there are several: any of them may have ended
                 the instance, and the next one of this seat is to execute each alone.
+            died: by itself; False: the server has no more time for it.
         """
         self.state = InstanceState.DEAD
         self._obituary = error
@@ -402,7 +403,7 @@ class Instance(Actor[InstanceMessage]):
         isolated: list[Job] = []
         if isolates and len(batches) == 1 and len(batches[0].jobs) > 1:
             isolated = [job for job in batches[0].jobs if not job.answered]
-        elif self._isolated:
+        elif self._isolated and died:
             error = InternalError(f"{error.message}{_KILLED_TWICE}", reason=FailureReason.BACKEND)
         self._hand_back(batches, error, isolated)
         self._executor.close()

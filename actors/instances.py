@@ -189,7 +189,7 @@ class Instances:
                 death = error.with_traceback(None)  # whose frames hold all that the instance had
             finally:
                 if death is None and instance.state is not InstanceState.STOPPED:
-                    instance.bury(stopping_error())
+                    instance.bury(stopping_error(), died=False)
             # Not amid the handling: what is raised because of this, and kept, would refer to it.
             assert death is not None, "whatever else it is goes on to its supervisor"
             stays = seat.was_up and not (seat.leaving or self._closing)

@@ -400,6 +400,10 @@ class ProbePlan:
     asker: Asker = Asker.CLIENT
 
 
+MANY_REQUESTS = 65_536
+"""The server-wide limit of a run that is to have none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A run.
@@ -432,7 +436,7 @@ class Plan:
     requests: tuple[RequestPlan, ...]
     calm_ns: int
     stop_ns: int = 0
-    max_inflight_requests: int = 65_536
+    max_inflight_requests: int = MANY_REQUESTS
     hang_limit_s: float = 0.0
     restart_limit: int = 5
     restart_window_s: float = 60.0

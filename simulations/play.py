@@ -36,7 +36,7 @@ from .invariants import Violation, WorldWatch
 from .invariants.leftovers import leftovers
 from .invariants.state import WorldState
 from .oracle.rules import oracle_rules
-from .plan import PLENTY_BYTES, Fault, Manner, Plan
+from .plan import MANY_REQUESTS, PLENTY_BYTES, Fault, Manner, Plan
 from .reach import ServingCoverage
 from .self_checks import INVARIANT, Probes
 from .slow_caches import SlowCacheAccess
@@ -317,8 +317,8 @@ def _delays(plan: Plan) -> SchedulerDelays:
 
 
 def _has_little_room(plan: Plan) -> bool:
-    """Whether the server-wide budget may be used up."""
-    return len(plan.requests) > plan.max_inflight_requests or plan.max_inflight_bytes > 0
+    """Whether the server-wide budget may be used up, or a model's part of it: that of others counts, and steps do."""
+    return plan.max_inflight_requests < MANY_REQUESTS or plan.max_inflight_bytes > 0
 
 
 def _windows(plan: Plan) -> dict[int, int]:

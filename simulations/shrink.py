@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from .models import Ends
-from .plan import Fault, Manner, ModelPlan, Plan, RequestPlan
+from .plan import MANY_REQUESTS, Fault, Manner, ModelPlan, Plan, RequestPlan
 from .shapes import WIDTH, Shapes
 from .workloads import WayIn
 
@@ -107,7 +107,7 @@ class Shrinker:
 
 
 def _simpler_run(plan: Plan) -> Iterator[Plan]:
-    yield replace(plan, max_inflight_requests=65_536)
+    yield replace(plan, max_inflight_requests=MANY_REQUESTS)
     yield replace(plan, max_inflight_bytes=0)
     yield replace(plan, hang_limit_s=0.0) if not _hangs(plan) else plan
     yield replace(plan, restart_limit=5, restart_window_s=60.0)

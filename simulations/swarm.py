@@ -18,6 +18,7 @@ from .graphs import Graphs
 from .plan import (
     DEATHS,
     GPU_FAULTS,
+    MANY_REQUESTS,
     PLENTY_BYTES,
     UNKNOWN_MODEL,
     Change,
@@ -165,7 +166,7 @@ class _Draw:
             load_ns=round(self.rate(0.1, 20) * MS) if chance.random() < 0.6 else 0,
             calm_ns=round(end_ns * chance.uniform(0.5, 1.1)),
             stop_ns=round(end_ns * chance.uniform(0.3, 1.0)) if self.has(Feature.STOP_EARLY) else 0,
-            max_inflight_requests=round(self.rate(2, 60)) if self.has(Feature.SMALL_BUDGET) else 65_536,
+            max_inflight_requests=round(self.rate(2, 60)) if self.has(Feature.SMALL_BUDGET) else MANY_REQUESTS,
             cache_bytes=self.cache_bytes(models),
             hang_limit_s=longest_ns / 1e9 * chance.uniform(1.1, 8.0) if hangs or chance.random() < 0.2 else 0.0,
             restart_limit=chance.choice((0, 1, 2, 5, 5, 1000)),

@@ -13,6 +13,7 @@ from trireme.simulations.events import (
     RequestAnswered,
     RequestIsolated,
 )
+from trireme.simulations.invariants.serving import STOPPING
 from trireme.simulations.oracle.isolation import IsolatedAlone
 from trireme.simulations.plan import Fault, ModelPlan, Plan, RequestPlan
 from trireme.simulations.play import play
@@ -31,6 +32,17 @@ def test_who_was_in_the_batch_is_executed_again_and_only_the_killer_fails() -> N
     answers = {answer.request: answer.error for answer in outcome.history.of(RequestAnswered)}
     assert [number for number, error in answers.items() if error] == [3]
     assert "died of it, too" in answers[3]
+
+
+def test_who_has_no_more_time_to_be_executed_alone_is_told_that_and_no_more() -> None:
+    """The error went on to say that the instance had died of the request."""
+    requests = [RequestPlan(1, "m", 0, fault=Fault.KILL, extra_ns=20 * MS), RequestPlan(2, "m", 0)]
+    model = ModelPlan("m", dynamic=True, delay_us=1_000)
+    outcome = play(Plan(1, (model,), tuple(requests), calm_ns=1_000 * MS, stop_ns=25 * MS, exit_timeout_s=0.12))
+    assert outcome.violation is None
+    assert [event.request for event in outcome.history.of(RequestIsolated)] == [1, 2]
+    assert len(outcome.history.of(BatchSealed)) == 2, "one of them was being executed again"
+    assert {answer.error for answer in outcome.history.of(RequestAnswered)} == {STOPPING}
 
 
 def test_what_goes_first_or_in_company_is_noticed() -> None:
