@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 from ..engine.admission.large_requests import is_large, read_regions_now, strings_in_regions
 from ..engine.admission.shares import ModelShare
 from ..engine.clock import Clock
 from ..engine.description import ModelDescription
-from ..engine.errors import UnavailableError, request_prefix
+from ..engine.errors import RefusalReason, TriremeError, UnavailableError, request_prefix
 from ..engine.job import Job
 from ..engine.logs.request_lines import RequestLines, tell_queued
+from ..engine.metrics.refusals import Counts, RefusalCounts
 from ..engine.request import LATEST, InferenceRequest
 from ..engine.scheduling.refusals import queue_full
 from ..engine.tensor import Tensor
@@ -34,6 +35,7 @@ class Admission:
 
     Attributes:
         exiting: only running sequences may go on.
+        refusals: of requests and connections, as far as they are of no model.
         turn: in which jobs are handed in.
     """
 
@@ -49,6 +51,28 @@ class Admission:
         self._budget = budget
         self._on_request = on_request
         self._lines = RequestLines()
+        self.refusals = RefusalCounts()
+
+    def note_refusal(self, why: TriremeError | RefusalReason, name: str = "", version: int | None = LATEST) -> None:
+        """Count a request that is refused, unless the error says that it has been counted.
+
+        Args:
+            name, version: of the model, as asked for. They need not exist.
+        """
+        if isinstance(why, TriremeError):
+            if why.refusal_counted:
+                return
+            reason = why.refusal_reason
+            why.refusal_counted = True
+        else:
+            reason = why
+        if reason is None:
+            return
+        of_model: Counts | None = None
+        if name and version is not None:
+            with suppress(TriremeError):
+                of_model = self._repository.find(name, version).statistics.refused
+        self.refusals.count(reason, of_model)
 
     async def admit(
         self, request: InferenceRequest, lease: Lease | None = None, model: ModelDescription | None = None
@@ -187,7 +211,8 @@ class Admission:
             if model is None:
                 raise UnavailableError(
                     f"{request_prefix(request.id)}Server is stopping, scheduler for model has stopped accepting new "
-                    "inference requests"
+                    "inference requests",
+                    refusal=RefusalReason.STOPPING,
                 )
         else:
             model = self._repository.find_for(request)

@@ -67,14 +67,13 @@ class CachedDoor(Door[DoorMessage | LookedUp]):
         turn: Turn,
         statistics: ModelStatistics,
     ) -> None:
-        super().__init__(inner.name, "cached door", turn)
+        super().__init__(inner.name, "cached door", turn, statistics)
         batching = config.dynamic_batching
         self._inner = inner
         self._access = access
         self._identity = identity
         self._outputs = frozenset(output.name for output in config.output)
         self._clock = clock
-        self._statistics = statistics
         self._ordered = batching is not None and batching.preserve_ordering
         self._waiting: dict[Job, _Waiting] = {}
         self._stopping = False

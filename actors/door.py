@@ -3,7 +3,8 @@
 Rules:
  1. A job comes as an `Admit` and is accepted or refused in that turn. One that is accepted counts as `inflight` until
     its final answer.
- 2. A refusal is the final answer of a job that was not accepted. It is in no statistics.
+ 2. A refusal is the final answer of a job that was not accepted. It is in none of Triton's statistics, and is
+    counted by its reason (`engine.metrics.refusals`).
  3. A door that is buried answers all that it holds, and whatever still comes, with the error it was buried with.
 """
 
@@ -14,8 +15,10 @@ from typing import Generic, TypeVar
 
 import trio
 
-from ..engine.errors import TriremeError, UnavailableError
+from ..engine.errors import RefusalReason, TriremeError, UnavailableError
 from ..engine.job import Job
+from ..engine.metrics.refusals import count_refusal
+from ..engine.metrics.statistics import ModelStatistics
 from .actor import Actor, Turn
 from .messages import Admit
 
@@ -24,15 +27,19 @@ M = TypeVar("M")
 
 def stopping_error() -> TriremeError:
     """The answer to what is left when a model's time is up."""
-    return UnavailableError("Server is stopping, scheduler for model has stopped accepting new inference requests")
+    return UnavailableError(
+        "Server is stopping, scheduler for model has stopped accepting new inference requests",
+        refusal=RefusalReason.STOPPING,
+    )
 
 
 class Door(Actor[M], Generic[M]):
     """What models have in common that take requests in."""
 
-    def __init__(self, name: str, kind: str, turn: Turn) -> None:
+    def __init__(self, name: str, kind: str, turn: Turn, statistics: ModelStatistics) -> None:
         super().__init__(f"{kind} of {name}", turn)
         self.name = name
+        self._statistics = statistics
         self._inflight = 0
         self._burial: TriremeError = stopping_error()
         self._watchers = trio.lowlevel.ParkingLot()
@@ -58,6 +65,7 @@ class Door(Actor[M], Generic[M]):
 
     def refuse(self, job: Job, error: TriremeError) -> None:
         """Answer a job that goes no further."""
+        count_refusal(self._statistics.refused, error)
         job.answered = True
         job.reply.deliver(error, True)
 
@@ -65,6 +73,8 @@ class Door(Actor[M], Generic[M]):
 
     def bury(self, error: TriremeError) -> None:
         """Rule 3: it decides nothing any more."""
+        if error.refusal is None:
+            error.refusal = RefusalReason.NOT_READY
         self._burial = error
         self.end()
         self.return_mail()

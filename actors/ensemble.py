@@ -46,6 +46,7 @@ from ..engine.errors import TriremeError, UnavailableError
 from ..engine.instances.answer_window import AnswerWindow
 from ..engine.job import ExecutionBatch, Job, Outcome, Phase
 from ..engine.logs.request_lines import about
+from ..engine.metrics.refusals import count_refusal
 from ..engine.metrics.statistics import ModelStatistics
 from ..engine.repository.catalog import ModelVersion
 from ..engine.request import InferenceRequest
@@ -194,11 +195,10 @@ class Ensemble(Door[DoorMessage | StepAnswered | RoomMade]):
     def __init__(
         self, plan: EnsemblePlan, find: FindMember, clock: Clock, turn: Turn, statistics: ModelStatistics
     ) -> None:
-        super().__init__(plan.name, "ensemble", turn)
+        super().__init__(plan.name, "ensemble", turn, statistics)
         self._core = EnsembleCore(plan)
         self._find = find
         self._clock = clock
-        self._statistics = statistics
         self._runs: dict[Job, EnsembleRun] = {}
         self._steps: dict[StepCall, _Step] = {}
         self._windowed: dict[StepCall, _Step] = {}  # those of them that rule 2 is for
@@ -314,6 +314,7 @@ class Ensemble(Door[DoorMessage | StepAnswered | RoomMade]):
                 self._windowed[call] = step
             step.door.send_nowait(Admit(step.job))
         except TriremeError as error:
+            count_refusal(self._statistics.refused, error)
             self._forget(call)
             self._core.step_answered(call, error)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import trio
 
 from ..engine.backends.interface import ProcessLostError
-from ..engine.errors import InternalError, TriremeError, UnavailableError
+from ..engine.errors import InternalError, RefusalReason, TriremeError, UnavailableError
 from ..engine.instances.orders import InstanceOrder, match
 from ..engine.instances.restart import RestartPolicy
 from ..engine.repository.loading import LoadedInstances
@@ -225,7 +225,8 @@ class Instances:
         if policy.failing and not any(other.alive for other in self._seats):
             text = f"instance '{name}' died {policy.deaths} times in a row; it is started again in {delay_s:g} s"
             logger.error("%s has no instance, and refuses what is queued: %s", self._title, text)
-            self._scheduler.mailbox.send_nowait(FailHeld(UnavailableError(f"{text}; last: {seat.death}")))
+            error = UnavailableError(f"{text}; last: {seat.death}", refusal=RefusalReason.NO_INSTANCE)
+            self._scheduler.mailbox.send_nowait(FailHeld(error))
         return delay_s
 
 

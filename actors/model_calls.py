@@ -43,20 +43,28 @@ class ModelCalls:
 
     def ask(self, request: InferenceRequest, many: bool, on_answer: Callable[[Question], None]) -> Reply:
         admission, control = self._opened()
+        try:
+            reply = self._admit(admission, control, request, many)
+        except TriremeError as error:
+            admission.note_refusal(error, request.model_name, request.model_version)
+            raise
+        reply.notify_each(on_answer)
+        return reply
+
+    def _admit(self, admission: Admission, control: ModelControl, request: InferenceRequest, many: bool) -> Reply:
         name, version = request.model_name, request.model_version
         try:
             description = control.repository.describe(name, version)
-        except TriremeError:
-            raise UnavailableError(f"Failed for execute the inference request. Model '{name}' is not ready.") from None
+        except TriremeError as error:
+            text = f"Failed for execute the inference request. Model '{name}' is not ready."
+            raise UnavailableError(text, refusal=error.refusal_reason) from None
         if description.config.decoupled and not many:
             raise InvalidArgumentError(
                 f"Model {name} is using the decoupled. The current BLS request call doesn't support models using the "
                 "decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' "
                 "calls for decoupled models.'"
             )
-        reply = admission.admit_inner(request, description)
-        reply.notify_each(on_answer)
-        return reply
+        return admission.admit_inner(request, description)
 
     def load_model(self, name: str, parameters: Mapping[str, str | memoryview], on_done: OnDone) -> None:
         _, control = self._opened()

@@ -24,6 +24,7 @@ from ..engine.config.model import ModelConfig
 from ..engine.errors import TriremeError, UnavailableError
 from ..engine.job import ExecutionBatch, Job, Outcome
 from ..engine.logs.request_lines import RequestLines, tell_executed, tell_executing
+from ..engine.metrics.refusals import count_refusal
 from ..engine.metrics.statistics import ModelStatistics
 from ..engine.scheduling.core import WAIT, Dispatch, InstanceId, Reject, SchedulerCore, WaitUntil
 from ..engine.scheduling.dispatcher import Accounts, Dispatcher
@@ -83,9 +84,8 @@ class Scheduler(Door[SchedulerMessage]):
         iterative: bool = False,
         limiter: RateLimiter | None = None,
     ) -> None:
-        super().__init__(name, "scheduler", turn)
+        super().__init__(name, "scheduler", turn, statistics)
         self._clock = clock
-        self._statistics = statistics
         self._lines = lines
         self._accounts = Accounts(statistics, clock)
         self._asking = None if limiter is None else Asking(limiter, self.mailbox, turn)
@@ -266,6 +266,8 @@ class Scheduler(Door[SchedulerMessage]):
 
     def _reject(self, job: Job, error: TriremeError) -> None:
         job.answered = True
+        if error.refusal is not None:
+            count_refusal(self._statistics.refused, error)
         self._accounts.rejected(job, error)
         self._release(job, error, True)
 

@@ -27,7 +27,7 @@ from ..engine.backends.registry import BackendRegistry
 from ..engine.cache import ResponseCache, open_cache
 from ..engine.clock import Clock, SystemClock
 from ..engine.description import IndexEntry, ModelActorStatistics, ModelDescription, ServerMetadata, server_version
-from ..engine.errors import TriremeError
+from ..engine.errors import RefusalReason, TriremeError
 from ..engine.gpu.discovery import NO_GPUS, usable_gpus
 from ..engine.memory.regions import Regions
 from ..engine.metrics.families import cache_counter_families, cache_summary_families
@@ -305,7 +305,11 @@ class InferenceServer(Admission):
         Raises:
             TriremeError: refused, or the model failed.
         """
-        reply = await self.admit(request)
+        try:
+            reply = await self.admit(request)
+        except TriremeError as error:
+            self.note_refusal(error, request.model_name, request.model_version)
+            raise
         return await reply.response()
 
     # Asking about the server.
@@ -392,6 +396,12 @@ class InferenceServer(Admission):
     def model_statistics(self) -> list[ModelActorStatistics]:
         """How the model actors are: states, instances alive, restarts, abandoned threads."""
         return [model.actor_statistics() for model in self._repository.models()]
+
+    def refusal_statistics(self) -> dict[RefusalReason, int]:
+        """What was refused that was for no model that is served. The statistics of models have the rest."""
+        accounts = self.client_accounts
+        given_up = accounts.unfinished.given_up + accounts.unread.given_up
+        return {**self.refusals.counts, RefusalReason.CLIENT_BYTES: given_up}
 
     def budget_statistics(self) -> BudgetStatistics:
         return self._budget.statistics()

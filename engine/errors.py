@@ -49,6 +49,27 @@ class FailureReason(enum.Enum):
     OTHER = "OTHER"
 
 
+class RefusalReason(enum.Enum):
+    """Why a request, or a connection, was refused: the ``reason`` label of ``trireme_refused_total``."""
+
+    __hash__ = object.__hash__
+
+    QUEUE_FULL = "queue_full"  # the model's queue has max_queue_size requests
+    QUEUE_TIMEOUT = "queue_timeout"  # its time in the queue was over, or its sequence's in the backlog
+    MODEL_SHARE = "model_share"  # the model has its share of the server-wide budget in flight
+    BUDGET = "budget"  # too much waits for room in the server-wide budget, or holds it while it arrives slowly
+    CLIENT_BYTES = "client_bytes"  # clients, or one address, hold too much that is not complete, or not read
+    CONNECTION_LIMIT = "connection_limit"  # the client's address has too many connections
+    STOPPING = "stopping"  # the model, or the server, is about to end
+    NOT_READY = "not_ready"  # the model is known, and cannot answer now
+    NO_INSTANCE = "no_instance"  # the last instance of the model died, and is not started again at once
+    UNKNOWN_MODEL = "unknown_model"  # there is no such model, or no such version
+    INVALID = "invalid"  # the request is malformed, or the model does not take such requests
+    TOO_LARGE = "too_large"  # head, body or message are larger than they may be
+    TOO_SLOW = "too_slow"  # head, body or message did not arrive in time
+    RESTRICTED = "restricted"  # a key is missing, or the origin or the host is not allowed
+
+
 class TriremeError(Exception):
     """An error that a client may see.
 
@@ -56,12 +77,18 @@ class TriremeError(Exception):
         message: the text for the client, without any prefix. Of what is longer in it than a name should be, the
             beginning and the length are shown, unless a backend says it.
         reason: what the failure metric counts it as, should an accepted request end with it.
+        refusal: why it refuses a request; None for what the kind says (`refusal_reason`).
+        refusal_counted: the metric of refusals has it.
     """
 
     kind = ErrorKind.UNKNOWN
     reason = FailureReason.OTHER
+    refusal: RefusalReason | None = None
+    refusal_counted = False
 
-    def __init__(self, message: str, *, reason: FailureReason | None = None) -> None:
+    def __init__(
+        self, message: str, *, reason: FailureReason | None = None, refusal: RefusalReason | None = None
+    ) -> None:
         if len(message) > LONGEST_SHOWN and reason is not FailureReason.BACKEND:
             for pattern in _LONG:
                 message = pattern.sub(lambda found: shown(found[0]), message)
@@ -72,6 +99,8 @@ class TriremeError(Exception):
         self.message = message
         if reason is not None:
             self.reason = reason
+        if refusal is not None:
+            self.refusal = refusal
 
     def __copy__(self) -> TriremeError:
         """Says the same, and has been raised nowhere. Whatever a subclass takes to be made, it is not made anew."""
@@ -80,9 +109,23 @@ class TriremeError(Exception):
         return twin
 
     @property
+    def refusal_reason(self) -> RefusalReason | None:
+        """What a refusal with this error is counted as; None if it is none, because the client gave up."""
+        return self.refusal or _REFUSALS.get(self.kind, RefusalReason.INVALID)
+
+    @property
     def status_text(self) -> str:
         """``<Kind>: <message>``, the form in which logs and the repository index show an error."""
         return f"{self.kind.value}: {self.message}"
+
+
+_REFUSALS = {
+    ErrorKind.NOT_FOUND: RefusalReason.UNKNOWN_MODEL,
+    ErrorKind.UNAVAILABLE: RefusalReason.NOT_READY,
+    ErrorKind.CANCELLED: None,
+    ErrorKind.DEADLINE: None,
+}
+"""Of errors of these kinds that do not say for themselves; the others tell that the request is invalid."""
 
 
 class InvalidArgumentError(TriremeError):

@@ -116,6 +116,7 @@ class GrpcApplication:
         self.lease = server.lease
         self.offload = server.offload
         self.client_accounts = server.client_accounts
+        self.refusals = server.refusals
         self.guards = (RestrictedProtocols(options.restrictions),) if options.restrictions else ()
         served = (self, management.Health(context))
         self.services = (*served, Reflection(path.split("/")[1] for each in served for path in each.__mapping__()))

@@ -27,7 +27,7 @@ import trio
 from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 
-from ...engine.errors import TriremeError
+from ...engine.errors import RefusalReason, TriremeError
 from ...engine.tensor import Buffer
 from ..http2.frames import RequestReceived
 from . import blocks, call_log
@@ -146,6 +146,7 @@ class UnaryCall:
         try:
             self._collect(connection, inbox)
         except GRPCError as error:
+            connection.count_status(error)
             self.fail(error.status, error.message or "")
 
     def _collect(self, connection: GrpcConnection, inbox: Inbox) -> None:
@@ -162,6 +163,7 @@ class UnaryCall:
         inbox.release(inbox.held_bytes)
         if framed is None:
             if inbox.ended:
+                connection.count_refusal(RefusalReason.INVALID)
                 self.fail(Status.INTERNAL, UNPARSABLE)
             return
         self.message = framed.payload
@@ -176,6 +178,8 @@ class UnaryCall:
         connection.begin(self)
 
     def _too_slow(self) -> None:
+        if self._connection is not None:
+            self._connection.count_refusal(RefusalReason.TOO_SLOW)
         self.fail(Status.DEADLINE_EXCEEDED, TOO_SLOW)
 
     def drained(self) -> None:
@@ -259,6 +263,7 @@ class GrpcConnection(CallHost):
         stream_id = event.stream_id
         refusal = head.refusal
         if refusal is not None:
+            self.count_refusal(RefusalReason.INVALID)
             status, message, http_status = refusal
             packed = status is Status.UNIMPLEMENTED
             block = blocks.trailers_only(status, message, http_status=http_status, tell_encodings=packed)
@@ -269,6 +274,7 @@ class GrpcConnection(CallHost):
         surroundings = self.surroundings
         method = surroundings.methods.get(head.path)
         if method is None:
+            self.count_refusal(RefusalReason.INVALID)
             self._refuse(stream_id, _UNKNOWN_METHOD)
             return
         if surroundings.guards:
@@ -276,6 +282,7 @@ class GrpcConnection(CallHost):
                 for guard in surroundings.guards:
                     guard(head)
             except GRPCError as error:
+                self.count_refusal(RefusalReason.RESTRICTED)
                 self._refuse(stream_id, blocks.trailers_only(error.status, error.message))
                 return
         self._roster.requests += 1
@@ -323,6 +330,7 @@ class GrpcConnection(CallHost):
         try:
             self.surroundings.waiting.enter(waiting_bytes)
         except GRPCError as error:
+            self.count_status(error)
             call.fail(error.status, error.message or "")
             return
         deadline, inbox = call.hand_over()
@@ -352,6 +360,8 @@ class GrpcConnection(CallHost):
                 try:
                     await call.method.function(call)
                 except Exception as error:  # noqa: BLE001 - the boundary to handlers, see `_outcome_of`
+                    if isinstance(error, GRPCError):
+                        self.count_status(error)
                     status, message = _outcome_of(error, call.method)
                 if delays.answer_s and not infers:
                     await delay(delays.answer_s, "the write of the response")

@@ -14,6 +14,7 @@ from grpclib.const import Status
 from grpclib.encoding.base import CodecBase
 from grpclib.exceptions import GRPCError
 
+from ...engine.errors import RefusalReason
 from ..http2.connection import Call, Http2Connection, Http2Group
 from ..sockets.limits import shared_address
 from ..sockets.roster import Roster
@@ -110,6 +111,16 @@ class Surroundings:
     offload: Offload
 
 
+_REFUSALS = {
+    Status.DEADLINE_EXCEEDED: RefusalReason.TOO_SLOW,
+    Status.INTERNAL: RefusalReason.INVALID,
+    Status.RESOURCE_EXHAUSTED: RefusalReason.TOO_LARGE,
+    Status.UNAVAILABLE: RefusalReason.BUDGET,
+    Status.UNIMPLEMENTED: RefusalReason.INVALID,
+}
+"""What a `GRPCError` means for the call whose message was being received."""
+
+
 class CallHost(Http2Connection[CallHead, Call]):
     """What a connection does for its calls.
 
@@ -151,6 +162,10 @@ class CallHost(Http2Connection[CallHead, Call]):
         finally:
             waiting.leave(window_bytes)
             self.core.hold(stream_id, False)
+
+    def count_status(self, error: GRPCError) -> None:
+        """`count_refusal`, of a call without a message, or without room for it."""
+        self.count_refusal(_REFUSALS.get(error.status))
 
     def response_encoding(self, head: CallHead) -> str:
         """What the responses of a method that compresses are packed with."""

@@ -16,7 +16,7 @@ from grpclib.const import Status
 
 from ...actors.budget import Lease
 from ...engine.description import ModelDescription
-from ...engine.errors import TriremeError, UnavailableError, UnsupportedError
+from ...engine.errors import RefusalReason, TriremeError, UnavailableError, UnsupportedError
 from ...engine.logs.request_lines import about
 from ...engine.request import InferenceRequest
 from ...engine.tensor import Buffer
@@ -131,7 +131,8 @@ class GrpcInfer(Adapter):
 
     def describe(self, name: str, version: int) -> ModelDescription:
         """The model; raises TriremeError: there is none, or none that takes such requests."""
-        return self.context.server.describe(name, version)
+        model = self.model = self.context.server.describe(name, version)
+        return model
 
     def received(self, tracer: Tracer) -> None:
         self.trace = GrpcTrace(tracer, self.head.metadata)
@@ -139,13 +140,14 @@ class GrpcInfer(Adapter):
     def decode(self) -> bool:
         context = self.context
         if context.draining or context.server.exiting:
-            raise UnavailableError("GRPC server is shutting down and has stopped accepting new requests.")
+            raise UnavailableError(
+                "GRPC server is shutting down and has stopped accepting new requests.", refusal=RefusalReason.STOPPING
+            )
         decoded = context.reader.decode(self.message, self.describe)
         if decoded is None:
             return False
         self.decoded = decoded
         self.request = decoded.request
-        self.model = decoded.model
         self.message = b""
         return True
 
@@ -154,8 +156,15 @@ class GrpcInfer(Adapter):
         lease = self.lease = self.lease or context.server.lease()
         decoded = self.decoded = await context.reader.decode_slowly(self.message, self.describe, lease)
         self.request = decoded.request
-        self.model = decoded.model
         self.message = b""
+
+    def note_refusal(self, error: TriremeError) -> None:
+        """Count it, for the model that it is for, if that is known."""
+        model = self.model
+        if model is None:
+            self.context.server.note_refusal(error)
+        else:
+            self.context.server.note_refusal(error, model.name, model.version)
 
     def forward(self, pattern: HeaderPattern, request: InferenceRequest) -> None:
         forward_metadata(self.head, pattern, request)
@@ -176,7 +185,7 @@ class UnaryInferRequest(GrpcInfer, Encoder[list[Buffer]]):
     takes_long = staticmethod(takes_long)
 
     def describe(self, name: str, version: int) -> ModelDescription:
-        model = self.context.server.describe(name, version)
+        model = self.model = self.context.server.describe(name, version)
         if model.config.decoupled:
             raise UnsupportedError("ModelInfer RPC doesn't support models with decoupled transaction policy")
         return model
@@ -198,7 +207,11 @@ def begin_infer(context: GrpcContext, call: UnaryCall) -> bool:
         TriremeError: the request is refused.
     """
     adapter = _InferCall(context, call)
-    reply = context.pipeline.begin(adapter)
+    try:
+        reply = context.pipeline.begin(adapter)
+    except TriremeError as error:
+        adapter.note_refusal(error)
+        raise
     if reply is None:
         if adapter.trace is not None:
             adapter.trace.forget()
@@ -220,7 +233,11 @@ async def answer_infer(context: GrpcContext, stream: StreamingCall) -> None:
     task = UnaryInferRequest(context, stream.head, message, stream.take_lease())
     try:
         await delay(delays.process_s, "the Process execution")
-        reply = await context.pipeline.admit(task)
+        try:
+            reply = await context.pipeline.admit(task)
+        except TriremeError as error:
+            task.note_refusal(error)
+            raise
         stream.admitted()
         parts = await task.encoded(await reply.response())
         await delay(delays.response_completion_s, "InferResponseComplete")

@@ -55,7 +55,9 @@ class GrpcService(Service):
         guards: Sequence[Guard] = (),
         readiness: Readiness | None = None,
     ) -> None:
-        super().__init__(options, readiness, _given(services, "client_accounts", None))
+        super().__init__(
+            options, readiness, _given(services, "client_accounts", None), _given(services, "refusals", None)
+        )
         self._deadlines = Deadlines()
         self._group = Http2Group(options.http2)
         self._surroundings = Surroundings(

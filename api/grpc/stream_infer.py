@@ -21,7 +21,7 @@ from grpclib.exceptions import GRPCError
 
 from ...actors.budget import Lease
 from ...actors.reply import Reply
-from ...engine.errors import TriremeError, UnavailableError
+from ...engine.errors import RefusalReason, TriremeError, UnavailableError
 from ...engine.job import Outcome
 from ...engine.request import InferenceResponse
 from ...engine.tensor import Buffer
@@ -197,6 +197,8 @@ class InferStream:
                     await self._room.park()
                 await self._issue(message)
         except (TriremeError, GRPCError) as error:
+            if isinstance(error, TriremeError):
+                self.context.server.note_refusal(error)
             self._failure = error
         order.half_closed = True
         self._ready.unpark_all()
@@ -212,7 +214,7 @@ class InferStream:
         except UnreadableError:
             raise
         except GRPCError as error:
-            self._refuse(await reader.read_names(message), UnavailableError(error.message or ""))
+            self._refuse(await reader.read_names(message), _no_room(error))
         except TriremeError as error:
             self._refuse(await reader.read_names(message), error)
         else:
@@ -237,8 +239,9 @@ class InferStream:
         if given is not None:
             request.id = given.id
             with suppress(TriremeError):  # there is no such model
-                model = self.context.server.describe(given.model_name, parse_version(given.model_version))
+                model = request.describe(given.model_name, parse_version(given.model_version))
                 request.decoupled = model.config.decoupled
+        request.note_refusal(error)
         self._admit(request)
         self.answered(request)
 
@@ -280,6 +283,10 @@ class InferStream:
                 elif counts:
                     self._hold(request, -answer_bytes(outcome))
             self._writing = False
+
+
+def _no_room(error: GRPCError) -> UnavailableError:
+    return UnavailableError(error.message or "", refusal=RefusalReason.BUDGET)
 
 
 class _Request(GrpcInfer, Place):

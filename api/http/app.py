@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...actors.actor import Turn
 from ...engine.admission.client_bytes import ClientAccounts
-from ...engine.errors import TriremeError
+from ...engine.errors import RefusalReason, TriremeError
 from ...engine.logs.request_lines import about
 from ..http2.connection import Http2Group
 from ..http2.limits import Http2Limits, KeepaliveOptions, Rate
@@ -26,6 +26,7 @@ from .exchange import (
     HttpOptions,
     HttpRequest,
     HttpTrace,
+    Match,
     error_answer,
     error_body,
     method_not_allowed,
@@ -88,19 +89,30 @@ class HttpApplication:
             _log.debug("HTTP request: %s %s", method, exchange.path.decode("utf-8", "replace"))
         match = self._router.match(exchange.path)
         if match is None:
+            self.server.note_refusal(RefusalReason.INVALID)
             return Answer(404, TEXT, error_body("Not Found"))
         route = match.route
         if refusal := self._guard.refusal(route.category, method, exchange.headers):
+            self._note_refusal(RefusalReason.RESTRICTED, match)
             return refusal
         if method not in route.handlers:
+            self._note_refusal(RefusalReason.INVALID, match)
             return method_not_allowed(route.error_media)
         options = self._context.options
         terms = body_terms(route.body, exchange.headers, options, self.server.options.max_inflight_bytes)
         if refusal := terms.refusal():
+            self._note_refusal(RefusalReason.TOO_LARGE, match)
             return refusal
         if terms.arrives and route.admit is not None and (refusal := route.admit(self._context, match)):
             return refusal
         return await self._serve(HttpRequest(self.server, match, exchange), terms)
+
+    def _note_refusal(self, why: TriremeError | RefusalReason, match: Match) -> None:
+        """Count a refusal, for the model that it is for."""
+        if match.route.category == "inference":
+            self.server.note_refusal(why, match.name, match.version)
+        elif isinstance(why, RefusalReason):
+            self.server.note_refusal(why)
 
     async def _serve(self, request: HttpRequest, terms: BodyTerms) -> Answer | None:
         """Read the body, and run the handler; whatever it raises becomes an answer."""
@@ -111,8 +123,11 @@ class HttpApplication:
             request.body = await reader.read()
             answer = await match.route.handlers[exchange.method](self._context, request)
         except BodyRefusedError as error:
+            self._note_refusal(error.reason, match)
             return error.answer
         except TriremeError as error:
+            if not request.accepted:
+                self._note_refusal(error, match)
             return error_answer(error, request.error_media)
         except Exception:  # noqa: BLE001 - the one place: a defect must cost its own request, not the connection
             text = "unexpected failure while handling %s %s"
@@ -156,10 +171,11 @@ class HttpService(Service):
     protocols = ("h2", "http/1.1")
 
     def __init__(self, app: Application, options: ServiceOptions, accounts: ClientAccounts | None = None) -> None:
-        readiness, self._immediate = None, None
+        readiness, self._immediate, refusals = None, None, None
         if isinstance(app, HttpApplication):
             readiness, self._immediate, accounts = app.server.readiness, app.immediate, app.server.client_accounts
-        super().__init__(options, readiness, accounts)
+            refusals = app.server.refusals
+        super().__init__(options, readiness, accounts, refusals)
         self._app = app
         self._heads = HeadMemory()
         self._http2 = Http2Group(http2_limits(options.limits), watches_calls=True)

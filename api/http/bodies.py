@@ -28,6 +28,7 @@ import numpy as np
 import trio
 
 from ...engine.admission.shares import HURRY_S
+from ...engine.errors import RefusalReason
 from ...engine.tensor import Buffer
 from .exchange import Answer, BodyKind, Headers, HttpOptions, json_refusal
 from .json import reader as json_reader
@@ -121,9 +122,10 @@ _STEP_BYTES = 1 << 20
 class BodyRefusedError(Exception):
     """The body has more bytes than it may have, or takes more time; `answer` is for the client."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer, reason: RefusalReason) -> None:
         super().__init__("the body is refused")
         self.answer = answer
+        self.reason = reason
 
 
 @dataclass(slots=True, eq=False)
@@ -159,7 +161,7 @@ class BodyReader:
             if self._lease is not None:
                 self._lease.arrived()
             return body
-        raise BodyRefusedError(json_refusal(408, _TOO_SLOW))
+        raise BodyRefusedError(json_refusal(408, _TOO_SLOW), RefusalReason.BUDGET)
 
     def _hurry(self) -> None:
         self._scope.deadline = min(self._scope.deadline, trio.current_time() + HURRY_S)
@@ -173,7 +175,8 @@ class BodyReader:
             self._total += len(piece)
             if self._total > self.terms.limit_bytes:
                 size = None if more else self._total
-                raise BodyRefusedError(too_large(size, self.terms.limit_bytes, self.terms.flag))
+                answer = too_large(size, self.terms.limit_bytes, self.terms.flag)
+                raise BodyRefusedError(answer, RefusalReason.TOO_LARGE)
             if len(piece):
                 self._parts.append(piece)
             if not more:

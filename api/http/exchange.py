@@ -251,6 +251,7 @@ class HttpRequest:
     Attributes:
         body: the whole body, as received.
         lease: what it holds of the server-wide budget; None while that is nothing.
+        accepted: its model has accepted the request: what it is answered with is no refusal any more.
         error_media: Content-Type of an error answer from here on. It changes while a request is processed, because
             clients see which stage refused them (docs/reference/http-inference.md#processing-order).
     """
@@ -260,6 +261,7 @@ class HttpRequest:
     exchange: Exchange
     body: Buffer = field(default=b"", init=False)
     lease: Lease | None = field(default=None, init=False)
+    accepted: bool = field(default=False, init=False)
     error_media: bytes = field(init=False)
 
     def __post_init__(self) -> None:

@@ -20,6 +20,7 @@ from ...engine.metrics.families import (
     sealed_families,
 )
 from ...engine.metrics.page import DEFAULT_QUANTILES, Scrape, Section, write_text
+from ...engine.metrics.refusals import refused_families
 from ..http.exchange import TEXT, Answer, Exchange, method_not_allowed
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class ServerCollector(Collector):
         yield from cpu_families(host.cpu)
         yield from added.families(Section.LAST, scrape)
         yield from sealed_families(entries)
+        yield from refused_families(entries, self._server.refusal_statistics())
         yield from _instance_families(self._server.model_statistics())
         budget = self._server.budget_statistics()
         yield GaugeMetricFamily(

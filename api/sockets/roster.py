@@ -30,6 +30,8 @@ from itertools import islice
 import trio
 
 from ...engine.admission.client_bytes import ClientAccounts, ClientBytes
+from ...engine.errors import RefusalReason
+from ...engine.metrics.refusals import RefusalCounts
 from .limits import Limits, has_room
 from .transport import Transport
 
@@ -82,6 +84,11 @@ class Connection(ABC):
     @property
     def limits(self) -> Limits:
         return self._roster.limits
+
+    def count_refusal(self, reason: RefusalReason | None) -> None:
+        """What the client asked, or the connection, is refused before it could be looked at; not for None."""
+        if reason is not None:
+            self._roster.refusals.count(reason)
 
     def fileno(self) -> int:
         return self._transport.fileno()
@@ -146,14 +153,19 @@ class Roster:
 
     Args:
         accounts: of what the connections hold; None for accounts of its own.
+        refusals: where connections are counted that are refused, and requests that are none; None for counts of its
+            own.
 
     Attributes:
         now_s: trio's time at the last sweep or arrival: behind the clock by at most one interval.
         accepting: cleared when the service begins to stop.
     """
 
-    def __init__(self, limits: Limits, accounts: ClientAccounts | None = None) -> None:
+    def __init__(
+        self, limits: Limits, accounts: ClientAccounts | None = None, refusals: RefusalCounts | None = None
+    ) -> None:
         self.limits = limits
+        self.refusals = refusals or RefusalCounts()
         self.accounts = ClientAccounts.of(_OWN_BYTES, limits.address_share) if accounts is None else accounts
         self.now_s = 0.0
         self.accepting = True
@@ -193,8 +205,10 @@ class Roster:
                 idlest = connection
         if idlest is None:
             self.refused += 1
+            self.refusals.count(RefusalReason.CONNECTION_LIMIT)
             return False
         self.evicted += 1
+        self.refusals.count(RefusalReason.CONNECTION_LIMIT)
         idlest.abort()
         return True
 

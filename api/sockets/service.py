@@ -14,6 +14,7 @@ import trio
 from ...actors.actor import Turn
 from ...actors.socket_readiness import Readiness
 from ...engine.admission.client_bytes import ClientAccounts
+from ...engine.metrics.refusals import RefusalCounts
 from .limits import Limits, within_open_files
 from .listener import BindError, Listener, endpoint, listen
 from .roster import Connection, Roster, ServiceStatistics
@@ -48,18 +49,22 @@ class Service(ABC):
 
     Args:
         readiness: where the sockets of clients are watched; None for one of its own.
-        accounts: see `Roster`.
+        accounts, refusals: see `Roster`.
     """
 
     protocols: tuple[str, ...] = ()
 
     def __init__(
-        self, options: ServiceOptions, readiness: Readiness | None = None, accounts: ClientAccounts | None = None
+        self,
+        options: ServiceOptions,
+        readiness: Readiness | None = None,
+        accounts: ClientAccounts | None = None,
+        refusals: RefusalCounts | None = None,
     ) -> None:
         self._options = options
         self._readiness = readiness
         open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._roster = Roster(within_open_files(options.limits, open_files), accounts)
+        self._roster = Roster(within_open_files(options.limits, open_files), accounts, refusals)
         self._sockets: list[socket.socket] = []
         self._scope = trio.CancelScope()
         self._closed = trio.Event()

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ..errors import UnavailableError
+from ..errors import RefusalReason, UnavailableError
 
 HURRY_S = 30.0
 
@@ -61,7 +61,8 @@ class ModelShare:
         """What a request is told that rule 5 refuses."""
         return UnavailableError(
             f"model '{self.name}' has too many requests in flight: {self.requests} requests, "
-            f"{self.plain_bytes + self.lease_bytes} bytes; try again later"
+            f"{self.plain_bytes + self.lease_bytes} bytes; try again later",
+            refusal=RefusalReason.MODEL_SHARE,
         )
 
 

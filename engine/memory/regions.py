@@ -28,7 +28,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import AlreadyExistsError, InternalError, InvalidArgumentError, NotFoundError, UnavailableError
+from ..errors import (
+    AlreadyExistsError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    RefusalReason,
+    UnavailableError,
+)
 from ..tensor import Buffer
 from .cuda import CudaDriver, CudaRegion, RegionKind, find_cuda
 
@@ -299,7 +306,7 @@ class Regions:
         """
         region = self._regions.get(name)
         if region is None:
-            raise NotFoundError(f"Unable to find shared memory region: '{name}'")
+            raise NotFoundError(f"Unable to find shared memory region: '{name}'", refusal=RefusalReason.INVALID)
         end = offset + byte_size
         if offset >= region.byte_size:
             raise InvalidArgumentError(f"Invalid offset for shared memory region: '{name}'")

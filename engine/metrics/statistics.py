@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from ..config.model import ModelConfig
-from ..errors import FailureReason
+from ..errors import FailureReason, RefusalReason
 from ..job import ResponseOutcome, ResponseTimes, SealReason
 
 MAX_INDICES = 4_096
@@ -111,6 +111,7 @@ class ModelStatistics:
         recent: latencies of the last minute, but for what `devices` have executed; None where they are not kept.
         cached: responses are kept in a cache, if the server has one.
         first_responses: milliseconds from a request to its first response; None where they are not kept.
+        refused: requests that never got as far as an execution (`refusals`).
         devices: the part of it all that GPUs of KIND_GPU instances have executed, by device. A device stays when its
             last instance has gone: counters never fall.
     """
@@ -131,6 +132,7 @@ class ModelStatistics:
     responses: dict[int, ResponseStatistics] = field(default_factory=dict)
     failures: dict[FailureReason, int] = field(default_factory=lambda: dict.fromkeys(FailureReason, 0))
     sealed: dict[SealReason, int] = field(default_factory=lambda: dict.fromkeys(SealReason, 0))
+    refused: dict[RefusalReason, int] = field(default_factory=dict)
     cached: bool = False
     load_duration_s: float = 0.0
     recent: RecentLatencies | None = None

@@ -12,6 +12,7 @@ from ..errors import (
     CancelledError,
     FailureReason,
     InvalidArgumentError,
+    RefusalReason,
     UnavailableError,
     request_prefix,
 )
@@ -20,16 +21,19 @@ from ..job import Job
 
 def stopping(job: Job) -> UnavailableError:
     return UnavailableError(
-        f"{request_prefix(job.id)}Server is stopping, scheduler for model has stopped accepting new inference requests"
+        f"{request_prefix(job.id)}Server is stopping, scheduler for model has stopped accepting new inference requests",
+        refusal=RefusalReason.STOPPING,
     )
 
 
 def queue_full(request_id: str) -> UnavailableError:
-    return UnavailableError(f"{request_prefix(request_id)}Exceeds maximum queue size")
+    return UnavailableError(f"{request_prefix(request_id)}Exceeds maximum queue size", refusal=RefusalReason.QUEUE_FULL)
 
 
 def expired() -> UnavailableError:
-    return UnavailableError("Request timeout expired", reason=FailureReason.REJECTED)
+    return UnavailableError(
+        "Request timeout expired", reason=FailureReason.REJECTED, refusal=RefusalReason.QUEUE_TIMEOUT
+    )
 
 
 def cancelled() -> CancelledError:
@@ -60,11 +64,18 @@ def not_started(job: Job) -> InvalidArgumentError:
 
 
 def no_new_sequence() -> UnavailableError:
-    return UnavailableError("Server is stopping, scheduler for model has stopped accepting new inference requests")
+    return UnavailableError(
+        "Server is stopping, scheduler for model has stopped accepting new inference requests",
+        refusal=RefusalReason.STOPPING,
+    )
 
 
 def backlog_expired() -> UnavailableError:
-    return UnavailableError("timeout of the corresponding sequence has been expired", reason=FailureReason.REJECTED)
+    return UnavailableError(
+        "timeout of the corresponding sequence has been expired",
+        reason=FailureReason.REJECTED,
+        refusal=RefusalReason.QUEUE_TIMEOUT,
+    )
 
 
 def lost(job: Job, correlation_id: int | str) -> UnavailableError:

@@ -20,8 +20,9 @@ from trireme.engine.admission.shares import ModelShare
 from trireme.engine.config.model import ModelConfig, ModelInput, ModelOutput
 from trireme.engine.datatypes import BF16, BYTES, FP16, FP32, INT32, DataType
 from trireme.engine.description import IndexEntry, ModelDescription, ServerMetadata
-from trireme.engine.errors import InvalidArgumentError, NotFoundError, TriremeError, UnavailableError
+from trireme.engine.errors import InvalidArgumentError, NotFoundError, RefusalReason, TriremeError, UnavailableError
 from trireme.engine.memory.regions import Regions
+from trireme.engine.metrics.refusals import RefusalCounts
 from trireme.engine.metrics.statistics import ModelStatisticsEntry
 from trireme.engine.options import ServerOptions
 from trireme.engine.request import LATEST, InferenceRequest, InferenceResponse, ParameterValue
@@ -62,6 +63,7 @@ class FakeServer:
 
     Attributes:
         submitted: every request that came through.
+        refused: reasons, and models, of requests that were refused.
         refusal: raised by `admit` in place of accepting.
         full: raised by `check_room`.
         shares: of the models that leases are told of.
@@ -78,6 +80,8 @@ class FakeServer:
         self.offload = Offload()
         self.budget = InflightBudget(1_000, 4 << 30)
         self.client_accounts = ClientAccounts.of(4 << 30, 1.0)
+        self.refusals = RefusalCounts()
+        self.refused: list[tuple[RefusalReason | None, str]] = []
         self.tracer = silent_tracer()
         self.is_live = True
         self.is_ready = True
@@ -98,6 +102,10 @@ class FakeServer:
         self.models: dict[str, tuple[ModelDescription, Compute]] = {}
         for description, compute in _models():
             self.models[description.name] = (description, compute)
+
+    def note_refusal(self, why: TriremeError | RefusalReason, name: str = "", version: int | None = -1) -> None:
+        reason = why.refusal_reason if isinstance(why, TriremeError) else why
+        self.refused.append((reason, name if name in self.models else ""))
 
     def live(self) -> bool:
         return self.is_live

@@ -163,8 +163,7 @@ class H1Connection(Connection):
 
     def time_out(self) -> None:
         if self.phase is ConnectionPhase.HEAD or self.phase is ConnectionPhase.BODY:
-            what = "head" if self.phase is ConnectionPhase.HEAD else "body"
-            self._farewell = Refusal(408, f"request {what} did not arrive in time")
+            self._farewell = Refusal(408, f"request {self.phase.name.lower()} did not arrive in time")
         self.abort()
 
     def go_away(self) -> None:
@@ -181,7 +180,7 @@ class H1Connection(Connection):
             if self.phase is ConnectionPhase.APP and not self._parser.requests:
                 return False  # the body waits for the application
             asks = self.phase is ConnectionPhase.HEAD or self.phase is ConnectionPhase.BODY
-            self._farewell = Refusal(503, _TOO_MUCH) if asks else Refusal()
+            self._farewell = Refusal(503, _TOO_MUCH) if asks else Refusal(0, _TOO_MUCH)
             self._parser.abandon(self._farewell)
         self.abort()
         return True
@@ -403,7 +402,9 @@ class H1Connection(Connection):
     async def _say_farewell(self, refusal: Refusal) -> None:
         """Tells the client why its connection ends, unless a response has begun already."""
         self.enter(ConnectionPhase.CLOSING)
-        if refusal.status == 0 or (self._exchange is not None and self._exchange.begun):
+        begun = self._exchange is not None and self._exchange.begun
+        self.count_refusal(None if begun else refusal.reason)
+        if begun or refusal.status == 0:
             return
         answer = whole_response(json_refusal(refusal.status, refusal.message), keep_alive=False)
         rest = self._transport.send_now(answer)

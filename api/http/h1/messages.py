@@ -20,6 +20,7 @@ from typing import Any
 
 import httptools
 
+from ....engine.errors import RefusalReason
 from ....engine.tensor import Buffer
 from ...memo import Memo
 from ...sockets.limits import Limits
@@ -43,6 +44,19 @@ class Refusal:
 
     status: int = 0
     message: str = ""
+
+    @property
+    def reason(self) -> RefusalReason | None:
+        """What it is counted as; None if it is no refusal, or its decider counts it."""
+        return RefusalReason.INVALID if not (self.status or self.message) else _REASONS.get(self.status)
+
+
+_REASONS = {
+    400: RefusalReason.INVALID,
+    408: RefusalReason.TOO_SLOW,
+    413: RefusalReason.TOO_LARGE,
+    431: RefusalReason.TOO_LARGE,
+}
 
 
 class RequestParser:

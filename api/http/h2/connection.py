@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import trio
 
+from ....engine.errors import RefusalReason
 from ....engine.tensor import Buffer
 from ...http2.connection import Http2Connection, Http2Group
 from ...http2.frames import ErrorCode, RequestReceived, StreamFault
@@ -332,6 +333,7 @@ class H2Exchange(Exchange):
         """Gives up a client that sends its body, or takes the response, too slowly."""
         if self._body.is_late(now_s):
             self.refusal = json_refusal(408, "request body did not arrive in time")
+            self._connection.count_refusal(RefusalReason.TOO_SLOW)
             self.scope.cancel()
         elif self._sends_since_s is not None:
             pending = self._connection.core.pending(self.stream_id)

@@ -124,6 +124,7 @@ def admit_infer(context: Context, match: Match) -> Answer | None:
         media = JSON
         context.server.check_room(match.name, match.model_version())
     except TriremeError as error:
+        context.server.note_refusal(error, match.name, match.version)
         return error_answer(error, media)
     return None
 
@@ -141,11 +142,13 @@ async def infer(context: Context, request: HttpRequest) -> Answer:
         try:
             call.body = await expand(context, request, encoding.decode("latin-1"))
         except UnsupportedError as error:
+            context.server.note_refusal(error, request.match.name, request.match.version)
             return error_answer(error, request.error_media, [(b"Accept-Encoding", compression.SUPPORTED.encode())])
     call.json_length = header_length(headers.get(b"inference-header-content-length"), len(call.body))
     call.lease = request.lease
     request.error_media = JSON
     reply = await context.pipeline.admit(call)
+    request.accepted = True
     request.error_media = TEXT
     answer = await call.encoded(await reply.response())
     accepted = headers.get(b"accept-encoding")
@@ -310,6 +313,7 @@ class ImmediateInfer:
             call.media = JSON
             reply = context.pipeline.begin(call)
         except TriremeError as error:
+            context.server.note_refusal(error, match.name, match.version)
             _tell_of(request)
             call.send(error_answer(error, call.media))
             return call

@@ -1,0 +1,128 @@
+"""Every request that the server refuses is counted once, by its reason, for the model that refused it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import trio
+import trio.lowlevel
+from ensembles import ensemble, step
+
+from trireme.actors import InferenceServer
+from trireme.engine.config.model import DynamicBatching, QueuePolicy
+from trireme.engine.errors import RefusalReason, TriremeError
+from trireme.simulations.models import Profile, SimulatedModel, simple_request
+
+WORK = Profile(1.0)
+ONE_QUEUED = DynamicBatching(default_queue_policy=QueuePolicy(max_queue_size=1))
+
+
+def refused(server: InferenceServer) -> dict[str, int]:
+    """Refusals by ``model.reason``; ``.reason`` for those of no model."""
+    found = {
+        f"{each.name}.{reason.value}": n
+        for each in server.statistics()
+        for reason, n in each.statistics.refused.items()
+    }
+    return found | {f".{reason.value}": count for reason, count in server.refusal_statistics().items() if count}
+
+
+async def fails(server: InferenceServer, *names: str, **fields: object) -> None:
+    for name in names:
+        with pytest.raises(TriremeError):
+            await server.infer(replace(simple_request(name), **fields))  # type: ignore[arg-type]
+
+
+async def test_names_that_do_not_exist_make_no_series_of_their_own(autojump_clock, open_server, simulated) -> None:
+    async with open_server(simulated(WORK)) as server:
+        await fails(server, *(f"hostile-{number}" for number in range(20)))
+        await fails(server, "m", model_version=7)
+        await fails(server, "m", inputs=[])
+        await server.infer(simple_request("m"))
+        assert refused(server) == {".unknown_model": 21, "m.invalid": 1}
+
+
+async def test_a_full_queue_refuses_and_what_waits_too_long_is_rejected(autojump_clock, open_server, simulated) -> None:
+    policy = QueuePolicy(max_queue_size=1, default_timeout_us=500_000)
+    async with open_server(simulated(WORK, batching=DynamicBatching(default_queue_policy=policy))) as server:
+        replies = [await server.admit(simple_request("m")) for _ in range(3)]
+        await trio.sleep(2.5)
+        assert [reply.accepted for reply in replies] == [True, True, False]
+        assert refused(server) == {"m.queue_full": 1, "m.queue_timeout": 1}
+
+
+async def test_a_cancelled_request_and_one_that_fails_were_not_refused(autojump_clock, open_server, simulated) -> None:
+    async with open_server(simulated(WORK)) as server:
+        first, second = [await server.admit(simple_request("m")) for _ in range(2)]
+        second.cancel()
+        first.cancel()
+        await trio.sleep(2.5)
+        assert first.final
+        assert second.final
+        assert refused(server) == {}
+
+
+async def test_a_model_with_its_share_in_flight(autojump_clock, open_server, simulated) -> None:
+    async with open_server(simulated(WORK), simulated(WORK, "other"), max_inflight_requests=1) as server:
+        server.admit_nowait(simple_request("m"))
+        request = simple_request("m")
+        with pytest.raises(TriremeError) as caught:
+            server.admit_nowait(request)
+        server.note_refusal(caught.value, request.model_name, request.model_version)
+        server.note_refusal(caught.value, request.model_name, request.model_version)
+        assert refused(server) == {"m.model_share": 1}
+
+
+class _Idle:
+    async def __call__(self, spec: object, batch: object) -> None:
+        raise AssertionError("an ensemble executes nothing")
+
+
+async def test_the_member_of_an_ensemble_counts_the_step_that_it_refuses(
+    autojump_clock, open_server, simulated
+) -> None:
+    steps = [step("a", {"INPUT0": "INPUT0"}, {"OUTPUT0": "OUTPUT0"})]
+    config = ensemble(steps, ("INPUT0 FP32 4",), ("OUTPUT0 FP32 4",), max_batch_size=8, name="e")
+    async with open_server(simulated(WORK, "a", batching=ONE_QUEUED), SimulatedModel(config, _Idle())) as server:
+        replies = [await server.admit(simple_request("e")) for _ in range(3)]
+        await trio.sleep(5)
+        assert all(reply.final for reply in replies)
+        assert refused(server) == {"a.queue_full": 1}
+
+
+async def test_what_models_ask_of_models_is_counted(autojump_clock, open_server, simulated, request_for) -> None:
+    many = simulated(WORK, "many", decoupled=True)
+    async with open_server(simulated(WORK, batching=ONE_QUEUED), many) as server:
+        calls = server._calls
+        for name in ("gone", "many"):
+            with pytest.raises(TriremeError):
+                calls.ask(request_for(name), False, lambda _: None)
+        for _ in range(3):
+            calls.ask(request_for("m"), False, lambda _: None)
+        await trio.sleep(2.5)
+        assert refused(server) == {".unknown_model": 1, "many.invalid": 1, "m.queue_full": 1}
+
+
+async def test_a_server_that_stops(autojump_clock, open_server, simulated) -> None:
+    async with open_server(simulated(WORK)) as server:
+        server.exiting = True
+        await fails(server, "m")
+        assert {reason for reason, count in server.refusal_statistics().items() if count} <= {RefusalReason.STOPPING}
+        counted = server.refusals.counts[RefusalReason.STOPPING]
+        counted += sum(each.statistics.refused.get(RefusalReason.STOPPING, 0) for each in server.statistics())
+        assert counted == 1
+        server.exiting = False
+
+
+async def test_what_is_queued_when_the_last_instance_dies_for_good(autojump_clock, open_server, simulated) -> None:
+    """Its supervisor has the scheduler refuse it."""
+    async with open_server(simulated(WORK, batching=DynamicBatching())) as server:
+        await server.admit(simple_request("m"))
+        await trio.sleep(0.5)
+        queued = await server.admit(simple_request("m"))
+        await trio.lowlevel.checkpoint()
+        scheduler = server._repository.find("m").scheduler
+        scheduler.bury(TriremeError("it died"))
+        assert queued.final
+        assert refused(server)["m.not_ready"] == 1

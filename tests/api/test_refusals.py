@@ -1,0 +1,197 @@
+"""What front ends refuse is counted, by its reason, and for the model if it is one that is served."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import pytest
+import trio
+from gated_server import GatedServer, gated_server
+from grpc_stub import OpenStream, infer_request, stub_for
+from http_sockets import QUICK, Responses, connect, serving, tell, until
+from scripted_server import ScriptedServer, scripted_server
+
+from trireme.actors import InferenceServer
+from trireme.api.http.app import HttpApplication
+from trireme.api.http.exchange import HttpOptions
+from trireme.api.request_parameters import Restriction
+from trireme.api.sockets.limits import Limits
+from trireme.engine.errors import RefusalReason
+
+INPUT = b'{"inputs":[{"name":"IN","datatype":"FP32","shape":[1,1],"data":[1]}]}'
+QUEUE = "dynamic_batching { default_queue_policy { max_queue_size: 1 } }"
+
+
+def refused(server: InferenceServer) -> dict[str, int]:
+    """Refusals by ``model.reason``; ``.reason`` for those of no model."""
+    found = {
+        f"{each.name}.{reason.value}": count
+        for each in server.statistics()
+        for reason, count in each.statistics.refused.items()
+    }
+    return found | {f".{reason.value}": count for reason, count in server.refusal_statistics().items() if count}
+
+
+def post(path: str, body: bytes = INPUT, *headers: bytes, length: int | None = None) -> bytes:
+    head = [b"POST /v2/%b HTTP/1.1" % path.encode(), b"Host: x", *headers]
+    head.append(b"Content-Length: %d" % (len(body) if length is None else length))
+    return b"\r\n".join([*head, b"", body])
+
+
+@pytest.fixture
+async def gated(tmp_path: Path) -> AsyncIterator[GatedServer]:
+    front = HttpOptions(restrictions=(Restriction(("statistics",), "key", "value"),))
+    async with gated_server(tmp_path, queue=QUEUE, front=front, max_inflight_bytes=8 << 20) as server:
+        yield server
+
+
+async def statuses(gated: GatedServer, *requests: bytes) -> list[int]:
+    async with await connect(gated.http) as stream:
+        responses = Responses(stream)
+        got = []
+        for request in requests:
+            await stream.send_all(request)
+            got.append((await responses.next()).status)
+        return got
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["without-a-task", "with-a-task"])
+@pytest.mark.parametrize(
+    ("request_bytes", "status", "counted"),
+    [
+        (post("models/gone/infer"), 404, ".unknown_model"),
+        (post("models/gated/versions/9/infer"), 404, ".unknown_model"),
+        (post("models/gated/infer", b"{"), 500, "gated.invalid"),
+        (post("models/gated/infer", b'{"inputs":[]}'), 400, "gated.invalid"),
+        (post("models/gated/infer", INPUT, b"Inference-Header-Content-Length: x"), 400, "gated.invalid"),
+        (post("models/gated/infer", INPUT, b"Content-Encoding: br"), 501, "gated.invalid"),
+        (post("models/gated/generate", b"{"), 500, "gated.invalid"),
+        (post("models/gone/generate", b"{}"), 404, ".unknown_model"),
+        (post("nothing"), 404, ".invalid"),
+        (post("models/gated/ready"), 405, ".invalid"),
+    ],
+)
+async def test_a_request_that_its_server_cannot_take(
+    gated: GatedServer, request_bytes: bytes, status: int, counted: str, chunked: bool
+) -> None:
+    if chunked:
+        request_bytes = request_bytes.replace(b"Host: x", b"Host: x\r\nAccept-Encoding: identity")
+    assert await statuses(gated, request_bytes) == [status]
+    assert refused(gated.server) == {counted: 1}
+
+
+async def test_a_full_queue_and_a_request_that_is_accepted(gated: GatedServer) -> None:
+    async with await connect(gated.http) as first, await connect(gated.http) as second:
+        await first.send_all(post("models/gated/infer"))
+        await until(lambda: len(gated.jobs) == 1)
+        await second.send_all(post("models/gated/infer"))
+        await until(lambda: gated.statistics.pending == 1)
+        assert await statuses(gated, post("models/gated/infer")) == [503]
+        assert refused(gated.server) == {"gated.queue_full": 1}
+        large = post("models/gated/infer", b"", length=100_000)  # whose body is not asked for
+        assert b" 503 " in await tell(gated.http, large)
+        assert refused(gated.server) == {"gated.queue_full": 2}
+        gated.gate.set()
+        assert (await Responses(first).next()).status == 200
+    assert refused(gated.server) == {"gated.queue_full": 2}
+
+
+async def test_what_is_too_large_or_needs_a_key(gated: GatedServer) -> None:
+    assert b" 413 " in await tell(gated.http, post("models/gated/infer", b"", length=1 << 40))
+    assert b" 413 " in await tell(gated.http, post("repository/index", b"", length=1 << 40))
+    assert b" 431 " in await tell(gated.http, b"GET / HTTP/1.1\r\nX: " + b"x" * 100_000)
+    assert refused(gated.server) == {"gated.too_large": 1, ".too_large": 2}
+    assert await statuses(gated, b"GET /v2/models/stats HTTP/1.1\r\nHost: x\r\n\r\n") == [403]
+    assert refused(gated.server)[".restricted"] == 1
+
+
+async def test_bytes_that_are_no_request(gated: GatedServer) -> None:
+    await tell(gated.http, b"\x00\x01nonsense\r\n\r\n")
+    assert refused(gated.server) == {".invalid": 1}
+
+
+async def test_who_is_too_slow_and_who_has_too_many_connections(gated: GatedServer) -> None:
+    application = HttpApplication(gated.server, HttpOptions())
+    async with serving(application, limits=QUICK) as service:
+        assert b" 408 " in await tell(service, b"GET / HTTP/1.1\r\n")
+    assert refused(gated.server) == {".too_slow": 1}
+    async with serving(application, limits=Limits(max_connections=2)) as service, await connect(service) as first:
+        await until(lambda: service.statistics().connections == 1)
+        async with await connect(service):
+            assert await first.receive_some() == b""
+    assert refused(gated.server)[".connection_limit"] == 1
+
+
+async def test_the_metrics_tell(gated: GatedServer) -> None:
+    await statuses(gated, post("models/gated/infer", b"{"))
+    async with await connect(gated.metrics) as stream:
+        await stream.send_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        body = (await Responses(stream).next()).body.decode()
+    assert 'trireme_refused_total{model="gated",reason="invalid",version="1"} 1' in body
+    assert 'trireme_refused_total{reason="client_bytes"} 0' in body
+
+
+async def test_what_clients_hold_too_much_of_is_counted_by_the_account(gated: GatedServer) -> None:
+    gated.server.client_accounts.unfinished.given_up = 2
+    gated.server.client_accounts.unread.given_up = 1
+    assert gated.server.refusal_statistics()[RefusalReason.CLIENT_BYTES] == 3
+
+
+def test_calls_of_grpc(tmp_path: Path) -> None:
+    with scripted_server(tmp_path) as server, stub_for(server.url) as stub:
+
+        def code(request: object) -> str:
+            with pytest.raises(grpc.RpcError) as caught:
+                stub.ModelInfer(request)
+            return caught.value.code().name  # type: ignore[attr-defined]
+
+        assert code(infer_request("gone")) == "NOT_FOUND"
+        assert code(infer_request("many")) == "UNIMPLEMENTED"
+        wrong = infer_request()
+        wrong.inputs[0].datatype = "FP64"
+        assert code(wrong) == "INVALID_ARGUMENT"
+        assert code(infer_request(script="fail:X")) == "INTERNAL"  # accepted
+        assert stub.ModelInfer(infer_request())
+        assert server.call(refused, server.server) == {
+            ".unknown_model": 1,
+            "many.invalid": 1,
+            "plain.invalid": 1,
+        }
+        server.call(server.application.stop_accepting)
+        assert code(infer_request()) == "UNAVAILABLE"
+        assert server.call(refused, server.server)[".stopping"] == 1
+
+
+def test_requests_of_a_stream(tmp_path: Path) -> None:
+    with scripted_server(tmp_path) as server, stub_for(server.url) as stub:
+        stream = OpenStream(stub)
+        stream.say("gone")
+        stream.say("plain", values=())
+        stream.say("many", script="fail:X")
+        stream.say("plain")
+        assert len(stream.rest()) == 4
+        assert server.call(refused, server.server) == {".unknown_model": 1}
+        _say_nonsense(server)
+        server.until(lambda: refused(server.server) == {".unknown_model": 1, ".invalid": 1})
+
+
+def _say_nonsense(server: ScriptedServer) -> None:
+    """A message that is no request, on a stream of its own."""
+    with grpc.insecure_channel(server.url) as channel:
+        call = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+        with pytest.raises(grpc.RpcError):
+            list(call(iter([b"\xff\xff\xff"])))
+
+
+async def test_calls_that_never_come_to_a_method(tmp_path: Path) -> None:
+    def run() -> None:
+        with scripted_server(tmp_path) as server, grpc.insecure_channel(server.url) as channel:
+            with pytest.raises(grpc.RpcError):
+                channel.unary_unary("/inference.GRPCInferenceService/Nothing")(b"")
+            with pytest.raises(grpc.RpcError):
+                channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(b"\xff\xff\xff")
+            assert server.call(refused, server.server) == {".invalid": 2}
+
+    await trio.to_thread.run_sync(run)
