@@ -72,7 +72,7 @@ class Reply(Recipient):
         "window",
     )
 
-    def __init__(self, turn: Turn, holder: ModelShare | Lease, nbytes: int, window: int = 0) -> None:
+    def __init__(self, turn: Turn, holder: ModelShare | Lease, nbytes: int, window: int) -> None:
         self.posted = False
         self.final = False
         self.accepted = False

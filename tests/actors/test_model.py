@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 import pytest
 import trio
@@ -99,3 +100,41 @@ async def test_nothing_is_loaded_once_the_repository_was_told_to_end_loads(
         model = repository.find("m")
         with pytest.raises(UnavailableError, match="not loaded or unloaded any more"):
             await repository.replace(model.source, model.config, (1,))
+
+
+async def test_one_that_dies_while_it_drains_answers_what_is_queued(
+    autojump_clock, open_server, simulated, request_for, monkeypatch
+) -> None:
+    async with open_server(simulated(Profile(5.0))) as server:
+        errors: list[str] = []
+
+        async def ask() -> None:
+            try:
+                await server.infer(request_for("m"))
+            except TriremeError as error:
+                errors.append(error.message)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            nursery.start_soon(ask)
+            await trio.testing.wait_all_tasks_blocked()
+            model = repository_of(server).find("m")
+            model.tell(Drain())
+            await trio.testing.wait_all_tasks_blocked()
+            with monkeypatch.context() as patched:
+                patched.setattr(Model, "receive", lambda _model, _message: [].remove(0))
+                model.tell(Hold())
+            await trio.testing.wait_all_tasks_blocked()
+            assert errors == ["model 'm' died: list.remove(x): x not in list"], "not when the first is over"
+
+
+async def test_a_version_that_still_loads_is_not_told_to_serve(autojump_clock, open_server, simulated) -> None:
+    source = simulated(Profile(0.1))
+    async with open_server(source) as server:
+        repository = repository_of(server)
+        served = repository.find("m")
+        find = partial(repository.find_member, "")
+        version = Model(source, served.config, 2, repository._context, find, repository.continuing)
+        version.state = ModelState.LOADING
+        version.tell(Serve())
+        assert (version.state, version.loaded) == (ModelState.LOADING, False)

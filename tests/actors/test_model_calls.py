@@ -78,3 +78,15 @@ async def test_models_are_unloaded_and_loaded_and_errors_are_told(autojump_clock
         assert await told(lambda on_done: calls.load_model("m", {}, on_done)) is None
         assert server.model_ready("m")
         assert isinstance(await told(lambda on_done: calls.load_model("gone", {}, on_done)), TriremeError)
+
+
+async def test_a_request_that_only_some_instances_wait_for_is_executed(
+    autojump_clock, open_server, simulated, request_for
+) -> None:
+    async with open_server(simulated(WORK, count=2)) as server:
+        request = request_for()
+        request.callers = ((("m", 1), 1), (("other", 1), 1), (("m", 2), 2))
+        assert not server._calls.ask(request, False, lambda _: None).final
+        request.callers = ((("m", 1), 1), (("m", 1), 2))
+        with pytest.raises(UnavailableError, match="all 2 instances of model 'm' wait"):
+            server._calls.ask(request, False, lambda _: None)

@@ -55,9 +55,11 @@ class TestStart:
     @pytest.mark.parametrize("name", ["nope", "broken"])
     async def test_what_cannot_be_loaded_ends_the_start(self, tmp_path: Path, gates: Gates, name: str) -> None:
         write_model(tmp_path, "broken", {1: "x"})
-        with pytest.raises(StartupError, match="failed to load all models"):
+        with pytest.raises(StartupError) as caught:
             async with serving(tmp_path, gates, name):
                 pytest.fail("the server must not open")
+        assert caught.value.message == "failed to load all models"
+        assert name == "nope" or [entry.name for entry in caught.value.index] == ["broken"]
         async with serving(tmp_path, gates, name, exit_on_error=False) as server:
             assert not server.ready()
 

@@ -285,3 +285,25 @@ async def test_answers_that_come_before_their_reader_are_kept_for_it(many: Case)
     taken: list[int] = []
     many.notify_each(lambda reply: taken.append(len(reply.take())))
     assert taken == [5]
+
+
+async def test_a_window_of_one_answer_keeps_all_of_them_too(one: Case) -> None:
+    reply = Reply(one.turn, one.budget.share("m"), 0, 1)
+    for number in (1, 2, 3):
+        reply.deliver(response(number), False)
+    assert [outcome.id for outcome, _ in reply.take() if isinstance(outcome, InferenceResponse)] == ["1", "2", "3"]
+
+
+async def test_giving_up_after_the_final_answer_cancels_nothing(one: Case) -> None:
+    one.deliver(response(1), True)
+    one.reply.cancel()
+    assert one.cancelled == []
+
+
+async def test_the_newest_answers_are_those_since_the_last_look(many: Case) -> None:
+    looks: list[list[str]] = []
+    for number in (1, 2, 3):
+        many.deliver(response(number), False)
+        if number != 2:
+            looks.append([each.id for each in many.reply.newest() if isinstance(each, InferenceResponse)])
+    assert looks == [["1"], ["2", "3"]]

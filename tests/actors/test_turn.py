@@ -341,3 +341,14 @@ def test_what_threads_ask_for_after_the_loop_has_ended_is_not_kept() -> None:
         turn.call_from_thread(never)
     del never
     assert kept() is None
+
+
+async def test_what_is_deferred_outside_of_a_turn_begins_one(log: list[str]) -> None:
+    turn = Turn()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(turn.keep_running, True)
+        await trio.testing.wait_all_tasks_blocked()
+        turn.defer(Member("a", log))
+        await trio.testing.wait_all_tasks_blocked()
+        assert log == ["a"]
+        turn.stop()

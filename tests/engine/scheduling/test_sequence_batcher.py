@@ -8,6 +8,7 @@ from sequence_world import World, make_plan
 from trireme.engine.config.sequence import DirectStrategy, OldestStrategy, SequenceBatching
 from trireme.engine.errors import ErrorKind, FailureReason, TriremeError
 from trireme.engine.scheduling.core import Wait, WaitUntil
+from trireme.engine.scheduling.sequence.slot import SlotState
 
 DIRECT = SequenceBatching(DirectStrategy())
 OLDEST = SequenceBatching(OldestStrategy())
@@ -396,3 +397,18 @@ def test_queued_counts_what_is_not_executing(batching):
     assert world.core.queued == 2, "its rejection was not fetched yet"
     world.act()
     assert world.core.queued == 1
+
+
+@BOTH
+def test_slots_of_what_is_dropped_are_gone_and_new_ones_take_their_places(batching):
+    world = World.of(make_plan(batching, 1))
+    world.ask(1, "s", "1a")
+    world.run()
+    world.ask(1, "", "1b")
+    world.ask(2, "s", "2a")
+    (slot,) = world.core._hosts[0].slots.values()
+    assert [job.request.id for job in world.core.drop_all()] == ["1b", "2a"]
+    assert slot.state is SlotState.GONE
+    world.ask(3, "se", "3a")
+    world.run()
+    assert world.names == [["1a"], ["3a"]]
