@@ -21,6 +21,7 @@ from typing import cast
 
 from ..engine.clock import Clock
 from ..engine.config.model import ModelConfig
+from ..engine.config.objective import PARAMETER
 from ..engine.errors import TriremeError, UnavailableError
 from ..engine.job import ExecutionBatch, Job, Outcome
 from ..engine.logs.request_lines import RequestLines, tell_executed, tell_executing
@@ -93,7 +94,8 @@ class Scheduler(Door[SchedulerMessage]):
         self._core = core
         self._order = answer_order(config)
         self._stateful = config.has_sequence_batching
-        self._dispatcher = Dispatcher(core, self._stateful, self._order, permits)
+        adaptive = PARAMETER in config.parameters
+        self._dispatcher = Dispatcher(core, self._stateful, self._order, permits, adaptive)
         self._stream = self._answer_from_thread if config.decoupled else None
         self._iterative = iterative
         self.instances: dict[InstanceId, Attach] = {}

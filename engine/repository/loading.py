@@ -16,6 +16,7 @@ from ..config.ensemble import with_decoupled
 from ..config.instance_groups import leaves_kind_open
 from ..config.json_text import config_json
 from ..config.model import ModelConfig, config_text, with_runtime
+from ..config.objective import latency_objective_s
 from ..config.sequence import sequence_batching
 from ..ensemble import EnsemblePlan
 from ..errors import InvalidArgumentError
@@ -172,6 +173,7 @@ def load_ensemble(source: ModelSource, config: ModelConfig, members: Sequence[Lo
         InvalidArgumentError: they do not go together.
     """
     config = source.prepare(config, None)
+    latency_objective_s(config)  # raises if it has one: an ensemble has no batches
     plan = EnsemblePlan(config, [member.config for member in members])
     config = with_decoupled(config, plan.decoupled)
     _check_cache(config, members)

@@ -46,6 +46,7 @@ from ..errors import TriremeError
 from ..job import ExecutionBatch, Job, Outcome, SealReason
 from ..metrics.statistics import ModelStatistics
 from . import refusals
+from .adaptive import AdaptiveBatcher
 from .core import WAIT, Action, Await, Dispatch, InstanceId, Reject, SchedulerCore, WaitUntil
 from .ordering import AnswerOrder
 from .permits import Permits
@@ -129,6 +130,7 @@ class Dispatcher:
 
     Args:
         stateful: the core is a `SequenceBatcher`.
+        adaptive: the core is an `AdaptiveBatcher`, which is told when batches are over.
         order: of the answers; None for none. Jobs are admitted to it by the caller, which has them queued by `core`.
         permits: of a model whose instances need leave to execute.
 
@@ -145,9 +147,11 @@ class Dispatcher:
         stateful: bool = False,
         order: AnswerOrder | None = None,
         permits: Permits | None = None,
+        adaptive: bool = False,
     ) -> None:
         self.core = core
         self.sequences = cast(SequenceBatcher, core) if stateful else None
+        self._adaptive = cast(AdaptiveBatcher, core) if adaptive else None
         self.order = order
         self.permits = permits
         self.resting: list[InstanceId] = []
@@ -229,6 +233,8 @@ class Dispatcher:
         """
         if self.sequences is not None:
             self.settle(jobs, now, rescheduled)
+        elif self._adaptive is not None and not self.core_failed:
+            self._adaptive.executed(instance, jobs[0], now)
         its = self._instances.get(instance)
         if its is None:
             return

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..config.model import ModelConfig
+from ..config.objective import latency_objective_s
 from ..config.sequence import OldestStrategy, sequence_batching
 from ..scheduler_delays import SchedulerDelays
+from .adaptive import AdaptiveBatcher
 from .core import SchedulerCore
 from .formation import Compatibility
 from .held import HeldDynamicBatcher, HeldSequenceBatcher
@@ -29,8 +31,12 @@ def make_scheduler(
     Args:
         config: complete and valid.
         states: its implicit states, if it has any.
-        delays: how many requests it waits for first, for tests.
+        delays: how many requests it waits for first, for tests; the adaptive batcher does not.
+
+    Raises:
+        InvalidArgumentError: see `latency_objective_s`.
     """
+    objective_s = latency_objective_s(config)
     sequences = sequence_batching(config)
     if sequences is not None:
         if isinstance(sequences.strategy, OldestStrategy):
@@ -40,6 +46,8 @@ def make_scheduler(
     batching = config.dynamic_batching
     if batching is not None:
         compatibility = Compatibility.of(config)
+        if objective_s is not None:
+            return AdaptiveBatcher(batching, config.max_batch_size, objective_s, compatibility)
         if delays.queued:
             return HeldDynamicBatcher(batching, config.max_batch_size, compatibility, delays.queued)
         return DynamicBatcher(batching, config.max_batch_size, compatibility)

@@ -87,6 +87,14 @@ class FifoQueue:
         self._jobs[job] = None
         return True
 
+    def level_of(self, job: Job) -> int:
+        """The level that a job gets; 0 without levels."""
+        return 0
+
+    def heads(self) -> list[Job]:
+        """The first job of each level that holds any."""
+        return [next(iter(self._jobs))] if self._jobs else []
+
     @property
     def full(self) -> bool:
         """Whether the next job is refused, whatever it is. With levels that depends on the job."""
@@ -134,7 +142,7 @@ class PriorityQueues(FifoQueue):
         self._size = 0
 
     def put(self, job: Job, now: float) -> bool:
-        number = self._level_of(job) if self._batching.priority_levels else 0
+        number = self.level_of(job) if self._batching.priority_levels else 0
         level = self._levels.get(number)
         if level is None:
             level = self._levels[number] = _Level(self._batching.policy(number))
@@ -163,10 +171,14 @@ class PriorityQueues(FifoQueue):
         level = self._levels.get(0)
         return level is not None and 0 < level.policy.max_queue_size <= len(level)
 
-    def _level_of(self, job: Job) -> int:
+    def level_of(self, job: Job) -> int:
         levels = self._batching.priority_levels
         priority = job.request.priority
         return priority if 1 <= priority <= levels else self._batching.default_priority_level
+
+    def heads(self) -> list[Job]:
+        levels = [self._levels[number] for number in self._active]
+        return [next(iter(level.fresh or level.delayed)) for level in levels]
 
     def _set_deadline(self, job: Job, policy: QueuePolicy, now: float) -> None:
         timeout_us = policy.default_timeout_us

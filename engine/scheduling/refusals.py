@@ -36,6 +36,13 @@ def expired() -> UnavailableError:
     )
 
 
+def too_late(request_id: str) -> UnavailableError:
+    return UnavailableError(
+        f"{request_prefix(request_id)}Latency objective cannot be met, the request would be answered too late",
+        reason=FailureReason.REJECTED,
+    )
+
+
 def cancelled() -> CancelledError:
     return CancelledError("")
 

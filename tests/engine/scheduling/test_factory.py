@@ -7,6 +7,7 @@ from google.protobuf import text_format
 from trireme.engine.config import model_config
 from trireme.engine.config.model import DynamicBatching, ModelConfig, ModelConfigMessage, ModelInput
 from trireme.engine.datatypes import FP32
+from trireme.engine.scheduling.adaptive import AdaptiveBatcher
 from trireme.engine.scheduling.factory import make_scheduler
 from trireme.engine.scheduling.queueing import DefaultScheduler, DynamicBatcher
 from trireme.engine.scheduling.sequence.batcher import SequenceBatcher
@@ -28,6 +29,16 @@ def test_dynamic_batching_follows_the_models_settings_and_shapes(make_job, run):
     shapes = [(9,), (1,), (1,), (1,), (1,), (2,), (2,), (2,)]
     history = run(core, [(0.0, make_job(n, shape=shape)) for n, shape in enumerate(shapes)])
     assert history.sizes == [1, 3, 1, 3]
+
+
+def test_latency_objective_chooses_the_adaptive_batcher():
+    text = """
+        name: "m" max_batch_size: 8 dynamic_batching { }
+        parameters { key: "LATENCY_OBJECTIVE_MS" value { string_value: "50" } }
+    """
+    core = make_scheduler(model_config(text_format.Parse(text, ModelConfigMessage())))
+    assert isinstance(core, AdaptiveBatcher)
+    assert core.objective_s == 0.05
 
 
 def test_sequences_follow_the_models_strategy():

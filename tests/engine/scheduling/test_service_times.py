@@ -1,0 +1,108 @@
+"""What an adaptive batcher learns."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trireme.engine.scheduling.service_times import ArrivalRate, ServiceTimes
+
+
+def learnt(*seen: tuple[int, float]) -> ServiceTimes:
+    times = ServiceTimes()
+    for rows, seconds in seen:
+        times.learn(rows, seconds)
+    return times
+
+
+def test_nothing_is_known_at_first():
+    times = ServiceTimes()
+    assert not times.known
+    assert times.expected_s(4) == times.bound_s(4) == 0
+
+
+def test_after_one_size_twice_as_much_is_worth_a_try():
+    times = learnt((4, 0.2))
+    assert times.expected_s(2) == times.expected_s(8) == 0.2
+    assert times.expected_s(16) == 0.4
+
+
+def test_sizes_between_and_beyond_are_on_the_line():
+    times = learnt((2, 0.02), (8, 0.05))
+    assert times.expected_s(5) == pytest.approx(0.035)
+    assert times.expected_s(1) == pytest.approx(0.015)
+    assert times.expected_s(16) == pytest.approx(0.09)
+
+
+def test_larger_batches_never_take_less():
+    times = learnt((2, 0.05), (8, 0.02))
+    assert times.expected_s(8) >= times.expected_s(2)
+
+
+def test_one_that_hung_is_forgotten():
+    usual = [(4, 0.01)] * 8
+    times = learnt(*usual, (4, 100.0), *usual)
+    assert times.expected_s(4) == pytest.approx(0.01)
+
+
+def test_slow_first_batch_is_forgotten():
+    times = learnt((4, 10.0), *[(4, 0.01)] * 40)
+    assert times.expected_s(4) == pytest.approx(0.01)
+
+
+def test_lasting_change_is_learnt():
+    times = learnt(*[(4, 0.01)] * 50, *[(4, 0.1)] * 25)
+    assert times.expected_s(4) == pytest.approx(0.1)
+
+
+def test_sizes_not_seen_for_long_follow_a_change():
+    times = learnt(*[(1, 0.01), (8, 0.02)] * 10, *[(8, 0.02)] * 40, *[(8, 0.04)] * 40)
+    assert times.expected_s(1) == pytest.approx(0.02, rel=0.1)
+
+
+def test_size_not_seen_for_very_long_is_forgotten():
+    """Then a larger one is worth a try again."""
+    times = learnt(*[(8, 1.0)] * 16, *[(1, 0.001)] * 200)
+    assert times.expected_s(8) == pytest.approx(0.004)
+
+
+def test_sizes_seen_by_turns_do_not_follow_each_other():
+    times = learnt(*[(1, 0.01), (8, 0.02)] * 10, *[(1, 0.01), (8, 0.04)] * 40)
+    assert times.expected_s(1) == pytest.approx(0.01, rel=0.05)
+    assert times.expected_s(8) == pytest.approx(0.04, rel=0.05)
+
+
+def test_bound_covers_nearly_all():
+    times = learnt(*[(4, 0.01)] * 50, *([(4, 0.01)] * 4 + [(4, 0.02)]) * 12)
+    assert times.bound_s(4) >= 0.019
+
+
+@given(st.lists(st.tuples(st.integers(1, 1 << 40), st.floats(0, 1e4)), min_size=1, max_size=60))
+def test_what_is_expected_is_positive_and_grows(seen):
+    times = learnt(*seen)
+    expected = [times.expected_s(rows) for rows in (1, 2, 3, 7, 30, 1000, 1 << 41)]
+    assert expected == sorted(expected)
+    assert expected[0] > 0
+
+
+def test_rate_is_that_of_what_came():
+    rate = ArrivalRate(1.0)
+    assert rate.rows_per_s(0.0) == 0
+    for number in range(1000):
+        rate.arrived(2, number * 0.01)
+    assert rate.rows_per_s(10.0) == pytest.approx(200, rel=0.02)
+
+
+def test_rate_falls_when_nothing_comes():
+    rate = ArrivalRate(1.0)
+    for number in range(1000):
+        rate.arrived(1, number * 0.01)
+    assert rate.rows_per_s(20.0) < 0.01
+
+
+def test_short_process_is_not_taken_for_a_slow_one():
+    rate = ArrivalRate(1.0)
+    for number in range(20):
+        rate.arrived(1, number * 0.01)
+    assert rate.rows_per_s(0.2) == pytest.approx(100, rel=0.15)
