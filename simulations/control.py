@@ -70,6 +70,14 @@ def control_options(plan: Plan) -> dict[str, Any]:
     return options | ({"load_patience_s": plan.patience_s} if plan.patience_s else {})
 
 
+def models_named(plan: Plan) -> tuple[str, ...]:
+    """Those that the server is told to load when it starts, of one that is asked to load and unload models."""
+    if not _is_explicit(plan):
+        return ()
+    named = _startup_models(plan)
+    return tuple(model.name for model in plan.models) if named == (ALL_MODELS,) else named
+
+
 def _startup_models(plan: Plan) -> tuple[str, ...]:
     """All, or those that no ensemble needs."""
     if not plan.named:

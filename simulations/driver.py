@@ -28,7 +28,7 @@ from .graphs import Graphs
 from .history import Recorder, error_text
 from .plan import UNKNOWN_MODEL, Change, ChangePlan, Manner, Plan, ProbePlan, RequestPlan
 from .readers import WIRES, Reader, Wire, record_taken, when_final
-from .regions import in_region
+from .regions import in_region, spoil
 from .rows import held
 from .self_checks import Probes
 from .shapes import Shapes, extra_input, extra_value
@@ -156,7 +156,9 @@ class Driver:
             return
         if reply is None:
             self._nursery.start_soon(self._ask, plan, request, lease)
-        elif plan.manner is Manner.VANISHES:
+            return
+        spoil(request)
+        if plan.manner is Manner.VANISHES:
             self.replies[plan.number] = reply
             self._go_on(plan)
             reply.notify(partial(self._settled, plan))
@@ -239,6 +241,7 @@ class Driver:
                     self._check_room(plan)
                 reply = await self._server.admit(request, lease, self._entrance.description(plan))
                 self.replies[plan.number] = reply
+                spoil(request)
                 if plan.model in self._decoupled:
                     await self._read(plan, reply)
                 else:

@@ -24,7 +24,7 @@ from ..engine.gpu.flights import LOOK_S
 from ..engine.scheduler_delays import SchedulerDelays
 from ..engine.scheduling.rate_limiter import ExplicitResource
 from .clock import JumpingClock, StandstillError
-from .control import control_options
+from .control import control_options, models_named
 from .coverage import Coverage
 from .driver import Driver
 from .events import PhaseBegan
@@ -180,6 +180,7 @@ class _Run:
                 restart_window_s=plan.restart_window_s,
                 little_room=_has_little_room(plan),
                 executes_again=not (plan.resources or plan.changes),
+                named=models_named(plan),
             ),
             on_violation=self._end,
         )

@@ -16,12 +16,13 @@ from ..engine.datatypes import FP32
 from ..engine.errors import InvalidArgumentError
 from ..engine.memory.regions import Region, RegionSlice
 from ..engine.memory.tensors import RegionTensor
+from ..engine.request import InferenceRequest
 from ..engine.tensor import Tensor
 from .plan import ModelPlan, Plan, RequestPlan
 from .shapes import Shapes
 
-SHARE = 0.35
-"""Of the runs."""
+SHARE, SHARE_OF_ABLE = 0.3, 0.7
+"""Of the runs, and of those whose requests may be large."""
 
 LARGE = LARGE_BYTES // 4 + 1
 """Elements of a row that is too large to be read on the event loop."""
@@ -40,11 +41,11 @@ def shared(plan: Plan) -> Plan:
     """The plan, some of whose requests give their inputs in shared memory. Large ones go to models that let rows be of
     any size, and whose requests need not keep an order."""
     chance = Random(f"regions {plan.seed}")
-    if chance.random() >= SHARE:
-        return plan
-    rate, large_rate = chance.uniform(0.1, 1.0), chance.uniform(0.0, 0.3)
     has_room = not (plan.max_inflight_bytes or plan.cache_ns)
     able = {each.name for each in plan.models if has_room and _takes_large(each)}
+    if chance.random() >= (SHARE_OF_ABLE if able else SHARE):
+        return plan
+    rate, large_rate = chance.uniform(0.1, 1.0), chance.uniform(0.0, 0.3)
     left = MOST_LARGE
 
     def drawn(request: RequestPlan) -> RequestPlan:
@@ -67,14 +68,18 @@ def _takes_large(model: ModelPlan) -> bool:
 class _HeldRegion(Region):
     """A region in memory; it was cut short if `data` is None."""
 
-    def __init__(self, name: str, data: memoryview | None) -> None:
+    def __init__(self, name: str, data: bytes | None) -> None:
         self.name = name
         self._data = data
 
     def read(self, start: int, end: int) -> memoryview:
         if self._data is None:
             raise InvalidArgumentError(f"shared memory region '{self.name}' {LOST}")
-        return self._data[start:end]
+        return memoryview(self._data)[start:end]
+
+    def spoil(self) -> None:
+        """Its client writes something else there."""
+        self._data = self._data and b"\x7f" * len(self._data)
 
     def check_size(self, nbytes: int) -> None:
         """Any will do."""
@@ -82,7 +87,7 @@ class _HeldRegion(Region):
 
 def in_region(request: RequestPlan, inputs: Sequence[Tensor]) -> list[Tensor]:
     """The inputs of a request, those of them in shared memory that hold rows."""
-    data = None if request.number % CUT == 0 else memoryview(inputs[0].array.tobytes())
+    data = None if request.number % CUT == 0 else inputs[0].array.tobytes()
     nbytes = inputs[0].nbytes
     region = _HeldRegion(f"region {request.number}", data)
     return [
@@ -91,3 +96,10 @@ def in_region(request: RequestPlan, inputs: Sequence[Tensor]) -> list[Tensor]:
         else each
         for each in inputs
     ]
+
+
+def spoil(request: InferenceRequest) -> None:
+    """Its client writes to the memory that its inputs were in, which must have been read."""
+    for tensor in request.inputs if request.in_regions else ():
+        if isinstance(tensor, RegionTensor) and isinstance(tensor.place.region, _HeldRegion):
+            tensor.place.region.spoil()

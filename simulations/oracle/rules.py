@@ -17,6 +17,7 @@ from .limiter import RightGrants
 from .members import MembersAreAsked
 from .restarts import RightRestarts
 from .sequences import RightSequences
+from .unloads import MembersGo
 
 
 def oracle_rules(
@@ -28,6 +29,7 @@ def oracle_rules(
     little_room: bool = True,
     executes_again: bool = False,
     cache_ns: int = 0,
+    named: tuple[str, ...] = (),
 ) -> tuple[Invariant, ...]:
     """The rules, for one run.
 
@@ -36,6 +38,7 @@ def oracle_rules(
         restart_window_s: see `ServerOptions`.
         cache_ns: what a call of the response cache takes, for which requests wait at the door; 0 for no time.
         little_room, executes_again: see `ErrorsHaveCauses`.
+        named: the models that the server was told to load by name, if it is to load and unload some; see `MembersGo`.
     """
     return (
         RightDecisions(complain),
@@ -52,4 +55,5 @@ def oracle_rules(
         ErrorsHaveCauses(complain, state, little_room, executes_again),
         RightDurations(complain, state, cache_ns),
         *((DoorKeepsOrder(complain, state),) if cache_ns else ()),
+        *((MembersGo(complain, state, named),) if named else ()),
     )

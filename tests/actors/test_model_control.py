@@ -371,6 +371,17 @@ class TestEnsembles:
             ready = [row.name for row in server.repository_index(ready_only=True)]
             assert ready == ["named", "other", "shared"]
 
+    async def test_a_member_that_was_unloaded_by_name_counts_as_loaded_by_name_no_more(
+        self, tmp_path: Path, gates: Gates
+    ) -> None:
+        write_model(tmp_path, "a", {1: 1})
+        write_model(tmp_path, "e", {1: 0}, ensemble_config("a"))
+        async with serving(tmp_path, gates, "a", "e") as server:
+            await server.unload_model("a")
+            await server.load_model("e", {})
+            await server.unload_model("e", unload_dependents=True)
+            assert server.repository_index(ready_only=True) == []
+
     async def test_members_stay_without_the_word_dependents(self, tmp_path: Path, gates: Gates) -> None:
         write_model(tmp_path, "a", {1: 1})
         write_model(tmp_path, "e", {1: 0}, ensemble_config("a"))

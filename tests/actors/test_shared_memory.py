@@ -221,3 +221,5 @@ async def test_many_strings_are_counted_on_a_thread_for_a_model_that_was_replace
         assert response.output("OUTPUT0").element_count == FEW_STRINGS + 1
         assert len({id(validator) for validator, _ in checked}) == 3
         assert [on_loop for _, on_loop in checked] == [False] * 3
+        statistics = server.budget_statistics()
+        assert (statistics.requests, statistics.bytes) == (0, 0)

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
+from trireme.engine.datatypes import FP32
+from trireme.engine.request import InferenceRequest
+from trireme.engine.tensor import Tensor
 from trireme.simulations.events import RequestAnswered, RequestQueued
 from trireme.simulations.plan import Change, ChangePlan, ModelPlan, Plan, RequestPlan
 from trireme.simulations.play import RunOutcome, play
-from trireme.simulations.regions import CUT, LARGE, LOST, shared
+from trireme.simulations.regions import CUT, LARGE, LOST, in_region, shared, spoil
 from trireme.simulations.shapes import Shapes
 from trireme.simulations.swarm import draw_plan
 
 MS = 1_000_000
+TENSOR = Tensor("INPUT0", FP32, (4,), array=np.ones(4, np.float32))
 MODEL = ModelPlan("m", fixed_ns=5 * MS, shapes=Shapes.VARIABLE)
 
 
@@ -39,6 +45,14 @@ def test_a_request_whose_model_is_replaced_while_it_is_read_is_for_the_new_one()
     change = ChangePlan(12 * MS, "m", Change.RELOAD)
     history = played(*requests, changes=(change,)).history
     assert [event.model for event in history.of(RequestQueued)] == ["m~2"]
+
+
+def test_what_clients_write_when_their_request_is_in_changes_no_answer() -> None:
+    request = InferenceRequest("m", inputs=in_region(RequestPlan(1, "m", 0, region=True), [TENSOR]), in_regions=True)
+    (before,) = [tensor.array.copy() for tensor in request.inputs]
+    late = in_region(RequestPlan(1, "m", 0, region=True), [TENSOR])
+    spoil(replace(request, inputs=late))
+    assert (before.tobytes(), late[0].array.tobytes()) == (TENSOR.array.tobytes(), b"\x7f" * TENSOR.nbytes)
 
 
 def test_everything_else_in_a_plan_stays_what_it_was() -> None:
