@@ -322,6 +322,8 @@ class Repository(Catalog[Model], Actor[RepositoryMessage]):
         """What was found may not be found again."""
         self._found.clear()
         self.described.clear()
+        for changed in self.followers:
+            changed()
 
     def _choose_latest(self, name: str) -> None:
         """Which version answers to a name alone."""

@@ -48,6 +48,7 @@ from .cache_access import CacheAccess
 from .executors import Executors
 from .instance import all_pass
 from .loading import ServerContext
+from .management import LocalManagement
 from .model import Model
 from .model_calls import ModelCalls
 from .model_control import ModelControl
@@ -135,6 +136,7 @@ class InferenceServer(Admission):
         self.tracer = self._tracing.tracer
         self._stop_by_s = -math.inf
         self._startup_failed = False
+        self.management = LocalManagement(self)
         self.drained = True
         self._cache: CacheAccess | None = None
         self._watchdog: Watchdog | None = None
@@ -372,6 +374,15 @@ class InferenceServer(Admission):
             TriremeError: there is none (docs/reference/errors.md#model-lookup).
         """
         return self._repository.describe(name, version)
+
+    def model_names(self) -> dict[str, list[int]]:
+        """All names of models, with the versions of each that there are, whatever their states, ascending."""
+        return self._repository.names()
+
+    def follow_models(self, changed: Callable[[], None]) -> None:
+        """Have `changed` called, until the server ends, whenever `describe` may say something else. It must not
+        raise."""
+        self._repository.followers.append(changed)
 
     def statistics(self, name: str = "", version: int = LATEST) -> list[ModelStatisticsEntry]:
         """Statistics of all ready versions, or of one model's, or of one version.

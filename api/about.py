@@ -1,30 +1,23 @@
-"""What the server tells about itself, its models, its regions and its traces, whichever protocol asks: plain values,
-with members in the order of docs/reference/http.md. The messages of gRPC have the same fields."""
+"""What the server tells about its models, and what of its traces can be changed, whichever protocol asks: plain values,
+with members in the order of docs/reference/http.md. The messages of gRPC have the same fields. What else it tells is
+`actors.facade.Management`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..engine.config.model import ModelInput, ModelOutput
 from ..engine.description import ModelDescription
 from ..engine.errors import InvalidArgumentError, NotFoundError, UnavailableError, UnsupportedError
-from ..engine.memory.regions import RegionKind
-from ..engine.metrics.statistics import Duration
-from ..engine.tracing.settings import TraceLevel, TraceMode
+from ..engine.tracing.settings import TraceLevel
 
 if TYPE_CHECKING:
-    from ..actors import InferenceServer
-
-_COMPUTE = ("compute_input", "compute_infer", "compute_output")
-_INFERENCE = ("success", "fail", "queue", *_COMPUTE, "cache_hit", "cache_miss")
-_RESPONSES = ("compute_infer", "compute_output", "success", "fail", "empty_response", "cancel")
-"""Durations of statistics, in order."""
+    from ..actors.facade import Facade
 
 
-def refuse_when_exiting(server: InferenceServer) -> None:
+def refuse_when_exiting(server: Facade) -> None:
     """Health questions are refused once the server shuts down.
 
     Raises:
@@ -34,12 +27,7 @@ def refuse_when_exiting(server: InferenceServer) -> None:
         raise UnavailableError("Server exiting")
 
 
-def server_metadata(server: InferenceServer) -> dict[str, Any]:
-    about = server.metadata()
-    return {"name": about.name, "version": about.version, "extensions": list(about.extensions)}
-
-
-def model_metadata(server: InferenceServer, name: str, version: int, *, one_version: bool) -> dict[str, Any]:
+def model_metadata(server: Facade, name: str, version: int, *, one_version: bool) -> dict[str, Any]:
     """What a model takes and gives.
 
     Args:
@@ -63,62 +51,6 @@ def _tensor_metadata(model: ModelDescription, tensor: ModelInput | ModelOutput) 
     return {"name": tensor.name, "datatype": tensor.datatype.name, "shape": list(model.client_shape(tensor))}
 
 
-def model_statistics(server: InferenceServer, name: str, version: int) -> dict[str, Any]:
-    """A record for each version (docs/reference/http.md#statistics); of all models, if none is named.
-
-    Raises:
-        TriremeError: there is no such model, or it is not ready.
-    """
-    return {
-        "model_stats": [
-            {
-                "name": entry.name,
-                "version": str(entry.version),
-                "last_inference": entry.statistics.last_inference_ms,
-                "inference_count": entry.statistics.inference_count,
-                "execution_count": entry.statistics.execution_count,
-                "inference_stats": _durations(entry.statistics, _INFERENCE),
-                "response_stats": {
-                    str(index): _durations(responses, _RESPONSES)
-                    for index, responses in sorted(entry.statistics.responses.items())
-                },
-                "batch_stats": [
-                    {"batch_size": rows, **_durations(batch, _COMPUTE)}
-                    for rows, batch in sorted(entry.statistics.batches.items())
-                ],
-                "memory_usage": [asdict(usage) for usage in entry.memory_usage],
-            }
-            for entry in server.statistics(name, version)
-        ]
-    }
-
-
-def _durations(counted: object, names: Sequence[str]) -> dict[str, dict[str, int]]:
-    durations: dict[str, Duration] = {name: getattr(counted, name) for name in names}
-    return {name: {"count": each.count, "ns": each.ns} for name, each in durations.items()}
-
-
-def repository_index(server: InferenceServer, *, ready_only: bool) -> list[dict[str, str]]:
-    """A row for each version; what is not known of it is left out."""
-    rows: list[dict[str, str]] = []
-    for entry in server.repository_index(ready_only):
-        state = "" if entry.state is None else entry.state.value
-        row = {"name": entry.name, "version": entry.version, "state": state, "reason": entry.reason}
-        rows.append({key: value for key, value in row.items() if value or key == "name"})
-    return rows
-
-
-def region_status(server: InferenceServer, kind: RegionKind, name: str) -> list[dict[str, Any]]:
-    """One region, or without a name all of a kind.
-
-    Raises:
-        NotFoundError: there is no such region.
-    """
-    shown = ("device_id",) if kind is RegionKind.CUDA else ("key", "offset")
-    regions = server.shared_memory.status(kind, name)
-    return [{each: getattr(region, each) for each in ("name", *shown, "byte_size")} for region in regions]
-
-
 # ---- trace settings: how they are read and shown (docs/reference/traces.md#settings) ----
 
 _LEADING_INTEGER = re.compile(r"[ \t\n\v\f\r]*([+-]?)0*([0-9]*)")
@@ -133,7 +65,7 @@ _FIELDS = {
 _DIGITS = len(str(_INT32_MAX))
 
 
-def check_traced_model(server: InferenceServer, name: str) -> None:
+def check_traced_model(server: Facade, name: str) -> None:
     """Trace settings are those of a ready model, or, without a name, of the server.
 
     Raises:
@@ -150,8 +82,8 @@ def check_traced_model(server: InferenceServer, name: str) -> None:
 
 def read_trace_change(
     given: Mapping[str, Any], strings: Callable[[Any], Sequence[str]], string: Callable[[str, Any], str], gap: str
-) -> dict[str, TraceLevel | int | None]:
-    """What is to be changed, as `Tracer.change` takes it; settings of other names are ignored.
+) -> dict[str, int | None]:
+    """What is to be changed, as `Management.trace_settings` takes it; settings of other names are ignored.
 
     Args:
         given: settings by name; None clears one.
@@ -164,7 +96,7 @@ def read_trace_change(
     """
     if "trace_file" in given:
         raise UnsupportedError("trace file location can not be updated through network protocol")
-    changes: dict[str, TraceLevel | int | None] = {}
+    changes: dict[str, int | None] = {}
     for name, field in _FIELDS.items():
         value = given.get(name)
         if name not in given:
@@ -174,7 +106,7 @@ def read_trace_change(
         elif name == "trace_level":
             level = _read_level(strings(value))
             if level is not None:
-                changes[field] = level
+                changes[field] = level.value
         elif name == "trace_count":
             changes[field] = _read_count(string(name, value), gap)
         else:
@@ -223,19 +155,3 @@ def _leading_integer(name: str, text: str, bounds: str) -> int:
     if not -_INT32_MAX - 1 <= value <= _INT32_MAX:
         raise InvalidArgumentError(f"Unable to parse '{name}', value is out of range {bounds}, got: {text}")
     return value
-
-
-def show_settings(server: InferenceServer, model_name: str) -> Iterator[tuple[str, str | list[str]]]:
-    """The settings that hold for a model, or for the server, in the order of the protocols; a name may come twice."""
-    tracer = server.tracer
-    config = tracer.config
-    setting = tracer.setting(model_name)
-    yield "trace_level", setting.level.names()
-    yield "trace_rate", str(setting.rate)
-    yield "trace_count", str(setting.count)
-    if config.mode is TraceMode.TRITON:
-        yield "log_frequency", str(setting.log_frequency)
-        yield "trace_file", config.file
-    yield "trace_mode", config.mode.value
-    if config.mode is TraceMode.OPENTELEMETRY:
-        yield from config.export.given

@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ..engine.errors import UnsupportedError
 
@@ -178,6 +178,14 @@ class LineHandler(logging.Handler):
                 (streams.troubled if troubled else streams.ordinary)(f"{text}\n".encode(errors="backslashreplace"))
 
 
+class LogFacade(Protocol):
+    """The log, as clients may see and change it; it may be another process's."""
+
+    async def change_and_show(self, **changes: Any) -> LogSettings:
+        """The settings, after a change (`Log.change`)."""
+        ...
+
+
 class Log:
     """The running log, and what is set about it; where the log goes cannot be changed."""
 
@@ -189,6 +197,12 @@ class Log:
     def change(self, **changes: Any) -> None:
         """Set fields of `LogSettings` (all but ``file``) to new values, from the next line on."""
         self._apply(replace(self.settings, **changes))
+
+    async def change_and_show(self, **changes: Any) -> LogSettings:
+        """See `LogFacade`."""
+        if changes:
+            self.change(**changes)
+        return self.settings
 
     def follow(self, hear: Callable[[LogSettings], object]) -> None:
         """Call a function with the settings: now, and whenever they have changed."""

@@ -22,8 +22,8 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
-from ..actors import InferenceServer
 from ..actors.budget import Lease
+from ..actors.facade import Facade
 from ..actors.offload import LARGE_BYTES, Offload
 from ..actors.reply import Reply
 from ..engine.datatypes import BYTES
@@ -158,7 +158,7 @@ class Pipeline:
 
     __slots__ = ("_pattern", "_server", "_tracer")
 
-    def __init__(self, server: InferenceServer, pattern: HeaderPattern | None) -> None:
+    def __init__(self, server: Facade, pattern: HeaderPattern | None) -> None:
         self._server = server
         self._pattern = pattern
         self._tracer = server.tracer

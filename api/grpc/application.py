@@ -1,4 +1,4 @@
-"""What gRPC serves of an `InferenceServer`: every RPC, the function that answers it, and what guards them.
+"""What gRPC serves of a server: every RPC, the function that answers it, and what guards them.
 
 It knows no connections: it is what the gRPC service hosts, as the HTTP application is what the HTTP service hosts. The
 two infer RPCs and RepositoryModelLoad read their messages themselves; all others get and give betterproto2's.
@@ -26,8 +26,8 @@ from .reflection import Reflection
 from .stream_infer import InferStream
 
 if TYPE_CHECKING:
-    from ...actors import InferenceServer
-    from ..logging import Log
+    from ...actors.facade import Facade
+    from ..logging import LogFacade
     from .call import UnaryCall
     from .call_head import CallHead
     from .streaming import StreamingCall
@@ -107,7 +107,7 @@ class GrpcApplication:
         InvalidArgumentError: the options name a header pattern that is none.
     """
 
-    def __init__(self, server: InferenceServer, options: GrpcOptions, log: Log | None = None) -> None:
+    def __init__(self, server: Facade, options: GrpcOptions, log: LogFacade | None = None) -> None:
         context = self._context = GrpcContext(server, options, log)
         self.delays = options.delays
         self.immediate: Mapping[str, Callable[[UnaryCall], bool]] = (

@@ -34,8 +34,8 @@ from .options import GrpcOptions, delay
 from .streaming import StreamingCall
 
 if TYPE_CHECKING:
-    from ...actors import InferenceServer
-    from ..logging import Log
+    from ...actors.facade import Facade
+    from ..logging import LogFacade
 
 
 class GrpcContext:
@@ -49,7 +49,7 @@ class GrpcContext:
         InvalidArgumentError: the header pattern is not a regular expression.
     """
 
-    def __init__(self, server: InferenceServer, options: GrpcOptions, log: Log | None = None) -> None:
+    def __init__(self, server: Facade, options: GrpcOptions, log: LogFacade | None = None) -> None:
         self.server = server
         self.log = log
         self.options = options

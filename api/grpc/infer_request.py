@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from ...engine.description import ModelDescription
 from ...engine.errors import InvalidArgumentError
 from ...engine.memory.regions import Regions, RegionSlice
-from ...engine.memory.tensors import RegionTensor, places_on_gpus
+from ...engine.memory.tensors import RegionTensor
 from ...engine.request import LATEST, InferenceRequest
 from ...engine.tensor import Buffer, Tensor
 from ...engine.tensor_limits import DEFAULT_LIMITS, TensorLimits
@@ -317,7 +317,7 @@ def decode_infer(wire: WireRequest, describe: Describe, regions: Regions) -> Dec
     request.in_regions = any(isinstance(tensor, RegionTensor) for tensor in request.inputs)
     class_counts, places = _read_outputs(wire.outputs, regions)
     if places:
-        request.output_places = places_on_gpus(places)
+        request.output_places = regions.places_for_models(places)
     request.requested_outputs = tuple(dict.fromkeys(output.name for output in wire.outputs))
     return DecodedGrpcInfer(request, model, wire.model_version, class_counts, empty_final_response, places)
 

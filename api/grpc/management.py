@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...actors.facade import Management
 from ...engine.config import config_protobuf
 from ...engine.errors import InvalidArgumentError
-from ...engine.memory.regions import RegionKind, Regions
+from ...engine.memory.regions import RegionKind
 from ...proto.messages import inference as pb
 from ...proto.messages.grpc.health import v1 as health
 from .. import about
-from ..about import check_traced_model, read_trace_change, show_settings
+from ..about import check_traced_model, read_trace_change
 from ..logging import FORMATS, log_file_refused, log_unreachable, verbose_level
 from ..request_parameters import refuse_region_changes
 from .infer import GrpcContext
@@ -30,26 +31,26 @@ Fields = dict[str, Any]
 # ---- the server and its models ----
 
 
-def server_live(context: GrpcContext, _message: pb.ServerLiveRequest) -> Fields:
+async def server_live(context: GrpcContext, _message: pb.ServerLiveRequest) -> Fields:
     about.refuse_when_exiting(context.server)
-    return {"live": context.server.live()}
+    return {"live": await context.server.management.live()}
 
 
 async def server_ready(context: GrpcContext, _message: pb.ServerReadyRequest) -> Fields:
     """A server that is not ready is no error."""
     about.refuse_when_exiting(context.server)
-    return {"ready": await context.server.check_ready()}
+    return {"ready": await context.server.management.ready()}
 
 
-def server_metadata(context: GrpcContext, _message: pb.ServerMetadataRequest) -> Fields:
-    return about.server_metadata(context.server)
+async def server_metadata(context: GrpcContext, _message: pb.ServerMetadataRequest) -> Fields:
+    return await context.server.management.server_metadata()
 
 
 async def model_ready(context: GrpcContext, message: pb.ModelReadyRequest) -> Fields:
     """A model that is not ready, or that there is not, is no error."""
     version = parse_version(message.version)
     about.refuse_when_exiting(context.server)
-    return {"ready": await context.server.check_model_ready(message.name, version)}
+    return {"ready": await context.server.management.model_ready(message.name, version)}
 
 
 def model_metadata(context: GrpcContext, message: pb.ModelMetadataRequest) -> Fields:
@@ -62,13 +63,13 @@ def model_config(context: GrpcContext, message: pb.ModelConfigRequest) -> pb.Mod
     return pb.ModelConfigResponse(config=pb.ModelConfig.parse(config_protobuf(model.config)))
 
 
-def statistics(context: GrpcContext, message: pb.ModelStatisticsRequest) -> Fields:
+async def statistics(context: GrpcContext, message: pb.ModelStatisticsRequest) -> Fields:
     """Of all models, if none is named."""
-    return about.model_statistics(context.server, message.name, parse_version(message.version))
+    return await context.server.management.model_statistics(message.name, parse_version(message.version))
 
 
 class Health(health.HealthBase):
-    """`grpc.health.v1.Health` of an `InferenceServer`."""
+    """`grpc.health.v1.Health` of a server."""
 
     def __init__(self, context: GrpcContext) -> None:
         self._context = context
@@ -77,50 +78,50 @@ class Health(health.HealthBase):
         """Whether the server is ready; that it is not is no error."""
         about.refuse_when_exiting(self._context.server)
         status = health.HealthCheckResponseServingStatus
-        ready = await self._context.server.check_ready()
+        ready = await self._context.server.management.ready()
         return health.HealthCheckResponse(status=status.SERVING if ready else status.NOT_SERVING)
 
 
 # ---- shared-memory regions: `engine.memory.regions` says which errors they raise ----
 
 
-def region_status(kind: RegionKind, context: GrpcContext, message: Any) -> Fields:
+async def region_status(kind: RegionKind, context: GrpcContext, message: Any) -> Fields:
     """SystemSharedMemoryStatus, CudaSharedMemoryStatus: of one region, or of all."""
-    regions = about.region_status(context.server, kind, message.name)
+    regions = await context.server.management.region_status(kind, message.name)
     return {"regions": {region["name"]: region for region in regions}}
 
 
-def register_system(context: GrpcContext, message: pb.SystemSharedMemoryRegisterRequest) -> None:
-    _changeable(context).register_system(message.name, message.key, message.offset, message.byte_size)
+async def register_system(context: GrpcContext, message: pb.SystemSharedMemoryRegisterRequest) -> None:
+    where = message.key, message.offset, message.byte_size
+    await _changeable(context).register_system_region(message.name, *where)
 
 
-def register_cuda(context: GrpcContext, message: pb.CudaSharedMemoryRegisterRequest) -> None:
-    _changeable(context).register_cuda(message.name, message.raw_handle, message.device_id, message.byte_size)
+async def register_cuda(context: GrpcContext, message: pb.CudaSharedMemoryRegisterRequest) -> None:
+    where = message.raw_handle, message.device_id, message.byte_size
+    await _changeable(context).register_cuda_region(message.name, *where)
 
 
-def unregister_region(kind: RegionKind, context: GrpcContext, message: Any) -> None:
+async def unregister_region(kind: RegionKind, context: GrpcContext, message: Any) -> None:
     """SystemSharedMemoryUnregister, CudaSharedMemoryUnregister: of one region, or of all."""
-    _changeable(context).unregister(kind, message.name)
+    await _changeable(context).unregister_region(kind, message.name)
 
 
-def _changeable(context: GrpcContext) -> Regions:
-    """The regions, for a client that wants to change them; raises UnsupportedError if clients may not."""
+def _changeable(context: GrpcContext) -> Management:
+    """What changes regions, for a client that wants to; raises UnsupportedError if clients may not."""
     refuse_region_changes(context.options.allow_client_shm)
-    return context.server.shared_memory
+    return context.server.management
 
 
 # ---- settings ----
 
 
-def change_trace(context: GrpcContext, message: pb.TraceSettingRequest) -> Fields:
+async def change_trace(context: GrpcContext, message: pb.TraceSettingRequest) -> Fields:
     """TraceSetting: all that the message asks for, or, if something in it is wrong, nothing."""
     check_traced_model(context.server, message.model_name)
     given = {name: setting.value or None for name, setting in message.settings.items()}  # no value clears
     changes = read_trace_change(given, list, _only, gap=" ")
-    if changes:
-        context.server.tracer.change(message.model_name, **changes)
     shown: dict[str, list[str]] = {}
-    for name, value in show_settings(context.server, message.model_name):
+    for name, value in await context.server.management.trace_settings(message.model_name, changes):
         shown.setdefault(name, []).extend(value if isinstance(value, list) else [value])
     return {"settings": {name: {"value": values} for name, values in shown.items()}}
 
@@ -142,13 +143,12 @@ _SETTINGS = (
 """Each setting, the field of `LogSettings` that it is, the choice that its value makes, and what errors call that."""
 
 
-def change_log(context: GrpcContext, message: pb.LogSettingsRequest) -> Fields:
+async def change_log(context: GrpcContext, message: pb.LogSettingsRequest) -> Fields:
     """LogSettings: all that the message asks for, or, if something in it is wrong, nothing."""
     log = context.log
     if log is None:
         raise log_unreachable()
-    log.change(**_changes(message.settings))
-    now = log.settings
+    now = await log.change_and_show(**_changes(message.settings))
     shown = {name: {choice: getattr(now, field)} for name, field, choice, _ in _SETTINGS}
     shown["log_verbose_level"] = {"uint32_param": max(0, now.verbose)}
     return {"settings": shown}

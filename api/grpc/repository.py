@@ -13,7 +13,6 @@ from ...actors.offload import LARGE_BYTES
 from ...engine.errors import InvalidArgumentError, UnsupportedError
 from ...engine.tensor import Buffer
 from ...proto.messages import inference as pb
-from .. import about
 from .codec import MAX_FIELDS, too_many_fields
 from .infer import GrpcContext
 from .management import Fields
@@ -100,8 +99,7 @@ _UNLOAD_DEPENDENTS = "unload_dependents"
 async def index(context: GrpcContext, message: pb.RepositoryIndexRequest) -> Fields:
     """RepositoryIndex. Unlike HTTP, this refuses the name of a repository."""
     _refuse_repository_name(message.repository_name)
-    await context.server.rescan()
-    return {"models": about.repository_index(context.server, ready_only=message.ready)}
+    return {"models": await context.server.management.repository_index(message.ready)}
 
 
 async def load(context: GrpcContext, message: Buffer) -> None:
@@ -111,13 +109,13 @@ async def load(context: GrpcContext, message: Buffer) -> None:
     else:
         request = read_load_request(message)
     _refuse_repository_name(request.repository_name)
-    await context.server.load_model(request.model_name, _load_parameters(request.parameters))
+    await context.server.management.load_model(request.model_name, _load_parameters(request.parameters))
 
 
 async def unload(context: GrpcContext, message: pb.RepositoryModelUnloadRequest) -> None:
     """RepositoryModelUnload: answered when unloading has begun."""
     _refuse_repository_name(message.repository_name)
-    await context.server.unload_model(message.model_name, _unload_dependents(message.parameters))
+    await context.server.management.unload_model(message.model_name, _unload_dependents(message.parameters))
 
 
 def _refuse_repository_name(name: str) -> None:

@@ -39,14 +39,14 @@ from .infer.handler import ImmediateInfer
 from .routes import Router
 
 if TYPE_CHECKING:
-    from ...actors import InferenceServer
-    from ..logging import Log
+    from ...actors.facade import Facade
+    from ..logging import LogFacade
 
 _log = logging.getLogger(__name__)
 
 
 class HttpApplication:
-    """The KServe/Triton HTTP interface of an `InferenceServer` (docs/reference/http.md).
+    """The KServe/Triton HTTP interface of a server (docs/reference/http.md).
 
     Args:
         log: whose settings clients may see and change; None where they may not.
@@ -58,7 +58,7 @@ class HttpApplication:
         InvalidArgumentError: the options name a header pattern that is none.
     """
 
-    def __init__(self, server: InferenceServer, options: HttpOptions, log: Log | None = None) -> None:
+    def __init__(self, server: Facade, options: HttpOptions, log: LogFacade | None = None) -> None:
         self.server = server
         self._context = Context(server, options, log)
         self._router = Router()

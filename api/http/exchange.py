@@ -22,9 +22,9 @@ from .json import writer as json_writer
 from .json.scan import DEFAULT_MAX_VALUES
 
 if TYPE_CHECKING:
-    from ...actors import InferenceServer
     from ...actors.budget import Lease
-    from ..logging import Log
+    from ...actors.facade import Facade
+    from ..logging import LogFacade
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -81,7 +81,7 @@ class Context:
         InvalidArgumentError: the header pattern is not a regular expression.
     """
 
-    def __init__(self, server: InferenceServer, options: HttpOptions, log: Log | None = None) -> None:
+    def __init__(self, server: Facade, options: HttpOptions, log: LogFacade | None = None) -> None:
         self.server = server
         self.options = options
         self.log = log
@@ -256,7 +256,7 @@ class HttpRequest:
             clients see which stage refused them (docs/reference/http-inference.md#processing-order).
     """
 
-    server: InferenceServer
+    server: Facade
     match: Match
     exchange: Exchange
     body: Buffer = field(default=b"", init=False)

@@ -24,7 +24,7 @@ import mmap
 import os
 import stat
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -318,6 +318,11 @@ class Regions:
         if not 0 < end <= region.byte_size:
             raise InvalidArgumentError(f"Invalid offset + byte size for shared memory region: '{name}'")
         return RegionSlice(region, offset, byte_size)
+
+    def places_for_models(self, places: Mapping[str, RegionSlice]) -> Mapping[str, RegionSlice] | None:
+        """Those of the places of outputs that a request tells its model of; None if there are none. A model may put an
+        output into a GPU's memory by itself (`InferenceRequest.output_places`)."""
+        return {name: place for name, place in places.items() if place.gpu is not None} or None
 
     def _refuse(self, name: str) -> None:
         """Names that are taken, and any name while there are too many."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -97,11 +96,6 @@ class PlacedOutput:
         for tensor in self.tensors:
             tensor.place.copy_from(stream, source)
             source += tensor.nbytes
-
-
-def places_on_gpus(places: Mapping[str, RegionSlice]) -> Mapping[str, RegionSlice] | None:
-    """Those of the places of outputs that are in GPUs' memory; None if there are none."""
-    return {name: place for name, place in places.items() if place.gpu is not None} or None
 
 
 def is_in_place(tensor: Tensor, place: RegionSlice) -> bool:

@@ -6,7 +6,7 @@ what stands here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from ..admission.shares import ModelShare
@@ -68,6 +68,7 @@ class Catalog(Generic[M]):
 
     Attributes:
         described: the models of the descriptions that still hold. Every change empties it.
+        followers: called whenever it is emptied, before the change is complete; must not raise.
         started: False if the server could not start, and goes on without models (``--exit-on-error=false``): then each
             call about a model is refused, as Triton does.
     """
@@ -81,6 +82,7 @@ class Catalog(Generic[M]):
         self._hidden: dict[M, None] = {}
         self._scan = Scan(())
         self.described: dict[ModelDescription, M] = {}
+        self.followers: list[Callable[[], None]] = []
         self.started = True
 
     def check_started(self) -> None:
@@ -201,6 +203,15 @@ class Catalog(Generic[M]):
         self._found[name, version] = description
         self.described[description] = model
         return description
+
+    def names(self) -> dict[str, list[int]]:
+        """All names of models, with the versions of each that there are, whatever their states, ascending."""
+        names: dict[str, list[int]] = {}
+        for name, ids in self._ids.items():
+            known = {each.version for identity in ids for each in self._versions(identity)}
+            known.update(each.version for each in self._hidden if each.name == name and each.retiring)
+            names[name] = sorted(known)
+        return names
 
     def model_ready(self, name: str, version: int = LATEST) -> bool:
         """Whether the version is ready and all its parts are alive."""

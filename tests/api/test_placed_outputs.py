@@ -23,7 +23,7 @@ from trireme.engine.datatypes import FP32
 from trireme.engine.errors import InternalError
 from trireme.engine.memory.cuda import CudaDriver
 from trireme.engine.memory.regions import Region, Regions, RegionSlice
-from trireme.engine.memory.tensors import RegionTensor, places_on_gpus
+from trireme.engine.memory.tensors import RegionTensor
 from trireme.engine.request import InferenceResponse
 from trireme.engine.tensor import Tensor
 
@@ -140,5 +140,5 @@ def test_the_engine_is_told_of_places_in_the_memory_of_gpus(protocol: str) -> No
     exchange = Exchange(protocol, 16)
     assert (exchange.place.gpu, exchange.place.byte_size) == (0, 16)
     system = RegionSlice(Region("r", "/r", 0, 4096, os.memfd_create("r"), 1), 0, 4)
-    assert places_on_gpus({"A": system}) is None
-    assert places_on_gpus({"A": system, "OUT": exchange.place}) == {"OUT": exchange.place}
+    assert exchange.regions.places_for_models({"A": system}) is None
+    assert exchange.regions.places_for_models({"A": system, "OUT": exchange.place}) == {"OUT": exchange.place}

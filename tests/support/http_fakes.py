@@ -12,6 +12,7 @@ import trio
 from traces import silent_tracer
 
 from trireme.actors.budget import InflightBudget, Lease
+from trireme.actors.management import LocalManagement
 from trireme.actors.offload import Offload
 from trireme.api.http.app import HttpApplication
 from trireme.api.http.exchange import Answer, Exchange, HttpOptions
@@ -83,6 +84,7 @@ class FakeServer:
         self.refusals = RefusalCounts()
         self.refused: list[tuple[RefusalReason | None, str]] = []
         self.tracer = silent_tracer()
+        self.management = LocalManagement(cast(Any, self))
         self.is_live = True
         self.is_ready = True
         self.submitted: list[InferenceRequest] = []

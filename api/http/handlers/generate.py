@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -23,7 +23,6 @@ from ....engine.config.model import ModelInput
 from ....engine.datatypes import BYTES
 from ....engine.description import ModelDescription
 from ....engine.errors import InvalidArgumentError, TriremeError, request_prefix
-from ....engine.metrics.custom import CustomMetrics
 from ....engine.request import InferenceRequest, InferenceResponse
 from ....engine.tensor import Tensor, add_packed
 from ....engine.tensor_limits import TensorLimits
@@ -120,7 +119,7 @@ class _Generation(ABC):
 
     def __init__(self, reply: Reply, context: Context, request: HttpRequest) -> None:
         self._load_format = request.headers().get(FORMAT_HEADER)
-        self._metrics = context.server.custom_metrics
+        self._management = context.server.management
         self._offload = context.server.offload
         self.over = False
         self.given_up = False
@@ -176,7 +175,9 @@ class _Generation(ABC):
         return _encode(response)
 
     async def _begin(self, exchange: Exchange, failed: bool) -> None:
-        headers = load_metrics_headers(self._load_format, self._metrics)
+        wanted = self._load_format
+        series = () if wanted is None else await self._management.custom_metric(LOAD_FAMILY)
+        headers = load_metrics_headers(wanted, series)
         await exchange.begin(Answer(400 if failed else 200, self.media, headers=headers))
 
 
@@ -402,23 +403,24 @@ _log = logging.getLogger("trireme.http")
 
 FORMAT_HEADER = b"endpoint-load-metrics-format"
 _HEADER = b"endpoint-load-metrics"
-_FAMILY = "nv_trt_llm_kv_cache_block_metrics"
+LOAD_FAMILY = "nv_trt_llm_kv_cache_block_metrics"
 _LABEL = "kv_cache_block_type"
 _TYPES = ("tokens_per", "used", "max")
 
 
-def load_metrics_headers(wanted: bytes | None, metrics: CustomMetrics) -> Headers:
+def load_metrics_headers(wanted: bytes | None, series: Iterable[tuple[Mapping[str, str], float]]) -> Headers:
     """The header in the format that the request wants; none, and a word in the log, if it cannot be made.
 
     Args:
         wanted: ``json`` or ``text``; None for a request that does not ask.
+        series: of `LOAD_FAMILY`.
     """
     if wanted is None:
         return ()
-    blocks = {labels.get(_LABEL, ""): value for labels, value in metrics.values(_FAMILY)}
+    blocks = {labels.get(_LABEL, ""): value for labels, value in series}
     missing = [name for name in _TYPES if name not in blocks]
     if missing:
-        _log.error("no %s header: metric family '%s' lacks '%s'", _HEADER.decode(), _FAMILY, "', '".join(missing))
+        _log.error("no %s header: metric family '%s' lacks '%s'", _HEADER.decode(), LOAD_FAMILY, "', '".join(missing))
         return ()
     tokens_per_block, used, most = (blocks[name] for name in _TYPES)
     utilization = used / most if most else 0.0

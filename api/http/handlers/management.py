@@ -20,8 +20,8 @@ from ....engine.memory.regions import RegionKind
 from ....engine.repository.uploads import FILE_PREFIX
 from ....engine.tensor import Buffer
 from ... import about
-from ...about import check_traced_model, read_trace_change, show_settings
-from ...logging import FORMATS, Log, log_file_refused, log_unreachable, verbose_level
+from ...about import check_traced_model, read_trace_change
+from ...logging import FORMATS, LogFacade, LogSettings, log_file_refused, log_unreachable, verbose_level
 from ...request_parameters import refuse_region_changes
 from ..bodies import read_json, too_large
 from ..exchange import JSON, TEXT, Answer, Context, HttpRequest, error_body
@@ -34,25 +34,25 @@ from ..json.reader import MOST_PLAIN_VALUES, ON_LOOP_BYTES, LargeText, load_plac
 async def server_live(context: Context, request: HttpRequest) -> Answer:
     """``GET /v2/health/live``."""
     about.refuse_when_exiting(context.server)
-    return Answer(200 if context.server.live() else 400, TEXT)
+    return Answer(200 if await context.server.management.live() else 400, TEXT)
 
 
 async def server_ready(context: Context, request: HttpRequest) -> Answer:
     """``GET /v2/health/ready``."""
     about.refuse_when_exiting(context.server)
-    return Answer(200 if await context.server.check_ready() else 400, TEXT)
+    return Answer(200 if await context.server.management.ready() else 400, TEXT)
 
 
 async def server_metadata(context: Context, request: HttpRequest) -> Answer:
     """``GET /v2``."""
-    return Answer(200, JSON, json_writer.dumps(about.server_metadata(context.server)))
+    return Answer(200, JSON, json_writer.dumps(await context.server.management.server_metadata()))
 
 
 async def model_ready(context: Context, request: HttpRequest) -> Answer:
     """``GET /v2/models/M[/versions/V]/ready``: why a model is not ready is not told."""
     version = request.match.model_version()
     about.refuse_when_exiting(context.server)
-    if await context.server.check_model_ready(request.match.name, version):
+    if await context.server.management.model_ready(request.match.name, version):
         return Answer(200, TEXT)
     return Answer(400, TEXT, error_body("Model version not ready"))
 
@@ -73,7 +73,7 @@ async def model_config(context: Context, request: HttpRequest) -> Answer:
 
 async def statistics(context: Context, request: HttpRequest) -> Answer:
     """``GET /v2/models/stats`` (no name in the path) and ``GET /v2/models/M[/versions/V]/stats``."""
-    body = about.model_statistics(context.server, request.match.name, request.match.model_version())
+    body = await context.server.management.model_statistics(request.match.name, request.match.model_version())
     return Answer(200, JSON, json_writer.dumps(body))
 
 
@@ -82,24 +82,22 @@ async def statistics(context: Context, request: HttpRequest) -> Answer:
 
 async def log_settings(context: Context, request: HttpRequest) -> Answer:
     """``GET /v2/logging``."""
-    return _log_answer(_log(context))
+    return _log_answer(await _log(context).change_and_show())
 
 
 async def change_log(context: Context, request: HttpRequest) -> Answer:
     """``POST /v2/logging``: all that the body asks for, or, if something in it is wrong, nothing."""
     log = _log(context)
-    log.change(**_changes(await read_json(context, request)))
-    return _log_answer(log)
+    return _log_answer(await log.change_and_show(**_changes(await read_json(context, request))))
 
 
-def _log(context: Context) -> Log:
+def _log(context: Context) -> LogFacade:
     if context.log is None:
         raise log_unreachable()
     return context.log
 
 
-def _log_answer(log: Log) -> Answer:
-    now = log.settings
+def _log_answer(now: LogSettings) -> Answer:
     body = {
         "log_file": now.file,
         "log_info": now.info,
@@ -145,7 +143,7 @@ _SETTINGS: tuple[tuple[str, str, Callable[[Any], object]], ...] = (
 async def trace_settings(context: Context, request: HttpRequest) -> Answer:
     """``GET …/trace/setting``."""
     check_traced_model(context.server, request.match.name)
-    return _trace_answer(context, request.match.name)
+    return _trace_answer(await context.server.management.trace_settings(request.match.name))
 
 
 async def change_trace(context: Context, request: HttpRequest) -> Answer:
@@ -154,14 +152,11 @@ async def change_trace(context: Context, request: HttpRequest) -> Answer:
     check_traced_model(context.server, name)
     given = members_of(await read_json(context, request))
     changes = read_trace_change(given, _read_levels, lambda _, value: json_reader.as_string(value), gap="")
-    if changes:
-        context.server.tracer.change(name, **changes)
-    return _trace_answer(context, name)
+    return _trace_answer(await context.server.management.trace_settings(name, changes))
 
 
-def _trace_answer(context: Context, model_name: str) -> Answer:
+def _trace_answer(shown: Iterable[tuple[str, str | list[str]]]) -> Answer:
     # Not by way of a dictionary: a name may come twice.
-    shown = show_settings(context.server, model_name)
     members = (b"%b:%b" % (json_writer.string(name), json_writer.dumps(value)) for name, value in shown)
     return Answer(200, JSON, b"{%b}" % b",".join(members))
 
@@ -175,7 +170,7 @@ def _read_levels(value: Any) -> list[str]:
 
 async def region_status(context: Context, request: HttpRequest) -> Answer:
     """``GET …/status``: one region, or all of a kind."""
-    entries = about.region_status(context.server, RegionKind(request.match.kind), request.match.name)
+    entries = await context.server.management.region_status(RegionKind(request.match.kind), request.match.name)
     return Answer(200, JSON, json_writer.dumps(entries))
 
 
@@ -187,9 +182,9 @@ async def register_region(context: Context, request: HttpRequest) -> Answer:
         raise InvalidArgumentError(f"'region name' is necessary to register {match.kind} shared memory region")
     document = await read_json(context, request)
     if RegionKind(match.kind) is RegionKind.CUDA:
-        context.server.shared_memory.register_cuda(match.name, *_read_cuda_document(document))
+        await context.server.management.register_cuda_region(match.name, *_read_cuda_document(document))
     else:
-        context.server.shared_memory.register_system(match.name, *_read_system_document(document))
+        await context.server.management.register_system_region(match.name, *_read_system_document(document))
     return Answer(200, JSON)
 
 
@@ -197,7 +192,7 @@ async def unregister_region(context: Context, request: HttpRequest) -> Answer:
     """``POST …/unregister``: one region, or all of a kind. The body does not matter."""
     refuse_region_changes(context.options.allow_client_shm)
     match = request.match
-    context.server.shared_memory.unregister(RegionKind(match.kind), match.name)
+    await context.server.management.unregister_region(RegionKind(match.kind), match.name)
     return Answer(200, JSON)
 
 
@@ -240,8 +235,7 @@ async def repository_index(context: Context, request: HttpRequest) -> Answer:
     ready_only = body.get("ready", False)
     if type(ready_only) is not bool:
         raise InvalidArgumentError("Invalid value for 'ready': expected a boolean")
-    await context.server.rescan()
-    return Answer(200, JSON, json_writer.dumps(about.repository_index(context.server, ready_only=ready_only)))
+    return Answer(200, JSON, json_writer.dumps(await context.server.management.repository_index(ready_only)))
 
 
 async def load_model(context: Context, request: HttpRequest) -> Answer:
@@ -251,14 +245,14 @@ async def load_model(context: Context, request: HttpRequest) -> Answer:
     limit_bytes = context.options.max_management_bytes
     if len(request.body) > limit_bytes and not any(name.startswith(FILE_PREFIX) for name in parameters):
         return too_large(len(request.body), limit_bytes, "http-max-management-size")
-    await context.server.load_model(request.match.name, parameters)
+    await context.server.management.load_model(request.match.name, parameters)
     return Answer(200, JSON)
 
 
 async def unload_model(context: Context, request: HttpRequest) -> Answer:
     """``POST /v2/repository/models/M/unload``: answered when unloading has begun."""
     _refuse_repository_name(request)
-    await context.server.unload_model(request.match.name, await _unload_dependents(context, request))
+    await context.server.management.unload_model(request.match.name, await _unload_dependents(context, request))
     return Answer(200, JSON)
 
 

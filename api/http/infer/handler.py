@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from ....actors import InferenceServer
+from ....actors.facade import Facade
 from ....actors.reply import Reply
 from ....engine.description import ModelDescription
 from ....engine.errors import TriremeError, UnsupportedError
@@ -182,7 +182,7 @@ class _InferTask(HttpInfer):
         self.lease = http.lease
 
 
-async def _compress(server: InferenceServer, answer: Answer, accept_encoding: str) -> None:
+async def _compress(server: Facade, answer: Answer, accept_encoding: str) -> None:
     encoding = compression.choose_encoding(accept_encoding)
     if encoding is not None:
         tail = answer.tail

@@ -11,7 +11,7 @@ from ....engine.datatypes import BY_NAME, BYTES, INVALID, DataType
 from ....engine.description import ModelDescription
 from ....engine.errors import InternalError, InvalidArgumentError
 from ....engine.memory.regions import Regions, RegionSlice
-from ....engine.memory.tensors import RegionTensor, places_on_gpus
+from ....engine.memory.tensors import RegionTensor
 from ....engine.request import InferenceRequest, ParameterValue
 from ....engine.tensor import Buffer, Tensor
 from ....engine.tensor_limits import DEFAULT_LIMITS, MAX_ELEMENTS, TensorLimits, bounded_product
@@ -92,7 +92,7 @@ def decode_document(document: Any, blobs: memoryview, model_name: str, version: 
     request.in_regions = any(isinstance(tensor, RegionTensor) for tensor in request.inputs)
     places = {name: form.place for name, form in forms.items() if form.place is not None}
     if places:
-        request.output_places = places_on_gpus(places)
+        request.output_places = terms.regions.places_for_models(places)
     return DecodedInfer(request, forms, default_form, request.in_regions or bool(places))
 
 

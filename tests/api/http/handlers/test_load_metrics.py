@@ -12,7 +12,7 @@ from scripted_models import Script, write_scripted_models
 from trireme.actors import InferenceServer
 from trireme.api.http.app import HttpApplication
 from trireme.api.http.exchange import HttpOptions
-from trireme.api.http.handlers.generate import load_metrics_headers
+from trireme.api.http.handlers.generate import LOAD_FAMILY, load_metrics_headers
 from trireme.engine.metrics.custom import CustomMetrics, MetricKind
 from trireme.engine.options import ServerOptions
 
@@ -37,13 +37,13 @@ def keep_blocks(metrics: CustomMetrics, **blocks: float) -> None:
 def test_both_formats(wanted: bytes, value: bytes) -> None:
     metrics = CustomMetrics()
     keep_blocks(metrics, tokens_per=64, used=4, max=16, free=12)
-    assert load_metrics_headers(wanted, metrics) == ((NAME, value),)
+    assert load_metrics_headers(wanted, metrics.values(LOAD_FAMILY)) == ((NAME, value),)
 
 
 def test_a_cache_without_blocks_is_not_in_use() -> None:
     metrics = CustomMetrics()
     keep_blocks(metrics, tokens_per=64, used=0, max=0)
-    ((_, value),) = load_metrics_headers(b"text", metrics)
+    ((_, value),) = load_metrics_headers(b"text", metrics.values(LOAD_FAMILY))
     assert value == b"TEXT named_metrics.kv_cache_utilization=0.000000, named_metrics.max_token_capacity=0"
 
 
@@ -61,13 +61,13 @@ def test_what_cannot_be_told_is_left_out_and_logged(
 ) -> None:
     metrics = CustomMetrics()
     keep_blocks(metrics, **blocks)
-    assert load_metrics_headers(wanted, metrics) == ()
+    assert load_metrics_headers(wanted, metrics.values(LOAD_FAMILY)) == ()
     (record,) = caplog.records
     assert text in record.getMessage()
 
 
 def test_no_header_without_a_request_for_it(caplog: pytest.LogCaptureFixture) -> None:
-    assert load_metrics_headers(None, CustomMetrics()) == ()
+    assert load_metrics_headers(None, ()) == ()
     assert not caplog.records
 
 
