@@ -1,15 +1,6 @@
-"""``python -m trireme.simulations``; it draws with rich, which comes with the extra ``terminal``."""
+"""``python -m trireme.simulations``."""
 
-import sys
-
-from ..engine.errors import UnavailableError
-from ..engine.plugins import import_package
+from .command import main
 
 if __name__ == "__main__":
-    try:
-        import_package("rich", "the simulator's command needs", "terminal")
-    except UnavailableError as error:
-        sys.exit(error.message)
-    from .command import main
-
-    sys.exit(main())
+    raise SystemExit(main())

@@ -79,6 +79,8 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (errors_are_caught_by_name, "api/http/h1/connection.py"): "a defect costs its connection, not the server",
     (server_has_no_asyncio, "python_backend/child/utils/event_loop.py"): "a model's process is not the server",
     (queues_are_bounded, "engine/fair_queue.py"): "each connection once",
+    (queues_are_bounded, "front_ends/remote_server.py"): "a few words of each request and lease in flight",
+    (queues_are_bounded, "front_ends/waiting.py"): "tasks that wait: requests that have been received, one each",
     (queues_are_bounded, "engine/admission/shares.py"): "requests that wait for their address's share, one each",
     (queues_are_bounded, "engine/admission/budget.py"): "what waits for the budget, the bound of everything else",
     (queues_are_bounded, "actors/offload.py"): "batches that its instance has credits for, and the word to stop",

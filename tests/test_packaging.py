@@ -119,14 +119,7 @@ def test_everything_imported_is_declared(project: dict[str, Any]) -> None:
     """The library imports only what `dependencies` installs; a runtime comes with its extra, the compiler with dev."""
     declared = {normal(name) for name in project["project"]["dependencies"]}
     extras = project["project"]["optional-dependencies"]
-    optional = {
-        "actors/tracing.py": "tracing",
-        "api/cli/tables.py": "terminal",
-        "engine/backends/onnxruntime/": "cpu",
-        "engine/tracing/spans.py": "tracing",
-        "proto/compile.py": "dev",
-        "simulations/command.py": "terminal",
-    }
+    optional = {"engine/backends/onnxruntime/": "cpu", "proto/compile.py": "dev"}
     distributions = importlib.metadata.packages_distributions()
     undeclared = []
     for path in python_files():
@@ -140,12 +133,6 @@ def test_everything_imported_is_declared(project: dict[str, Any]) -> None:
                 if not providers & allowed:
                     undeclared.append(f"{source.path}:{line}: {module}")
     assert undeclared == []
-
-
-def test_what_only_some_need_is_an_extra(project: dict[str, Any]) -> None:
-    dependencies = {normal(name) for name in project["project"]["dependencies"]}
-    assert not {name for name in dependencies if name.startswith(("opentelemetry", "nvidia"))}
-    assert not dependencies & {"rich", "redis", "onnxruntime", "pillow"}
 
 
 def test_everything_installed_is_pinned(project: dict[str, Any]) -> None:

@@ -1,0 +1,268 @@
+"""What front ends know of the models (`kinds.MODELS`): the engine's table, and a front end's copy of it, by which it
+answers what `InferenceServer.describe` would.
+
+A row says what there is to say of one name: ``[name, latest, others, [[version, result], ...]]``, or ``[name]`` alone
+if there is no such model any more. A result is the number of a description, or an error; `latest` is that of a request
+without a version, and `others` an error, or None for the one that a version has that there is not. Descriptions are
+sent once. ``[number, model, version, versions, bytes of the configuration, bytes of the labels]`` says what one is.
+
+The table has a *generation*, which grows with every change; so the engine knows which front ends have heard of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
+from typing import Any, NamedTuple
+
+import orjson
+
+from ..engine.backends.services import NOT_READY
+from ..engine.config.model import ModelConfigMessage, model_config
+from ..engine.description import ModelDescription
+from ..engine.errors import NotFoundError, TriremeError, UnavailableError
+from ..engine.request import LATEST
+from ..python_backend.child.codec import Payload
+from .kinds import MODELS
+from .link import LinkHead
+from .requests import NO_DESCRIPTION
+from .slots import aligned, check_payload
+from .values import broken, read_bool, read_error, read_integer, read_list, read_text, write_error, write_text
+
+_ROWS, _DESCRIPTIONS = 256, 32
+"""Of one message."""
+
+_NO_VERSION = -(2**62)
+"""What no model has: to learn what is said of versions that there are not."""
+
+ModelRow = list[Any]
+
+
+class ModelChange(NamedTuple):
+    """What has changed in a table.
+
+    Attributes:
+        descriptions: new ones, by their numbers, which rows may name.
+    """
+
+    started: bool
+    rows: Sequence[ModelRow]
+    descriptions: Mapping[int, ModelDescription]
+
+    @property
+    def empty(self) -> bool:
+        return not (self.rows or self.descriptions)
+
+
+class ModelTable:
+    """The engine's: one for all front ends.
+
+    Args:
+        describe: as `InferenceServer.describe`.
+        names: all names of models, with the versions of each that there are, whatever their states.
+        started: as `InferenceServer.started`.
+
+    Attributes:
+        generation: grows with each change.
+    """
+
+    def __init__(
+        self,
+        describe: Callable[[str, int], ModelDescription],
+        names: Callable[[], Mapping[str, Sequence[int]]],
+        started: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.generation = 0
+        self._describe = describe
+        self._names = names
+        self._started = started
+        self._was_started = True
+        self._rows: dict[str, ModelRow] = {}
+        self._described: dict[int, ModelDescription] = {}
+        self._numbers: dict[tuple[str, int], int] = {}  # by name and version
+        self._last = NO_DESCRIPTION
+
+    def get(self, number: int) -> ModelDescription | None:
+        """The description of this number, as it is now; None if it does not hold any more."""
+        return self._described.get(number)
+
+    def refresh(self) -> ModelChange:
+        """Look at the models again; what has changed since the last call."""
+        started = self._started()
+        new: dict[int, ModelDescription] = {}
+        numbers: dict[tuple[str, int], int] = {}
+        described: dict[int, ModelDescription] = {}
+
+        def result(name: str, version: int) -> Any:
+            try:
+                description = self._describe(name, version)
+            except TriremeError as error:
+                return write_error(error)
+            key = description.name, description.version
+            number = numbers.get(key)
+            if number is None:
+                number = self._numbers.get(key)
+                if number is None or not _same(self._described[number], description):
+                    self._last = number = self._last + 1
+                    new[number] = description
+                numbers[key] = number
+            if number not in described or version == LATEST:
+                described[number] = description
+            return number
+
+        rows: dict[str, ModelRow] = {}
+        for name, versions in self._names().items():
+            latest = result(name, LATEST)
+            others = result(name, _NO_VERSION)
+            plain = others == write_error(_not_there(name, _NO_VERSION))
+            results = [[version, result(name, version)] for version in versions]
+            rows[name] = [write_text(name), latest, None if plain else others, results]
+        changed = [row for name, row in rows.items() if self._rows.get(name) != row]
+        changed += [[write_text(name)] for name in self._rows if name not in rows]
+        if changed or started is not self._was_started:
+            self.generation += 1
+        self._rows, self._numbers, self._described, self._was_started = rows, numbers, described, started
+        return ModelChange(started, changed, new)
+
+    def everything(self) -> ModelChange:
+        """For a front end that knows nothing yet: all that `refresh` has said."""
+        return ModelChange(self._was_started, list(self._rows.values()), dict(self._described))
+
+
+def _same(one: ModelDescription, other: ModelDescription) -> bool:
+    """Whether two descriptions say the same."""
+    return one.config is other.config and one.versions == other.versions and one.labels == other.labels
+
+
+def write_models(generation: int, change: ModelChange) -> Iterator[tuple[LinkHead, Payload]]:
+    """The messages that a change becomes; the last one has the generation, those before it 0."""
+    described = list(change.descriptions.items())
+    rows = list(change.rows)
+    while len(described) > _DESCRIPTIONS:
+        yield _message(0, change.started, (), described[:_DESCRIPTIONS])
+        del described[:_DESCRIPTIONS]
+    while len(rows) > _ROWS:
+        yield _message(0, change.started, rows[:_ROWS], described)
+        described = []
+        del rows[:_ROWS]
+    yield _message(generation, change.started, rows, described)
+
+
+def _message(
+    generation: int, started: bool, rows: Sequence[ModelRow], described: Sequence[tuple[int, ModelDescription]]
+) -> tuple[LinkHead, Payload]:
+    payload = Payload()
+    descriptions: list[Any] = []
+    for number, each in described:
+        config = each.config.message.SerializeToString()
+        labels = orjson.dumps([[write_text(name), list(map(write_text, texts))] for name, texts in each.labels.items()])
+        payload.add(config)
+        payload.add(labels)
+        numbers = number, write_text(each.name), each.version, each.versions
+        descriptions.append([*numbers, len(config), len(labels)])
+    return (MODELS, generation, started, rows, descriptions), payload
+
+
+class ModelMirror:
+    """A front end's copy.
+
+    Attributes:
+        numbers: of the descriptions that it gives.
+        generation: of what it was told last.
+    """
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self.numbers: dict[ModelDescription, int] = {}
+        self._started = True
+        self._described: dict[int, ModelDescription] = {}
+        self._found: dict[tuple[str, int], ModelDescription] = {}
+        self._errors: dict[tuple[str, int], TriremeError] = {}
+        self._others: dict[str, TriremeError | None] = {}  # of every name
+        self._keys: dict[str, list[tuple[str, int]]] = {}
+
+    def describe(self, name: str, version: int = LATEST) -> ModelDescription:
+        """See `InferenceServer.describe`."""
+        found = self._found.get((name, version))
+        if found is not None:
+            return found
+        raise self._refusal(name, version)
+
+    def _refusal(self, name: str, version: int) -> TriremeError:
+        if not self._started:
+            return UnavailableError(NOT_READY)
+        if name not in self._others:
+            return NotFoundError(f"Request for unknown model: '{name}' is not found")
+        error = self._errors.get((name, version)) or self._others[name]
+        # A copy: what is raised comes to hold the frames that it passes.
+        return _not_there(name, version) if error is None else copy(error)
+
+    def read(self, head: list[Any], payload: memoryview) -> None:
+        """Take in a message.
+
+        Raises:
+            LinkError: it is none.
+        """
+        _, generation, started, rows, descriptions = read_list(head, 5, 5)
+        self._started = read_bool(started)
+        at = 0
+        for each in read_list(descriptions):
+            number, description, at = _read_description(each, payload, at)
+            self._described[number] = description
+            self.numbers[description] = number
+        for row in read_list(rows):
+            self._read_row(read_list(row, 1, 4))
+        generation = read_integer(generation)
+        if generation:
+            self.generation = generation
+            self._forget_unused()
+
+    def _read_row(self, row: list[Any]) -> None:
+        name = read_text(row[0])
+        for key in self._keys.pop(name, ()):
+            self._found.pop(key, None)
+            self._errors.pop(key, None)
+        if len(row) == 1:
+            self._others.pop(name, None)
+            return
+        _, latest, others, results = read_list(row, 4, 4)
+        self._others[name] = None if others is None else read_error(others)
+        keys = self._keys[name] = []
+        for pair in [[LATEST, latest], *read_list(results)]:
+            version, result = read_list(pair, 2, 2)
+            key = name, read_integer(version, LATEST)
+            keys.append(key)
+            if result.__class__ is not int:
+                self._errors[key] = read_error(result)
+            elif result in self._described:
+                self._found[key] = self._described[result]
+            else:
+                raise broken("the number of a description", result)
+
+    def _forget_unused(self) -> None:
+        used = set(map(self.numbers.__getitem__, self._found.values()))
+        if len(used) < len(self._described):
+            self._described = {number: each for number, each in self._described.items() if number in used}
+            self.numbers = {each: number for number, each in self._described.items()}
+
+
+def _not_there(name: str, version: int) -> TriremeError:
+    return NotFoundError(f"Request for unknown model: '{name}' version {version} is not found")
+
+
+def _read_description(value: Any, payload: memoryview, at: int) -> tuple[int, ModelDescription, int]:
+    """A description, with its number, and where the next one begins."""
+    number, name, version, versions, config_bytes, label_bytes = read_list(value, 6, 6)
+    middle = at + read_integer(config_bytes)
+    start = aligned(middle)
+    end = start + read_integer(label_bytes)
+    check_payload(payload, end)
+    message = ModelConfigMessage.FromString(bytes(payload[at:middle]))
+    labels = {
+        read_text(output): tuple(map(read_text, read_list(texts, 0, 1 << 20)))
+        for output, texts in orjson.loads(payload[start:end])
+    }
+    of_versions = tuple([read_integer(each) for each in read_list(versions)])
+    config = model_config(message)
+    description = ModelDescription(read_text(name), read_integer(version), of_versions, config, labels)
+    return read_integer(number, 1), description, aligned(end)

@@ -1,0 +1,437 @@
+"""The server, as a front end in another process knows it (`actors.facade.Facade`): what `api/` asks for becomes
+messages to the engine, and what comes from there, replies.
+
+Rules:
+ 1. A request is sent at once, or not at all: while the engine says that some of this front end's requests wait for room
+    there, or while the link has none, `admit_nowait` gives None and `admit` waits. So what waits is bounded by what has
+    been received.
+ 2. What must not be lost (cancellations, leases, answers taken) waits in order for room in the link. It is bounded by
+    what is in flight: each request and each lease has a few such messages.
+ 3. A refusal is an answer to a request that was not accepted. Models are looked up here, so that requests for none go
+    no further.
+ 4. An answer of many is sent when there is room for it here: the engine counts what has not been taken (`kinds.TAKEN`).
+ 5. A request that is given up is not known any more once its final answer has come; until then the engine has it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from types import SimpleNamespace
+from typing import Any, cast
+
+import outcome
+import trio
+
+from ..actors.actor import Turn
+from ..actors.budget import Lease
+from ..actors.messages import Cancel
+from ..actors.offload import Offload
+from ..actors.reply import Reply
+from ..actors.socket_readiness import Readiness
+from ..engine.admission.client_bytes import ClientAccounts
+from ..engine.clock import Clock, SystemClock
+from ..engine.description import ModelDescription
+from ..engine.errors import InvalidArgumentError, RefusalReason, TriremeError, UnavailableError
+from ..engine.instances.answer_window import AnswerWindow
+from ..engine.memory.regions import RegionSlice
+from ..engine.options import ServerOptions
+from ..engine.request import LATEST, InferenceRequest
+from ..engine.tracing.record import Trace
+from ..python_backend.child.codec import Payload
+from . import kinds
+from .calls import RemoteLog, RemoteManagement, read_result
+from .leases import RemoteBudget
+from .link import NOTHING, LinkError, LinkHead
+from .models import ModelMirror
+from .refusals import RemoteRefusals
+from .regions import RemoteRegions
+from .requests import NO_DESCRIPTION, RequestWriter
+from .responses import ResponseReader
+from .traces import RemoteTracer
+from .values import broken, read_bool, read_error, read_integer, read_list
+from .waiting import WaitingLine
+
+Send = Callable[[LinkHead, Payload], bool]
+"""As `FrontEndLink.send`."""
+
+
+class _NoHolder:
+    """The engine holds what a request has of the budget."""
+
+    def release(self, _nbytes: int, /) -> None:
+        """Nothing is held here."""
+
+
+_NO_HOLDER = _NoHolder()
+
+
+class _Sent:
+    """A request that the engine has: what a `Job` is to its reply."""
+
+    __slots__ = ("accepted", "id", "number", "places", "reply", "tell", "trace", "waiting", "window")
+
+    def __init__(self, number: int, request: InferenceRequest, reply: Reply, tell: Callable[[LinkHead], None]) -> None:
+        self.number = number
+        self.id = request.id
+        self.places: Mapping[str, RegionSlice] | None = request.output_places
+        self.trace: Trace | None = request.trace
+        self.reply = reply
+        self.accepted = False
+        self.window: AnswerWindow | None = None
+        self.waiting: Callable[[], None] | None = None
+        self.tell = tell
+
+    def when_accepted(self, call: Callable[[], None]) -> None:
+        """See `Job.when_accepted`."""
+        self.waiting = call
+        self.tell((kinds.FOLLOW, self.number))
+
+    def accept(self) -> None:
+        self.accepted = True
+        if self.waiting is not None:
+            call, self.waiting = self.waiting, None
+            call()
+
+
+class _Credit(AnswerWindow):
+    """Tells the engine what has been taken, which counts there (rule 4)."""
+
+    __slots__ = ("_number", "_tell")
+
+    def __init__(self, number: int, limit: int, tell: Callable[[LinkHead], None]) -> None:
+        super().__init__(limit, threading.get_ident())
+        self._number = number
+        self._tell = tell
+
+    def leave(self, count: int) -> None:
+        super().leave(count)
+        if count:
+            self._tell((kinds.TAKEN, self._number, count))
+
+
+_ANSWERS_HERE = 64
+"""Of one request, that may wait here; the engine has its own limit."""
+
+
+class RemoteServer:
+    """A front end's server; see `Facade`. All but `management` is for the event loop's thread.
+
+    Args:
+        send: sends a message at the end of the turn; False if there is no room for it, of which `room` tells later.
+        turn: in which messages are taken in (`received`).
+        readiness, offload: of this process.
+        options: `max_inflight_bytes`, `address_share` and `tensor_limits` count.
+        front_ends: how many there are, which share what clients' bytes may take in memory.
+        log_settings: what the log's settings are made with, of their fields (`api.logging.LogSettings`).
+
+    Attributes:
+        ready_to_serve: the engine has told what there is.
+        told: set with it.
+        log: that of the engine (`api.logging.LogFacade`).
+    """
+
+    def __init__(
+        self,
+        send: Send,
+        turn: Turn,
+        readiness: Readiness,
+        offload: Offload,
+        options: ServerOptions,
+        *,
+        front_ends: int = 1,
+        log_settings: Callable[..., Any] = SimpleNamespace,
+        clock: Clock | None = None,
+    ) -> None:
+        self.turn = turn
+        self.readiness = readiness
+        self.offload = offload
+        self.options = options
+        self.client_accounts = ClientAccounts.of(options.max_inflight_bytes // front_ends, options.address_share)
+        self.exiting = False
+        self.models = ModelMirror()
+        self.shared_memory = RemoteRegions()
+        self.tracer = RemoteTracer(clock or SystemClock(), self._tell)
+        self.budget = RemoteBudget(self._tell)
+        self.refusals = RemoteRefusals(self._tell_now)
+        self.management = RemoteManagement(self.ask)
+        self.log = RemoteLog(self.ask, log_settings)
+        self.ready_to_serve = False
+        self.told = trio.Event()
+        self._send = send
+        self._writer = RequestWriter()
+        self._reader = ResponseReader()
+        self._sent: dict[int, _Sent] = {}
+        self._calls: dict[int, trio.lowlevel.Task] = {}
+        self._unsent: deque[LinkHead] = deque()
+        self._last = 0
+        self._held = False
+        self._full = False
+        self._line = WaitingLine()
+        self._calls_line = WaitingLine()
+
+    # What `api/` asks: see `Facade`.
+
+    def describe(self, name: str, version: int = LATEST) -> ModelDescription:
+        return self.models.describe(name, version)
+
+    def lease(self, name: str = "", version: int = LATEST, client: str = "") -> Lease:
+        return self.budget.lease_for(name, version, client)
+
+    def check_room(self, name: str, version: int = LATEST) -> None:
+        """Only whether there is such a model: the engine refuses the request if there is no room."""
+        if not self.exiting:
+            self.models.describe(name, version)
+
+    def admit_nowait(
+        self, request: InferenceRequest, *, lease: Lease | None = None, model: ModelDescription | None = None
+    ) -> Reply | None:
+        if self._held or self._full or self._line:
+            return None
+        try:
+            return self._admit(request, lease, model)
+        except TriremeError:
+            if lease is not None:
+                lease.close()
+            raise
+
+    async def admit(
+        self, request: InferenceRequest, lease: Lease | None = None, model: ModelDescription | None = None
+    ) -> Reply:
+        with ExitStack() as undo:
+            if lease is not None:
+                undo.callback(lease.close)
+
+            def attempt() -> Reply | None:
+                return None if self._held or self._full else self._admit(request, lease, model)
+
+            reply = await self._line.wait(attempt)
+            undo.pop_all()
+        return reply
+
+    def _admit(self, request: InferenceRequest, lease: Lease | None, model: ModelDescription | None) -> Reply | None:
+        """Send a request, whose model is known if that can be; None if there is no room."""
+        if model is None:
+            model = self.models.describe(request.model_name, request.model_version)
+        number = self._last = self._last + 1
+        description = self.models.numbers.get(model, NO_DESCRIPTION)
+        trace = request.trace
+        wish = None if trace is None else self.tracer.wish(trace)
+        held = 0 if lease is None else self.budget.number_of(lease)
+        head, payload = self._writer.write(number, request, description, held, wish)
+        if not self._try(head, payload):
+            self._writer.unsent()
+            return None
+        decoupled = model.config.decoupled
+        holder: Any = _NO_HOLDER if lease is None else lease
+        reply = Reply(self.turn, holder, 0, _ANSWERS_HERE if decoupled else 0)
+        sent = self._sent[number] = _Sent(number, request, reply, self._tell)
+        if decoupled:
+            reply.window = _Credit(number, _ANSWERS_HERE, self._tell)
+        if trace is not None:
+            self.tracer.sent(trace, number)
+        if lease is not None:
+            self.budget.move(lease)
+        reply.attach(cast(Any, sent), self._give_up)
+        return reply
+
+    def _try(self, head: LinkHead, payload: Payload) -> bool:
+        """Send a request.
+
+        Raises:
+            InvalidArgumentError: what it has beside its tensors is too long.
+            UnavailableError: there is no memory for them.
+        """
+        try:
+            sent = self._send(head, payload)
+        except ValueError as error:
+            self._writer.unsent()
+            raise InvalidArgumentError(f"the request is too long: {error}") from None
+        except OSError as error:
+            self._writer.unsent()
+            raise UnavailableError(f"there is no memory for the request: {error.strerror}") from None
+        self._full = not sent
+        return sent
+
+    def _give_up(self, cancel: Cancel) -> None:
+        sent: Any = cancel.job
+        self._tell((kinds.CANCEL, sent.number))
+
+    # See `calls`.
+
+    async def ask(self, name: str, arguments: list[Any], payload: Payload) -> Any:
+        """Make a call; what comes of it. Cancelling this gives it up, and does not undo it.
+
+        Raises:
+            TriremeError: what the call raises; or it is too long.
+        """
+        number = self._last = self._last + 1
+
+        def attempt() -> bool | None:
+            return (not self._unsent and self._try((kinds.CALL, number, name, arguments), payload)) or None
+
+        await self._calls_line.wait(attempt)
+        self._calls[number] = trio.lowlevel.current_task()
+
+        def give_up(_raise_cancel: object) -> trio.lowlevel.Abort:
+            self._calls.pop(number, None)
+            self._tell((kinds.GIVE_UP, number))
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        return await trio.lowlevel.wait_task_rescheduled(give_up)
+
+    def note_refusal(self, why: TriremeError | RefusalReason, name: str = "", version: int | None = LATEST) -> None:
+        """See `Admission.note_refusal`."""
+        if isinstance(why, TriremeError):
+            if why.refusal_counted:
+                return
+            reason = why.refusal_reason
+            why.refusal_counted = True
+        else:
+            reason = why
+        if reason is None:
+            return
+        if name and version is not None:
+            with suppress(TriremeError):
+                model = self.models.describe(name, version)
+                self.refusals.tell(reason, model.name, model.version)
+                return
+        self.refusals.tell(reason)
+
+    def _tell_now(self, head: LinkHead) -> bool:
+        return not self._unsent and self._send(head, NOTHING)
+
+    def _tell(self, head: LinkHead) -> None:
+        """Send what must not be lost (rule 2)."""
+        if self._unsent or not self._send(head, NOTHING):
+            self._unsent.append(head)
+
+    # What the link tells.
+
+    def room(self) -> None:
+        """There may be room again for what was refused."""
+        while self._unsent:
+            if not self._send(self._unsent[0], NOTHING):
+                return
+            self._unsent.popleft()
+        self._full = False
+        self.refusals.room()
+        self._calls_line.serve()
+        self._line.serve()
+
+    def received(self, head: list[Any], payload: memoryview) -> None:
+        """Take in a message, inside a turn.
+
+        Raises:
+            LinkError: it is none; then nothing that comes after it can be trusted.
+        """
+        kind = head[0]
+        if kind == kinds.ANSWER:
+            self._answered(head, payload)
+            return
+        take = _TAKE.get(kind) if kind.__class__ is int else None
+        if take is None:
+            raise broken("a kind of message", kind)
+        take(self, head, payload)
+
+    def gone(self) -> None:
+        """The engine is gone: everything in flight has failed."""
+        self.exiting = True
+        error = UnavailableError("the server has ended")
+        for sent in list(self._sent.values()):
+            sent.accepted = True
+            sent.reply.deliver(error, True)
+        self._sent.clear()
+        calls, self._calls = self._calls, {}
+        for task in calls.values():
+            trio.lowlevel.reschedule(task, outcome.Error(UnavailableError("the server has ended")))
+
+    def _answered(self, head: list[Any], payload: memoryview) -> None:
+        """The final answer, as most are."""
+        number: Any = head[1] if len(head) > 1 else None
+        sent = self._sent.pop(number, None) if number.__class__ is int else None
+        if sent is None:
+            raise broken("the number of a request", number)
+        response = self._reader.read_answer(head, payload, sent.id, sent.places)
+        sent.accepted = True
+        if sent.trace is not None:
+            self._note(sent.trace, True)
+        sent.reply.deliver(response, True)
+
+    def _outcome(self, head: list[Any], payload: memoryview) -> None:
+        number = read_integer(read_list(head, 5, 5)[1])
+        sent = self._sent.get(number)
+        if sent is None:
+            raise broken("the number of a request", number)
+        answer = self._reader.read_outcome(head, payload, sent.places)
+        if answer.final:
+            del self._sent[number]
+        if answer.accepted and not sent.accepted:
+            sent.accept()
+        if sent.trace is not None and answer.accepted:
+            self._note(sent.trace, answer.outcome is not None)
+        sent.reply.deliver(answer.outcome, answer.final)
+
+    def _note(self, trace: Trace, has_response: bool) -> None:
+        if trace.on_response is not None:
+            trace.on_response(self.tracer.clock.now_ns(), has_response)
+
+    def _accepted(self, head: list[Any], _payload: memoryview) -> None:
+        sent = self._sent.get(read_integer(read_list(head, 2, 2)[1]))
+        if sent is not None and not sent.accepted:
+            sent.accept()
+
+    def _holds(self, head: list[Any], _payload: memoryview) -> None:
+        self._held = bool(read_integer(read_list(head, 2, 2)[1]))
+        if not self._held:
+            self._line.serve()
+
+    def _granted(self, head: list[Any], _payload: memoryview) -> None:
+        _, number, nbytes = read_list(head, 3, 3)
+        self.budget.granted(number, nbytes)
+
+    def _wanted(self, head: list[Any], _payload: memoryview) -> None:
+        self.budget.others_wait(read_list(head, 2, 2)[1])
+
+    def _result(self, head: list[Any], payload: memoryview) -> None:
+        _, number, nbytes, error = read_list(head, 4, 4)
+        task = self._calls.pop(read_integer(number), None)
+        if task is None:
+            return  # it was given up
+        failed = None if error is None else read_error(error)
+        result = outcome.Value(read_result(nbytes, payload)) if failed is None else outcome.Error(failed)
+        trio.lowlevel.reschedule(task, result)
+
+    def _models(self, head: list[Any], payload: memoryview) -> None:
+        self.models.read(head, payload)
+
+    def _regions(self, head: list[Any], _payload: memoryview) -> None:
+        self.shared_memory.read(head)
+
+    def _state(self, head: list[Any], _payload: memoryview) -> None:
+        _, exiting, traces, contexts = read_list(head, 4, 4)
+        self.exiting = read_bool(exiting)
+        self.tracer.update(read_bool(traces), read_bool(contexts))
+        self.ready_to_serve = True
+        self.told.set()
+
+    def __repr__(self) -> str:
+        state = "exiting" if self.exiting else "serving" if self.ready_to_serve else "starting"
+        return f"<RemoteServer {state}: {len(self._sent)} in flight, {len(self._unsent)} messages wait>"
+
+
+_TAKE: dict[int, Callable[[RemoteServer, list[Any], memoryview], None]] = {
+    kinds.OUTCOME: RemoteServer._outcome,
+    kinds.ACCEPTED: RemoteServer._accepted,
+    kinds.HELD: RemoteServer._holds,
+    kinds.GRANTED: RemoteServer._granted,
+    kinds.WANTED: RemoteServer._wanted,
+    kinds.RESULT: RemoteServer._result,
+    kinds.MODELS: RemoteServer._models,
+    kinds.REGIONS: RemoteServer._regions,
+    kinds.STATE: RemoteServer._state,
+}
+
+__all__ = ["LinkError", "RemoteServer", "Send"]

@@ -1,0 +1,422 @@
+"""Inference requests on their way from a front end to the engine (`kinds.ADMIT`).
+
+A spec (`slots`) is ``[model, version, description, requested outputs, inputs]``. An input is ``[name, datatype, shape,
+bytes]``, and in shared memory ``[..., region, offset]``. What few requests have stands in the extras, a dictionary.
+
+The front end may be hostile, so the engine takes nothing for granted: what is read is a request that a client could
+have sent, or a `LinkError`. Tensors are views on the payload. Where that lies in a segment, the front end can still
+change it: elements of fixed size may be any bits, but texts (BYTES), of which the lengths are checked, are copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..engine.datatypes import BYTES
+from ..engine.description import ModelDescription
+from ..engine.errors import TriremeError
+from ..engine.memory.regions import Regions, RegionSlice
+from ..engine.memory.tensors import RegionTensor
+from ..engine.request import InferenceRequest
+from ..engine.tensor import Buffer, Tensor
+from ..engine.tracing.record import SpanContext
+from ..python_backend.child.codec import Payload
+from .kinds import ADMIT
+from .link import LinkHead
+from .slots import (
+    NO_SLOT,
+    Slots,
+    Specs,
+    TensorSpec,
+    aligned,
+    check_payload,
+    is_private,
+    read_tensor,
+    read_tensors,
+)
+from .values import (
+    broken,
+    read_integer,
+    read_list,
+    read_parameters,
+    read_text,
+    write_parameters,
+    write_text,
+)
+
+NO_DESCRIPTION = 0
+"""Descriptions have numbers from 1 on."""
+
+_LEAST_VERSION = -(2**63)
+_END_64 = 2**64
+_MOST_OUTPUTS = 16_384
+_EXTRAS = frozenset({"parameters", "priority", "timeout", "correlation", "flags", "raw", "places", "lease", "trace"})
+_START, _END = 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class TraceWish:
+    """The front end notes a request, should it be traced.
+
+    Attributes:
+        context: the caller's span.
+        model: whose setting decides.
+    """
+
+    context: SpanContext | None
+    model: str
+
+
+class RequestWriter:
+    """A front end's end."""
+
+    __slots__ = ("_specs",)
+
+    def __init__(self) -> None:
+        self._specs = Specs()
+
+    def write(
+        self, number: int, request: InferenceRequest, description: int, lease: int = 0, wish: TraceWish | None = None
+    ) -> tuple[LinkHead, Payload]:
+        """The message that a request becomes.
+
+        Args:
+            number: of the request.
+            description: number of the model's; `NO_DESCRIPTION` if it is not known.
+            lease: number of the one that it holds; 0 for none.
+        """
+        payload = Payload()
+        if request.in_regions:
+            return self._write_with_regions(number, request, description, lease, wish, payload)
+        outputs = request.requested_outputs
+        key: tuple[object, ...] = (request.model_name, request.model_version, description, outputs)
+        add = payload.add
+        for tensor in request.inputs:
+            buffer = tensor.buffer
+            add(buffer)
+            key += tensor.name, tensor.datatype, tensor.shape, len(buffer)
+        slot = self._specs.numbers.get(key)
+        spec = None
+        if slot is None:
+            inputs = [_written(tensor, tensor.nbytes) for tensor in request.inputs]
+            slot, spec = self._specs.fill(key, _spec(request, description, inputs))
+        name = request.id
+        head = (ADMIT, number, slot, name if name.isascii() else write_text(name))
+        if lease or wish is not None or _has_extras(request):
+            return (*head, spec, _extras(request, lease, wish, payload)), payload
+        return (head if spec is None else (*head, spec)), payload
+
+    def unsent(self) -> None:
+        """The last message was not sent."""
+        self._specs.unsent()
+
+    def _write_with_regions(
+        self,
+        number: int,
+        request: InferenceRequest,
+        description: int,
+        lease: int,
+        wish: TraceWish | None,
+        payload: Payload,
+    ) -> tuple[LinkHead, Payload]:
+        inputs: list[Any] = []
+        for tensor in request.inputs:
+            if isinstance(tensor, RegionTensor):
+                place = tensor.place
+                inputs.append([*_written(tensor, place.byte_size), write_text(place.region.name), place.offset])
+            else:
+                payload.add(tensor.buffer)
+                inputs.append(_written(tensor, tensor.nbytes))
+        spec = _spec(request, description, inputs)
+        extras = _extras(request, lease, wish, payload)
+        return (ADMIT, number, NO_SLOT, write_text(request.id), spec, extras), payload
+
+
+def _written(tensor: Tensor, nbytes: int) -> list[Any]:
+    return [write_text(tensor.name), tensor.datatype.number, list(tensor.shape), nbytes]
+
+
+def _spec(request: InferenceRequest, description: int, inputs: list[Any]) -> list[Any]:
+    outputs = [write_text(name) for name in request.requested_outputs]
+    return [write_text(request.model_name), request.model_version, description, outputs, inputs]
+
+
+def _has_extras(request: InferenceRequest) -> bool:
+    return bool(
+        request.parameters
+        or request.correlation_id
+        or request.priority
+        or request.timeout_us
+        or request.sequence_start
+        or request.sequence_end
+        or request.raw_input is not None
+        or request.output_places
+    )
+
+
+def _extras(request: InferenceRequest, lease: int, wish: TraceWish | None, payload: Payload) -> dict[str, Any]:
+    extras: dict[str, Any] = {}
+    if request.parameters:
+        extras["parameters"] = write_parameters(request.parameters)
+    if request.priority:
+        extras["priority"] = request.priority
+    if request.timeout_us:
+        extras["timeout"] = request.timeout_us
+    correlation = request.correlation_id
+    if correlation:
+        extras["correlation"] = write_text(correlation) if isinstance(correlation, str) else correlation
+    if request.sequence_start or request.sequence_end:
+        extras["flags"] = _START * request.sequence_start | _END * request.sequence_end
+    if request.raw_input is not None:
+        extras["raw"] = len(request.raw_input)
+        payload.add(request.raw_input)
+    if request.output_places:
+        extras["places"] = [
+            [write_text(name), write_text(place.region.name), place.offset, place.byte_size]
+            for name, place in request.output_places.items()
+        ]
+    if lease:
+        extras["lease"] = lease
+    if wish is not None:
+        extras["trace"] = write_wish(wish)
+    return extras
+
+
+def write_wish(wish: TraceWish) -> list[Any]:
+    context = wish.context
+    if context is None:
+        return [write_text(wish.model)]
+    ids = [f"{context.trace_id:x}", f"{context.span_id:x}", context.flags]
+    return [write_text(wish.model), *ids, [list(pair) for pair in context.state]]
+
+
+# ---- the engine's end ----
+
+
+class _Template:
+    """What a spec says.
+
+    Attributes:
+        description: its number.
+        inputs: those in the payload, one behind the other.
+        regions: the others, each with region and offset, at their places among all inputs.
+        nbytes: where what follows the inputs begins.
+        has_texts: an input in the payload is of type BYTES.
+    """
+
+    __slots__ = (
+        "description",
+        "has_texts",
+        "inputs",
+        "model_name",
+        "nbytes",
+        "needed",
+        "outputs",
+        "regions",
+        "version",
+    )
+
+    def __init__(self, spec: Any) -> None:
+        name, version, description, outputs, inputs = read_list(spec, 5, 5)
+        self.model_name = read_text(name)
+        self.version = read_integer(version, _LEAST_VERSION)
+        self.description = read_integer(description)
+        self.outputs = tuple([read_text(each) for each in read_list(outputs, 0, _MOST_OUTPUTS)])
+        self.inputs: list[TensorSpec] = []
+        self.regions: list[tuple[int, TensorSpec, str, int]] = []
+        at = end = 0
+        for index, each in enumerate(read_tensors(inputs)):
+            tensor = read_tensor(each, at)
+            if len(each) == 4:
+                self.inputs.append(tensor)
+                end = tensor.end
+                at = aligned(end)
+            elif len(each) == 6:
+                self.regions.append((index, tensor, read_text(each[4]), read_integer(each[5], 0, _END_64)))
+            else:
+                raise broken("an input", each)
+        self.nbytes = at
+        self.needed = end
+        self.has_texts = any(tensor.datatype is BYTES for tensor in self.inputs)
+
+
+@dataclass(slots=True)
+class SentRequest:
+    """A request that has come from a front end.
+
+    Attributes:
+        request: as the client has sent it; nothing of it is checked against its model.
+        description: of its model, as the front end knew it; None if it knew none, or one that does not hold any more.
+        lease: number of the one that it holds; 0 for none.
+        wish: the front end notes it, should it be traced.
+        places: where in shared memory the client wants outputs, by name.
+        refusal: it asks for shared memory that there is not; then it is not complete.
+        shared: inputs, by their indices, that the front end can still change and whose bytes must be looked at; see
+            `copy_shared`. The index of the raw input is the number of inputs.
+    """
+
+    number: int
+    request: InferenceRequest
+    description: ModelDescription | None
+    lease: int = 0
+    wish: TraceWish | None = None
+    places: Mapping[str, RegionSlice] | None = None
+    refusal: TriremeError | None = None
+    shared: tuple[int, ...] = ()
+
+    @property
+    def shared_bytes(self) -> int:
+        """How much is to be copied."""
+        request = self.request
+        inputs, raw = request.inputs, request.raw_input
+        return sum([inputs[at].nbytes if at < len(inputs) else len(raw or b"") for at in self.shared])
+
+    def copy_shared(self, copy: Callable[[Buffer], Buffer]) -> None:
+        """Copy what the front end can still change. To be called before the request is admitted."""
+        request = self.request
+        for at in self.shared:
+            if at < len(request.inputs):
+                tensor = request.inputs[at]
+                request.inputs[at] = Tensor(tensor.name, tensor.datatype, tensor.shape, copy(tensor.buffer))
+            elif request.raw_input is not None:
+                request.raw_input = copy(request.raw_input)
+        self.shared = ()
+
+
+class RequestReader:
+    """The engine's end, for one front end.
+
+    Args:
+        describe: finds descriptions by their numbers; None for one that does not hold any more, or never was.
+        regions: the shared memory that is registered.
+    """
+
+    __slots__ = ("_describe", "_regions", "_slots")
+
+    def __init__(self, describe: Callable[[int], ModelDescription | None], regions: Regions) -> None:
+        self._describe = describe
+        self._regions = regions
+        self._slots: Slots[_Template] = Slots()
+
+    def read(self, head: list[Any], payload: memoryview) -> SentRequest:
+        """The request that a message holds.
+
+        Raises:
+            LinkError: it holds none.
+        """
+        count = len(head)
+        if not 4 <= count <= 6:
+            raise broken("a request", head)
+        _, number, slot, name = head[:4]
+        if number.__class__ is not int or number < 0:
+            raise broken("the number of a request", number)
+        if name.__class__ is not str:
+            name = read_text(name)
+        if count == 4 or head[4] is None:
+            template = self._slots.get(slot)
+        else:
+            template = _Template(head[4])
+            texts = template.model_name, *template.outputs
+            self._slots.fill(slot, template, texts, [*template.inputs, *[each[1] for each in template.regions]])
+        if len(payload) < template.needed:
+            check_payload(payload, template.needed)
+        inputs = [
+            Tensor(each.name, each.datatype, each.shape, payload[each.start : each.end]) for each in template.inputs
+        ]
+        request = InferenceRequest(template.model_name, template.version, name, inputs, template.outputs)
+        sent = SentRequest(number, request, self._describe(template.description))
+        if count == 6:
+            self._read_extras(head[5], sent, payload, template.nbytes)
+        if (template.has_texts or request.raw_input is not None) and not is_private(payload):
+            sent.shared = _shared(request)
+        if template.regions:
+            self._add_regions(sent, template)
+        return sent
+
+    def _add_regions(self, sent: SentRequest, template: _Template) -> None:
+        inputs = sent.request.inputs
+        moved = list(sent.shared)
+        for index, tensor, region, offset in template.regions:
+            try:
+                place = self._regions.slice(region, offset, tensor.end - tensor.start)
+            except TriremeError as error:
+                sent.refusal = sent.refusal or error
+                return
+            inputs.insert(index, RegionTensor(tensor.name, tensor.datatype, tensor.shape, place))
+            moved = [at + (at >= index) for at in moved]
+        sent.shared = tuple(moved)
+        sent.request.in_regions = True
+
+    def _read_extras(self, extras: Any, sent: SentRequest, payload: memoryview, at: int) -> None:
+        if extras.__class__ is not dict or not extras.keys() <= _EXTRAS:
+            raise broken("what few requests have", extras)
+        request = sent.request
+        if "parameters" in extras:
+            request.parameters = read_parameters(extras["parameters"])
+        if "priority" in extras:
+            request.priority = read_integer(extras["priority"], 0, _END_64)
+        if "timeout" in extras:
+            request.timeout_us = read_integer(extras["timeout"], 0, _END_64)
+        if "correlation" in extras:
+            given = extras["correlation"]
+            request.correlation_id = read_integer(given, 0, _END_64) if given.__class__ is int else read_text(given)
+        if "flags" in extras:
+            flags = read_integer(extras["flags"], 0, 4)
+            request.sequence_start, request.sequence_end = bool(flags & _START), bool(flags & _END)
+        if "raw" in extras:
+            end = at + read_integer(extras["raw"])
+            check_payload(payload, end)
+            request.raw_input = payload[at:end]
+        if "lease" in extras:
+            sent.lease = read_integer(extras["lease"], 1)
+        if "trace" in extras:
+            sent.wish = read_wish(extras["trace"])
+        if "places" in extras:
+            self._read_places(extras["places"], sent)
+
+    def _read_places(self, value: Any, sent: SentRequest) -> None:
+        places: dict[str, RegionSlice] = {}
+        for each in read_list(value, 0, _MOST_OUTPUTS):
+            name, region, offset, nbytes = read_list(each, 4, 4)
+            where = read_text(region), read_integer(offset, 0, _END_64), read_integer(nbytes, 0, _END_64)
+            try:
+                places[read_text(name)] = self._regions.slice(*where)
+            except TriremeError as error:
+                sent.refusal = sent.refusal or error
+                return
+        sent.places = places
+        sent.request.output_places = self._regions.places_for_models(places)
+
+
+def _shared(request: InferenceRequest) -> tuple[int, ...]:
+    """See `SentRequest.shared`."""
+    shared = [at for at, tensor in enumerate(request.inputs) if tensor.datatype is BYTES]
+    if request.raw_input is not None:
+        shared.append(len(request.inputs))
+    return tuple(shared)
+
+
+def read_wish(value: Any) -> TraceWish:
+    """See `write_wish`. Raises LinkError: it is none."""
+    parts = read_list(value, 1, 5)
+    model = read_text(parts[0])
+    if len(parts) == 1:
+        return TraceWish(None, model)
+    trace_id, span_id, flags, state = read_list(parts[1:], 4, 4)
+    pairs = tuple((read_text(read_list(pair, 2, 2)[0]), read_text(pair[1])) for pair in read_list(state, 0, 32))
+    context = SpanContext(_read_hex(trace_id, 32), _read_hex(span_id, 16), read_integer(flags, 0, 256), pairs)
+    return TraceWish(context, model)
+
+
+def _read_hex(value: Any, digits: int) -> int:
+    """An identity, which is not 0."""
+    text = read_text(value)
+    try:
+        number = int(text, 16) if text.isalnum() and len(text) <= digits else 0
+    except ValueError:
+        number = 0
+    if not number:
+        raise broken(f"an identity of up to {digits} digits", value)
+    return number
