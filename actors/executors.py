@@ -258,8 +258,10 @@ class ProcessExecutor:
         self._finished(batch)
 
     def _give(self, instance: ProcessInstance, batch: ExecutionBatch, prepared: Any) -> None:
-        with contextlib.suppress(TriremeError):  # the process is gone, as the task that watches it is about to notice
+        try:
             instance.begin(batch, prepared)
+        except TriremeError:  # the process is gone, as the task that watches it is about to notice
+            return
 
     def close(self) -> None:
         """What there is to give back is given back at the end of `around`."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 from ..engine.backends.services import Question, Services
@@ -28,7 +29,7 @@ from ..engine.request import Caller, InferenceRequest, InferenceResponse
 from ..engine.tracing.record import Trace
 from .child import protocol
 from .child.codec import MessageError, Payload
-from .wire import SEQUENCE_END, SEQUENCE_START, check_parameters, read_tensor, write_error, write_tensor
+from .wire import SEQUENCE_END, SEQUENCE_START, KnownTensors, check_parameters, write_error, write_tensor
 
 TellProcess = Callable[[tuple[Any, ...], Payload], None]
 TellLarge = Callable[[tuple[Any, ...], Payload, Callable[[], None]], None]
@@ -80,6 +81,7 @@ class Calls:
 
     def __post_init__(self) -> None:
         self._asked: dict[int, _Asked] = {}
+        self._known = KnownTensors()
         self._families: dict[int, None] = {}
         self._metrics: dict[int, int] = {}  # of which family
         self._questions = 0
@@ -168,7 +170,7 @@ class Calls:
         wire: tuple[Any, ...],
         many: bool,
     ) -> None:
-        request = _read_request(wire, payload, callers)
+        request = _read_request(wire, payload, callers, self._known)
         key = wire[_TRACE]
         trace = None if key is None else self.trace_of(key)
         if trace is not None and not trace.full:
@@ -308,7 +310,9 @@ def _check(what: str, values: tuple[Any, ...], types: tuple[tuple[type, ...], ..
         raise MessageError(f"'{what}' with arguments of the types {found}")
 
 
-def _read_request(wire: tuple[Any, ...], payload: memoryview, callers: tuple[Caller, ...]) -> InferenceRequest:
+def _read_request(
+    wire: tuple[Any, ...], payload: memoryview, callers: tuple[Caller, ...], known: KnownTensors
+) -> InferenceRequest:
     _check("infer", wire, _REQUEST)
     name, version, request_id, correlation_id, flags, timeout_us, parameters, wanted, _trace, tensors = wire
     if len(tensors) > _MOST_TENSORS or len(wanted) > _MOST_TENSORS or not all(isinstance(each, str) for each in wanted):
@@ -319,7 +323,7 @@ def _read_request(wire: tuple[Any, ...], payload: memoryview, callers: tuple[Cal
         name,
         version,
         request_id,
-        [read_tensor(payload, tensor) for tensor in tensors],
+        list(map(known.read, repeat(payload), tensors)),
         tuple(wanted),
         parameters,
         timeout_us=timeout_us,

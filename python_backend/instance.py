@@ -25,15 +25,16 @@ import itertools
 import logging
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
+from itertools import islice, repeat
 from typing import Any
 
 from ..engine.backends.interface import InstanceSpec, ProcessInstance
 from ..engine.backends.services import Services
 from ..engine.config.model import ModelConfig
 from ..engine.errors import FailureReason, InternalError, InvalidArgumentError, TriremeError, UnavailableError
-from ..engine.job import ExecutionBatch, Job, Phase
+from ..engine.job import INFER_START, OUTPUT_START, ExecutionBatch, Job
 from ..engine.request import Caller
 from ..engine.tracing.record import Trace
 from .calls import Calls
@@ -41,7 +42,7 @@ from .child import protocol
 from .child.channel import ChannelClosedError, Letter
 from .child.codec import Message, MessageError, Payload
 from .launching import ModelThread, OutputLog, Pace, Process, describe_status, log_line, unhealthy
-from .wire import read_response, write_job
+from .wire import KnownTensors, read_response, write_job
 
 logger = logging.getLogger("trireme.python")
 
@@ -79,7 +80,7 @@ class Open:
     job: Job
     held: Held
     untold: int = 0
-    early: list[tuple[memoryview, int, bool, Any]] = field(default_factory=list)
+    early: list[tuple[memoryview, int, bool, Any]] | None = None
 
 
 class PythonInstance(ProcessInstance):
@@ -104,7 +105,7 @@ class PythonInstance(ProcessInstance):
         self._max_rows = config.max_batch_size
         self._outputs = tuple(output.name for output in config.output)
         reshaped = {output.name: output for output in config.output if output.reshape is not None}
-        self._shapes = reshaped, self._max_rows > 0
+        self._reading = KnownTensors(), reshaped, self._max_rows > 0
         self._process = process
         self._channel = process.channel
         self.ended, self.killable = process.ended, process.killable
@@ -133,13 +134,13 @@ class PythonInstance(ProcessInstance):
         if batch.rows > self._max_rows > 0:
             raise InternalError(f"batch size {batch.rows} for '{self.name}', max allowed is {self._max_rows}")
         payload = Payload()
-        keys = [next(self._keys) for _ in batch.jobs]  # several threads may do this at once
+        keys = list(islice(self._keys, len(batch.jobs)))  # several threads may do this at once
         if self._again:
             kept = {request.job: key for key, request in self._again.copy().items()}
             keys = [kept.get(job, key) for key, job in zip(keys, batch.jobs, strict=True)]
         try:
-            requests = [write_job(job, key, payload, self._outputs) for key, job in zip(keys, batch.jobs, strict=True)]
-            letter = self._channel.prepare((protocol.EXECUTE, tuple(requests)), payload)
+            requests = tuple(map(write_job, batch.jobs, keys, repeat(payload), repeat(self._outputs)))
+            letter = self._channel.prepare((protocol.EXECUTE, requests), payload)
         except (OSError, MemoryError) as error:
             raise InternalError(f"no shared memory for the inputs of '{self.name}': {error}") from None
         except (TypeError, ValueError) as error:
@@ -162,8 +163,8 @@ class PythonInstance(ProcessInstance):
             request = self._open.get(key)
             if request is not None and request.held is not held:
                 request.held = held  # rule 5: it is executed again
-                early, request.early = request.early, []
-                for said in early:
+                early, request.early = request.early, None
+                for said in early or ():
                     self._answer(*said)
 
     def sources(self) -> Mapping[int, Callable[[], bool]]:
@@ -331,9 +332,9 @@ class PythonInstance(ProcessInstance):
             raise MessageError(f"an execution of {infer_ns} + {output_ns} ns")
         held = self._batches[number]
         batch = held.batch
-        batch.mark(Phase.OUTPUT_START)
-        batch.marks[Phase.OUTPUT_START] -= output_ns
-        batch.marks[Phase.INFER_START] = batch.marks[Phase.OUTPUT_START] - infer_ns
+        marks = batch.marks
+        marks[OUTPUT_START] = output_start_ns = batch.now_ns() - output_ns
+        marks[INFER_START] = output_start_ns - infer_ns
         for key in rescheduled:
             request = self._open.get(key)
             if request is not None:
@@ -341,7 +342,7 @@ class PythonInstance(ProcessInstance):
         for key, wire in answers:
             request = self._open.get(key)
             if request is not None:
-                self._reply(key, request.job, read_response(request.job, wire, payload, *self._shapes), True)
+                self._reply(key, request.job, read_response(request.job, wire, payload, *self._reading), True)
         held.returned = True
         self._finish_if_over(held)
 
@@ -388,12 +389,13 @@ class PythonInstance(ProcessInstance):
         request = self._open.get(key)
         if request is None:
             if key in self._again:
-                early = self._again[key].early
+                again = self._again[key]
+                early = again.early = again.early or []
                 if len(early) > protocol.WINDOW:
                     raise MessageError("more responses than may be on their way")
                 early.append((payload, key, final, wire))
             return
-        outcome = None if wire is None else read_response(request.job, wire, payload, *self._shapes)
+        outcome = None if wire is None else read_response(request.job, wire, payload, *self._reading)
         self._reply(key, request.job, outcome, final or not self._decoupled)
         if self._decoupled:
             if outcome is not None and not final:

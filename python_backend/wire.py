@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..engine.config.model import ModelOutput
-from ..engine.datatypes import BY_NUMBER
+from ..engine.datatypes import BY_NUMBER, DataType
 from ..engine.errors import (
     AlreadyExistsError,
     CancelledError,
@@ -33,6 +33,10 @@ MOST_DIMENSIONS = 64
 MOST_PARAMETERS = 1024
 MOST_OUTPUTS = 1024
 """Of a response to a model with fewer outputs."""
+
+_MOST_KNOWN = 256
+_LONGEST_KNOWN = 256
+"""Characters of a name that is remembered."""
 
 _MOST_BYTES = 2**63 - 1
 _REFERENCE_BYTES = 8
@@ -64,6 +68,29 @@ def write_tensor(tensor: Tensor, payload: Payload) -> WireTensor:
                 f"input '{tensor.name}' has no elements, and is of a shape that is too large: {tensor.shape}"
             )
     return tensor.name, tensor.datatype.number, tensor.shape, payload.add(buffer), len(buffer)
+
+
+class KnownTensors:
+    """Reads tensors that come again and again: of one that is like another before, only its place is looked at."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], tuple[str, DataType, tuple[int, ...], int]] = {}
+
+    def read(self, payload: memoryview, wire: WireTensor) -> Tensor:
+        """As `read_tensor`."""
+        name, number, shape, offset, nbytes = wire
+        known = self._known.get((name, number, shape, nbytes))
+        if known is None:
+            tensor = read_tensor(payload, wire)
+            if len(name) <= _LONGEST_KNOWN and len(self._known) < _MOST_KNOWN:
+                about = tensor.name, tensor.datatype, tensor.shape, nbytes
+                self._known[name, number, shape, nbytes] = about
+            return tensor
+        name, datatype, shape, nbytes = known
+        end = offset + nbytes
+        if offset < 0 or end > len(payload):
+            raise MessageError(f"tensor '{name}' lies outside of its message")
+        return Tensor(name, datatype, shape, payload[offset:end])
 
 
 def read_tensor(payload: memoryview, wire: WireTensor) -> Tensor:
@@ -110,7 +137,12 @@ def _compact(parameters: Mapping[str, ParameterValue]) -> str:
 
 
 def read_response(
-    job: Job, wire: tuple[Any, ...], payload: memoryview, reshaped: Mapping[str, ModelOutput], batching: bool
+    job: Job,
+    wire: tuple[Any, ...],
+    payload: memoryview,
+    known: KnownTensors,
+    reshaped: Mapping[str, ModelOutput],
+    batching: bool,
 ) -> InferenceResponse | TriremeError:
     """What a model answered to a job. The outputs in `reshaped`, which have a ``reshape``, get the shapes that clients
     expect; if `batching`, shapes begin with a batch dimension. MessageError if it is broken."""
@@ -122,11 +154,9 @@ def read_response(
         raise MessageError(f"a response with {len(tensors)} outputs")
     if parameters:
         check_parameters(parameters)
-    for name, value in parameters.items():
-        if not name.isascii() or isinstance(value, str):
-            parameters = {_utf8(key): _utf8(of) if isinstance(of, str) else of for key, of in parameters.items()}
-            break
-    response = job.response([read_tensor(payload, tensor) for tensor in tensors], parameters)
+        parameters = {_utf8(key): _utf8(of) if isinstance(of, str) else of for key, of in parameters.items()}
+    read = known.read
+    response = job.response([read(payload, tensor) for tensor in tensors], parameters)
     return _reshape_undone(response, reshaped, batching) if reshaped else response
 
 

@@ -33,6 +33,7 @@ INLINE_BYTES = 64 << 10
 
 _FRAME = struct.Struct("<BxHHxxQQ")  # what follows, segments given back, segments dropped, segment, bytes of it
 _INLINE, _SEGMENT, _INTRODUCTION, _NOTHING = 1, 2, 3, 4
+_FRAME_BYTES = _FRAME.size
 _USUAL_FRAME = _FRAME.pack(_INLINE, 0, 0, 0, 0)
 _MOST_NUMBERS = 512
 _DATAGRAM_BYTES = INLINE_BYTES + _FRAME.size + 8 * 2 * _MOST_NUMBERS
@@ -41,6 +42,8 @@ _WORTH_TELLING = 8
 _ONE_DESCRIPTOR = socket.CMSG_SPACE(struct.calcsize("i"))
 
 EMPTY = Payload()
+_new = tuple.__new__
+"""Makes a named tuple, without the Python code of its class."""
 
 
 class ChannelClosedError(Exception):
@@ -71,6 +74,7 @@ class Channel:
         self._most_said, self._most_heard = (MOST_HEAD_BYTES, 1 << 31) if trusted else (1 << 31, MOST_HEAD_BYTES)
         self.lender = Lender(MOST_SEGMENTS if trusted else None)
         self.borrower = Borrower(None if trusted else 2 * MOST_SEGMENTS)  # several threads may find the last room
+        self._returned = self.borrower.returned
         self._nudged = False
         self._buffer = memoryview(bytearray(_DATAGRAM_BYTES))
         self._waiting: deque[tuple[bytes, Segment | None]] = deque()
@@ -107,7 +111,7 @@ class Channel:
         parts = encode(head, payload, self._most_said)
         nbytes = len(parts[0]) + payload.nbytes
         if nbytes <= INLINE_BYTES:
-            return Letter(b"".join([_USUAL_FRAME, *parts]))
+            return _new(Letter, (b"".join([_USUAL_FRAME, *parts]), None, 0))
         segment = self.lender.take(nbytes)
         target = np.frombuffer(segment.memory, np.uint8)
         at = 0
@@ -119,11 +123,13 @@ class Channel:
 
     def post(self, letter: Letter) -> None:
         """The second half of `send`; from any thread. ChannelClosedError if the other end is gone."""
-        segment = letter.segment
+        text, segment, _ = letter
         with self._posting:
             if segment is None:
-                frame = self._frame(_INLINE)
-                self._put(letter.text if frame is _USUAL_FRAME else frame + letter.text[len(_USUAL_FRAME) :])
+                if self._returned or self.lender.dropped:
+                    text = self._frame(_INLINE) + text[len(_USUAL_FRAME) :]
+                if self._waiting or not self._write(text):
+                    self._waiting.append((text, None))
                 return
             if segment.descriptor is not None:
                 self._put(self._frame(_INTRODUCTION, segment.number, segment.nbytes))
@@ -142,7 +148,7 @@ class Channel:
     def _frame(self, what: int, number: int = 0, nbytes: int = 0) -> bytes:
         returned, dropped = self.borrower.returned, self.lender.dropped
         if not returned and not dropped:
-            return _USUAL_FRAME if what == _INLINE else _FRAME.pack(what, 0, 0, number, nbytes)
+            return _FRAME.pack(what, 0, 0, number, nbytes)
         given_back = [returned.popleft() for _ in range(min(len(returned), _MOST_NUMBERS))]
         forgotten = [dropped.pop() for _ in range(min(len(dropped), _MOST_NUMBERS))]
         numbers = struct.pack(f"<{len(given_back) + len(forgotten)}Q", *given_back, *forgotten)
@@ -152,7 +158,7 @@ class Channel:
         if self._waiting or not self._write(datagram, introduced):
             self._waiting.append((datagram, introduced))
 
-    def _write(self, datagram: bytes, introduced: Segment | None) -> bool:
+    def _write(self, datagram: bytes, introduced: Segment | None = None) -> bool:
         """Write one datagram, perhaps with a segment's descriptor; False if the socket does not take it now."""
         try:
             if introduced is None:
@@ -174,16 +180,20 @@ class Channel:
         if the other end has only given segments back. ChannelClosedError if the other end is gone, MessageError if it
         is broken."""
         flags = 0 if wait else socket.MSG_DONTWAIT
+        buffer = self._buffer
         while True:
             try:
                 if self._introduced is not None:
                     self._adopt(*self._introduced, flags)
                     self._introduced = None
-                size = self._socket.recv_into(self._buffer, 0, flags)
+                size = self._socket.recv_into(buffer, 0, flags)
             except BlockingIOError:
                 return None
             except OSError as error:
                 raise ChannelClosedError(f"the other end is gone: {error}") from None
+            if size > _FRAME_BYTES and buffer[:_FRAME_BYTES] == _USUAL_FRAME:
+                data = memoryview(bytearray(buffer[_FRAME_BYTES:size]))
+                return decode(data, self._most_heard, checked=self._checked)
             if not size:
                 raise ChannelClosedError("the other end is gone")
             message = self._read(size)
@@ -283,10 +293,11 @@ class Link:
 
     def send(self, head: Head, payload: Payload = EMPTY) -> None:
         """Send a message, waiting for room. Raises as `Channel.send`."""
-        lender = self.channel.lender
+        channel = self.channel
+        lender = channel.lender
         if not lender.has_room:
             self.wait(lambda: lender.has_room)
-        self.channel.send(head, payload)
+        channel.post(channel.prepare(head, payload))
 
     def wait(self, is_there: Callable[[], object]) -> None:
         """Return when `is_there` says so, which is called under the lock. ChannelClosedError if the server is gone."""

@@ -24,11 +24,18 @@ import numpy as np
 
 ALIGNMENT = 16
 PREFIX = struct.Struct("<II")
+_PADDING = [bytes(-size % ALIGNMENT) for size in range(ALIGNMENT)]
+"""Behind so many bytes more than a multiple of `ALIGNMENT`."""
+
+_PREFIX_BYTES = PREFIX.size
 
 _MARSHAL_VERSION = 2
 
 MOST_HEAD_BYTES = 512 << 10
 """Of what a model says: to read as much takes the server a few milliseconds."""
+
+_new = tuple.__new__
+"""Makes a named tuple, without the Python code of its class."""
 
 Buffer = Union[bytes, bytearray, memoryview]
 Head = tuple
@@ -52,10 +59,10 @@ class Payload:
         at = self.nbytes
         size = len(buffer)
         self.parts.append(buffer)
-        rest = size % ALIGNMENT
-        if rest:
-            self.parts.append(bytes(ALIGNMENT - rest))
-            size += ALIGNMENT - rest
+        if size % ALIGNMENT:
+            padding = _PADDING[size % ALIGNMENT]
+            self.parts.append(padding)
+            size += len(padding)
         self.nbytes = at + size
         return at
 
@@ -75,12 +82,13 @@ def encode(head: Head, payload: Payload, most_bytes: int = 1 << 31) -> list[Buff
         packed = marshal.dumps(head, _MARSHAL_VERSION)
     except ValueError:
         packed = marshal.dumps(_plain(head), _MARSHAL_VERSION)
-    if len(packed) > most_bytes:
+    size = len(packed)
+    if size > most_bytes:
         raise ValueError(
-            f"names, parameters and texts take {len(packed)} bytes, but no more than {most_bytes} can be sent at once"
+            f"names, parameters and texts take {size} bytes, but no more than {most_bytes} can be sent at once"
         )
-    padding = -(PREFIX.size + len(packed)) % ALIGNMENT
-    return [PREFIX.pack(len(packed), zlib.crc32(packed)) + packed + bytes(padding), *payload.parts]
+    text = PREFIX.pack(size, zlib.crc32(packed)) + packed + _PADDING[(_PREFIX_BYTES + size) % ALIGNMENT]
+    return [text, *payload.parts]
 
 
 def _plain(value: Any) -> Any:
@@ -111,8 +119,8 @@ def decode(message: memoryview, most_bytes: int = 1 << 31, *, checked: bool = Fa
         size, checksum = PREFIX.unpack_from(message)
         if size > most_bytes:
             raise MessageError(f"the head of a message has {size} bytes, and may have {most_bytes}")
-        start = PREFIX.size + size
-        packed: Buffer = message[PREFIX.size : start]
+        start = _PREFIX_BYTES + size
+        packed: Buffer = message[_PREFIX_BYTES:start]
         if checked:
             packed = bytes(packed)  # the other end may still change what it shares
         if zlib.crc32(packed) != checksum:
@@ -122,9 +130,9 @@ def decode(message: memoryview, most_bytes: int = 1 << 31, *, checked: bool = Fa
         head = marshal.loads(packed)
     except (struct.error, ValueError, EOFError, TypeError) as error:
         raise MessageError(f"not a message: {error}") from None
-    if not isinstance(head, tuple):
+    if head.__class__ is not tuple:
         raise MessageError(f"the head of a message is a {type(head).__name__}")
-    return Message(head, message[start + -start % ALIGNMENT :])
+    return _new(Message, (head, message[start + -start % ALIGNMENT :]))
 
 
 def check_plain(packed: Buffer) -> None:

@@ -18,6 +18,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from itertools import repeat
 from typing import Any
 
 from . import protocol
@@ -154,7 +155,8 @@ class ModelProcess:
 
     def _execute(self, runner: Runner, message: Message) -> None:
         host = self._host
-        requests = [read_request(wire, message.payload, host) for wire in message.head[1]]
+        head, payload = message
+        requests = list(map(read_request, head[1], repeat(payload), repeat(host)))
         for request in requests:
             if self._again and (kept := self._again.pop(request._key, None)) and (sender := kept()):
                 sender._put_off = False
@@ -182,27 +184,28 @@ class ModelProcess:
         executed_ns = time.perf_counter_ns()
         payload = Payload()
         answers: list[tuple[int, Any]] = []
+        rescheduled: list[int] = []
         for request, response in zip(requests, responses):
             if response is not None:
                 answers.append((request._key, self._written(request, response, payload)))
                 host.over(request._key)
-        again = [request for request in requests if request._release_flags == RELEASE_RESCHEDULE]
-        rescheduled = tuple([request._key for request in again])
-        self._put_off(again)
+            elif request._release_flags == RELEASE_RESCHEDULE:
+                rescheduled.append(request._key)
+                self._put_off(request)
         spent_ns = (executed_ns - started_ns, time.perf_counter_ns() - executed_ns)
         try:
-            self._send((protocol.DONE, requests[0]._key, tuple(answers), rescheduled, spent_ns), payload)
+            self._send((protocol.DONE, requests[0]._key, tuple(answers), tuple(rescheduled), spent_ns), payload)
         except ValueError as error:
-            self._send((protocol.DONE, requests[0]._key, fitted(answers, str(error)), rescheduled, spent_ns), payload)
+            fitting = fitted(answers, str(error))
+            self._send((protocol.DONE, requests[0]._key, fitting, tuple(rescheduled), spent_ns), payload)
 
-    def _put_off(self, requests: list[InferenceRequest]) -> None:
-        """Keep the senders of requests that will come again, for those that hold them."""
-        for request in requests:
-            key, sender = request._key, request._sender
-            if sender is None or sender._over:
-                self._host.over(key)
-            else:
-                self._again[key] = weakref.ref(sender, lambda _, key=key: self._forget(key))
+    def _put_off(self, request: InferenceRequest) -> None:
+        """Keep the sender of a request that will come again, for those that hold it."""
+        key, sender = request._key, request._sender
+        if sender is None or sender._over:
+            self._host.over(key)
+        else:
+            self._again[key] = weakref.ref(sender, lambda _: self._forget(key))
 
     def _forget(self, key: int) -> None:
         if self._again.pop(key, None) is not None:

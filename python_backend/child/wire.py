@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from .utils.tensor import (
     DTYPES,
     Tensor,
     deserialize_bytes_tensor,
-    numpy_to_triton_type,
+    number_of,
     packed,
 )
 
@@ -56,7 +57,7 @@ def array_of(payload: memoryview, tensor: WireTensor) -> np.ndarray:
 def write_tensor(tensor: Tensor, payload: Payload) -> WireTensor:
     """A tensor to be sent; its contents go to the payload. ValueError if it has elements that are no text."""
     array = tensor._array
-    number = BF16 if tensor._bf16 else numpy_to_triton_type(array.dtype) or 0
+    number = BF16 if tensor._bf16 else number_of(array)
     if number == BYTES:
         content = packed(array, lambda element: _text(tensor._name, element))
         return tensor._name, BYTES, array.shape, payload.add(content), len(content)
@@ -71,7 +72,7 @@ def write_tensor(tensor: Tensor, payload: Payload) -> WireTensor:
 def read_request(wire: tuple[Any, ...], payload: memoryview, host: Host) -> InferenceRequest:
     """A request to execute. MessageError if it is broken."""
     key, request_id, correlation_id, flags, timeout_us, parameters, wanted, trace, tensors = wire
-    inputs = [read_tensor(payload, tensor) for tensor in tensors]
+    inputs = list(map(read_tensor, repeat(payload), tensors))
     return incoming(key, host, inputs, request_id, correlation_id, flags, timeout_us, parameters, wanted, trace)
 
 
@@ -97,7 +98,7 @@ def write_response(response: InferenceResponse, payload: Payload) -> tuple[Any, 
     error = response._error
     if error is not None:
         return (shortened(error._message), error._code), response._parameters, ()
-    return None, response._parameters, tuple([write_tensor(tensor, payload) for tensor in response._outputs])
+    return None, response._parameters, tuple(map(write_tensor, response._outputs, repeat(payload)))
 
 
 def write_error(message: str, code: int = TritonError.INTERNAL) -> tuple[Any, ...]:

@@ -62,7 +62,10 @@ class InferenceResponse:
 
     def _only(self, names: Collection[str]) -> InferenceResponse:
         """This response without the outputs that were not requested; itself if that is all of it."""
-        outputs = [output for output in self._outputs if output._name in names]
+        outputs = self._outputs
+        if len(outputs) == 1 and outputs[0]._name in names:
+            return self
+        outputs = [output for output in outputs if output._name in names]
         if len(outputs) == len(self._outputs):
             return self
         pruned = InferenceResponse.__new__(InferenceResponse)

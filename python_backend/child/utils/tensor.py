@@ -33,7 +33,7 @@ class Tensor:
             raise TypeError(f"Tensor: the data of '{name}' must be a numpy array, found type {type(array)}")
         if not name:
             raise TritonModelException("Tensor name cannot be an empty string.")
-        if numpy_to_triton_type(array.dtype) is None or not array.dtype.isnative:
+        if not number_of(array) or not array.dtype.isnative:
             raise TritonModelException("NumPy dtype is not supported.")
         self._name = name
         self._array = array if array.flags.c_contiguous else np.ascontiguousarray(array)
@@ -144,6 +144,11 @@ def triton_to_numpy_type(data_type: int) -> Any:
 def numpy_to_triton_type(data_type: Any) -> int | None:
     """The number of a numpy type (or dtype); None if Triton has no such type."""
     return _NUMBER_BY_NUMPY.get(data_type.type if isinstance(data_type, np.dtype) else data_type)
+
+
+def number_of(array: np.ndarray) -> int:
+    """The number of an array's element type; 0 if Triton has no such type."""
+    return _NUMBER_BY_NUMPY.get(array.dtype.type, 0)
 
 
 def triton_string_to_numpy(triton_type_string: str) -> Any:
