@@ -15,7 +15,8 @@ Rules of turns:
  4. Nothing in a turn waits, and no turn is without end: after `MOST_DELIVERIES` the rest waits for the next turn. So
     does a recipient that is deferred, which hears of it when that turn begins (`resume`). The next turn begins with the
     next wake-up, at the latest in the loop's next pass.
- 5. What a recipient raises concerns that recipient alone: its `fail` is called, and the turn goes on.
+ 5. What a recipient raises concerns that recipient alone: its `fail` is called, and the turn goes on. A
+    KeyboardInterrupt is no recipient's: a turn is protected from it, and trio raises it when the turn is over.
 
     IDLE ─ open ▶ OPEN ─ the outermost block ends ▶ DELIVERING ─ nothing left, or rule 4 ▶ IDLE
     IDLE ─ post ▶ DUE ─ the loop's next pass, or an earlier wake-up ▶ DELIVERING
@@ -109,6 +110,7 @@ class Turn:
         self._scope = trio.CancelScope()
         self._token = trio.lowlevel.current_trio_token()
 
+    @trio.lowlevel.enable_ki_protection
     def __enter__(self) -> None:
         self._depth += 1
         if self._depth == 1:
@@ -116,6 +118,7 @@ class Turn:
             if self._next:
                 self._resume()
 
+    @trio.lowlevel.enable_ki_protection
     def __exit__(self, *_error: object) -> None:
         if self._depth > 1:
             self._depth -= 1
@@ -249,10 +252,10 @@ class MailboxFullError(trio.WouldBlock):
 
 @dataclass(frozen=True, slots=True)
 class MailboxStatistics:
-    """Messages waiting, and the bound."""
+    """Messages waiting, and how many there may be; as `trio.MemoryChannelStatistics` calls them."""
 
-    used: int
-    bound: float
+    current_buffer_used: int
+    max_buffer_size: float
 
 
 class Mailbox(Generic[M]):

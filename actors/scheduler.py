@@ -382,8 +382,6 @@ class Scheduler(Door[SchedulerMessage]):
 
     def receive_last(self, message: SchedulerMessage) -> None:
         """Batches come to their end, and instances leave; nothing is dispatched any more."""
-        if isinstance(message, Executed) and message.batch in self._over:
-            return  # as in `_gone`
         if isinstance(message, Executed | Responded | Leaving | Gone):
             self._turn_s = 0.0
             self.receive(message)

@@ -40,7 +40,7 @@ async def test_a_full_mailbox_refuses() -> None:
         mailbox.send_nowait(3)
     with pytest.raises(trio.WouldBlock):
         mailbox.send_nowait(3)
-    assert mailbox.statistics() == MailboxStatistics(2, 2)
+    assert mailbox.statistics() == MailboxStatistics(current_buffer_used=2, max_buffer_size=2)
     assert repr(mailbox) == "<Mailbox of tests: 2/2>"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import weakref
 from collections.abc import Callable
@@ -352,3 +353,22 @@ async def test_what_is_deferred_outside_of_a_turn_begins_one(log: list[str]) -> 
         await trio.testing.wait_all_tasks_blocked()
         assert log == ["a"]
         turn.stop()
+
+
+def test_an_interrupt_is_raised_when_the_turn_is_over(log: list[str]) -> None:
+    """Mail that it left undelivered would be waited for when the server stops."""
+
+    async def interrupted() -> None:
+        turn = Turn()
+        a, b = Member("a", log, lambda: signal.raise_signal(signal.SIGINT)), Member("b", log)
+        with turn:
+            for member in (a, b):
+                turn.post(member)
+        assert log == ["a", "b"]
+        assert not a.failures
+        log.append("over")
+        await trio.lowlevel.checkpoint()
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(interrupted)
+    assert log == ["a", "b", "over"]

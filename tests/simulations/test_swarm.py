@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import faulthandler
 import statistics
+import sys
 from collections import Counter
 
 import pytest
@@ -17,6 +19,8 @@ from trireme.simulations.reach import ANSWERED, FEATURES, runs_that_reach, share
 SEEDS = range(1, 201)
 MORE_SEEDS = range(201, 2001)
 MS = 1_000_000
+PATIENCE_S = 1_800.0
+"""Of the run with many more seeds; two minutes are not enough on a busy machine."""
 LEAST_SHARE = {
     "a step for a later answer of a decoupled member": 0.01,
     "an answer found in the cache, and held for its turn": 0.01,
@@ -49,6 +53,9 @@ def test_no_invariant_is_broken_and_everything_reachable_is_reached() -> None:
 
 @pytest.mark.slow
 def test_no_invariant_is_broken_by_many_more_seeds() -> None:
+    faulthandler.dump_traceback_later(
+        PATIENCE_S, file=sys.__stderr__
+    )  # in place of pytest's, which it takes longer than
     broken = {found.seed: found.violation.invariant for found in hunt(MORE_SEEDS, jobs=2) if found.violation}
     assert broken == {}, "see one: python -m trireme.simulations --seed N"
 
