@@ -20,7 +20,7 @@ SEEDS = range(1, 201)
 MORE_SEEDS = range(201, 2001)
 MS = 1_000_000
 PATIENCE_S = 1_800.0
-"""Of the run with many more seeds; two minutes are not enough on a busy machine."""
+"""Of the runs with many seeds; two minutes are not enough on a busy machine."""
 LEAST_SHARE = {
     "a step for a later answer of a decoupled member": 0.01,
     "an answer found in the cache, and held for its turn": 0.01,
@@ -29,6 +29,13 @@ LEAST_SHARE = {
 """Of the runs, by feature, in which it must come up; the others in one of twenty."""
 
 
+@pytest.fixture
+def patience() -> None:
+    """The stacks are printed later than pytest does, which cancels this at the end of the test."""
+    faulthandler.dump_traceback_later(PATIENCE_S, file=sys.__stderr__)
+
+
+@pytest.mark.usefixtures("patience")
 def test_no_invariant_is_broken_and_everything_reachable_is_reached() -> None:
     """Some of the seeds that people play by the thousand; the last hole is closed by the 132nd."""
     counts: Counter[str] = Counter()
@@ -52,6 +59,7 @@ def test_no_invariant_is_broken_and_everything_reachable_is_reached() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("patience")
 def test_no_invariant_is_broken_by_many_more_seeds() -> None:
     faulthandler.dump_traceback_later(
         PATIENCE_S, file=sys.__stderr__
