@@ -100,6 +100,11 @@ class Tensor:
         return self._array is not None
 
     @property
+    def has_buffer(self) -> bool:
+        """Whether the wire form is at hand."""
+        return self._buffer is not None
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the wire form."""
         if self._buffer is not None:

@@ -50,6 +50,7 @@ from .refusals import RemoteRefusals
 from .regions import RemoteRegions
 from .requests import NO_DESCRIPTION, RequestWriter
 from .responses import ResponseReader
+from .slots import pack, packing_takes_long
 from .traces import RemoteTracer
 from .values import broken, read_bool, read_error, read_integer, read_list
 from .waiting import WaitingLine
@@ -188,7 +189,7 @@ class RemoteServer:
     def admit_nowait(
         self, request: InferenceRequest, *, lease: Lease | None = None, model: ModelDescription | None = None
     ) -> Reply | None:
-        if self._held or self._full or self._line:
+        if self._held or self._full or self._line or packing_takes_long(request.inputs):
             return None
         try:
             return self._admit(request, lease, model)
@@ -207,6 +208,8 @@ class RemoteServer:
             def attempt() -> Reply | None:
                 return None if self._held or self._full else self._admit(request, lease, model)
 
+            if packing_takes_long(request.inputs):
+                await self.offload(pack, request.inputs)
             reply = await self._line.wait(attempt)
             undo.pop_all()
         return reply

@@ -16,8 +16,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import orjson
 
-from ..engine.datatypes import DATATYPES, INVALID, DataType
-from ..engine.tensor import Buffer, Tensor
+from ..engine.admission.large_requests import FEW_STRINGS
+from ..engine.datatypes import BYTES, DATATYPES, INVALID, DataType
+from ..engine.tensor import Tensor
 from ..engine.tensor_limits import MAX_RANK
 from ..python_backend.child.codec import ALIGNMENT
 from .link import LinkError
@@ -165,6 +166,16 @@ def is_private(payload: memoryview) -> bool:
     return payload.obj.__class__ is bytes
 
 
-def nbytes_of(buffer: Buffer) -> int:
-    """Bytes of a buffer, whatever its items are."""
-    return buffer.nbytes if isinstance(buffer, memoryview) else len(buffer)
+def packing_takes_long(tensors: Sequence[Tensor]) -> bool:
+    """Whether texts are to be packed one by one, and are so many that a thread should do it (`pack`)."""
+    for tensor in tensors:
+        if tensor.datatype is BYTES and not tensor.has_buffer and tensor.element_count > FEW_STRINGS:
+            return True
+    return False
+
+
+def pack(tensors: Sequence[Tensor]) -> None:
+    """Pack all texts, so that they need not be packed when they are sent."""
+    for tensor in tensors:
+        if tensor.datatype is BYTES:
+            tensor.buffer  # noqa: B018 - is made now, and kept

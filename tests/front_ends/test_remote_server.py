@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -18,8 +19,9 @@ from wired import JSON, wired
 from trireme.actors.actor import Turn
 from trireme.actors.offload import Offload
 from trireme.actors.reply import Reply
+from trireme.engine import tensor as tensor_module
 from trireme.engine.config.model import ModelConfigMessage, model_config
-from trireme.engine.datatypes import FP32
+from trireme.engine.datatypes import BYTES, FP32
 from trireme.engine.description import ModelDescription
 from trireme.engine.errors import (
     InternalError,
@@ -464,3 +466,22 @@ async def test_refusals_are_counted_by_the_engine_and_none_is_lost() -> None:
 def test_any_other_refusal_is_an_error_of_the_link(tail: list[Any]) -> None:
     with suppress(LinkError):
         read_refusals([kinds.REFUSED, *tail])
+
+
+async def test_many_texts_are_packed_on_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world() as there:
+        threads: list[bool] = []
+        packed = tensor_module.pack_bytes
+
+        def pack(elements: Any) -> bytes:
+            threads.append(threading.current_thread() is threading.main_thread())
+            return packed(elements)
+
+        monkeypatch.setattr(tensor_module, "pack_bytes", pack)
+        for count in (4_096, 4_097):
+            texts = np.array([b"text"] * count, dtype=object)
+            many = InferenceRequest("one", inputs=[Tensor("IN", BYTES, (count,), None, texts)])
+            if there.server.admit_nowait(many) is None:
+                await there.server.admit(many)
+            assert list(there.take_request().request.inputs[0].array) == [b"text"] * count
+        assert threads == [True, False]
