@@ -169,6 +169,7 @@ class _Run:
             max_inflight=plan.max_inflight_requests,
             windows=_windows(plan),
             changing=bool(plan.changes),
+            polled=plan.poll_ns > 0,
             hang_limit_s=plan.hang_limit_s,
             demands=demands,
             pools=pools,

@@ -12,7 +12,7 @@ from ..history import Handlers
 from ..plan import RESIZED_TO, Change
 from .base import Complain, Invariant
 from .serving import STOPPING, UNKNOWN
-from .state import WorldState
+from .state import ModelView, WorldState
 
 UNLOADS = (Change.UNLOAD.value, Change.UNLOAD_ALL.value)
 
@@ -100,12 +100,17 @@ class _Open:
 class ChangesAreMade(Invariant):
     """A change that no other one overlaps does what was asked for: what is loaded is ready, what was changed is new,
     what is unloaded is not ready, nor is an ensemble that needs it; an ensemble comes back with its members. A load
-    that fails leaves what serves as it is."""
+    that fails leaves what serves as it is.
+
+    Args:
+        polled: the server looks for changes by itself, so a member that is not in the repository does not come back.
+    """
 
     name = "models are changed as was asked for"
 
-    def __init__(self, complain: Complain, state: WorldState) -> None:
+    def __init__(self, complain: Complain, state: WorldState, polled: bool = False) -> None:
         super().__init__(complain)
+        self._polled = polled
         self._state = state
         self._stopping = False
         self._open: list[tuple[ChangeAsked, _Open]] = []
@@ -141,6 +146,8 @@ class ChangesAreMade(Invariant):
         if event.error:
             if (view.name, view.ready) != (its.name, its.was_ready) and not unloads:
                 self.broken(f"{what}, which has failed: {event.error}")
+        elif self._polled and not (unloads or view.ready) and self._away.intersection(_members(view)):
+            return  # it fails, and no client is told
         elif view.ready == unloads:
             self.broken(what)
         elif event.change == Change.RELOAD.value and view.name == its.name:
@@ -150,7 +157,7 @@ class ChangesAreMade(Invariant):
 
     def _look_at_ensembles(self, event: ChangeDone) -> None:
         for name, view in self._state.serving.items():
-            needed = [step.model_name for step in view.config.message.ensemble_scheduling.step]
+            needed = _members(view)
             lacks = any(not self._state.serving[member].ready for member in needed)
             if not needed or (event.change in UNLOADS and event.model not in needed):
                 continue
@@ -158,3 +165,7 @@ class ChangesAreMade(Invariant):
                 self.broken(f"ensemble '{name}' is ready after '{event.model}': {event.change}")
             elif not view.ready and not lacks and name not in self._away and self._certain:
                 self.broken(f"ensemble '{name}' has not come back after '{event.model}': {event.change}")
+
+
+def _members(view: ModelView) -> list[str]:
+    return [step.model_name for step in view.config.message.ensemble_scheduling.step]

@@ -33,6 +33,7 @@ class WorldWatch:
         is_ready: asks the server whether a model is ready.
         graphs: what ensembles are made of.
         changing: models are loaded and unloaded meanwhile.
+        polled: the server looks for that by itself.
         windows: by request, how many answers may wait to be taken.
         gpus: models may be on GPUs.
         demands, pools: what instances hold while they execute, and what there is, if anything.
@@ -53,6 +54,7 @@ class WorldWatch:
         max_inflight: int = 65_536,
         windows: Mapping[int, int] = MappingProxyType({}),
         changing: bool = False,
+        polled: bool = False,
         hang_limit_s: float = 0.0,
         demands: Demands = MappingProxyType({}),
         pools: Mapping[str, int] = MappingProxyType({}),
@@ -88,7 +90,7 @@ class WorldWatch:
             *((StepsOnce(complain, graphs), DrainedInOrder(complain)) if graphs.ensembles else ()),
             HonestReadiness(complain, state, is_ready, graphs, changing, hang_limit_s),
             ChangesHurtNobody(complain, state),
-            *((ChangesAreMade(complain, state),) if changing else ()),
+            *((ChangesAreMade(complain, state, polled),) if changing else ()),
             HonestStatistics(complain, frozenset(graphs.ensembles)),
             *((PipelineOrder(complain), SicknessIsAFault(complain)) if gpus else ()),
             *rules(complain, state),

@@ -40,6 +40,13 @@ def test_a_server_that_looks_by_itself_follows_what_changes() -> None:
     assert {"e~2", "e~3", "a~2", "a~3"} <= {event.model for event in history.of(ModelStateChanged)}
 
 
+def test_an_ensemble_without_its_member_is_not_there_when_it_is_loaded_again() -> None:
+    changes = ChangePlan(MS, "a", Change.UNLOAD), ChangePlan(100 * MS, "e"), ChangePlan(200 * MS, "a", Change.LOAD)
+    history = played(*changes, poll_ns=10 * MS).history
+    assert [done.error for done in history.of(ChangeDone)] == ["", "", ""]
+    assert min(event.at_ns for event in history.of(ModelStateChanged) if event.model == "e~2") > 200 * MS
+
+
 def test_a_load_that_is_not_wanted_any_more_is_ended() -> None:
     changes = ChangePlan(MS, "b"), ChangePlan(100 * MS, "b", Change.UNLOAD), ChangePlan(19_000 * MS, "b", Change.LOAD)
     history = played(*changes, at_ns=39_000 * MS, load_ns=1_500 * MS, patience_s=0.001).history
