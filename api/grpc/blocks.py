@@ -4,6 +4,7 @@ does not change is made once."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
 from grpclib.const import Status
@@ -36,10 +37,11 @@ def trailers(status: Status, message: str | None = None) -> bytes:
     return encode_block(_status(status, message))
 
 
+@lru_cache(maxsize=256)
 def trailers_only(
     status: Status, message: str | None = None, *, http_status: int = 200, tell_encodings: bool = False
 ) -> bytes:
-    """An answer without response headers and messages.
+    """An answer without response headers and messages. Under overload many calls get the same.
 
     Args:
         tell_encodings: to a client that packs in an unknown way, which ways are known.

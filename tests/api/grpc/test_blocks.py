@@ -67,3 +67,14 @@ def test_long_messages_are_cut_between_characters(text: str, times: int) -> None
     assert "\ufffd" not in decoded
     assert message.startswith(decoded)
     assert len(found) > blocks.MAX_MESSAGE_BYTES - 16 or decoded == message
+
+
+def test_what_many_calls_are_refused_with_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[object] = []
+    encode = blocks.encode_block
+    monkeypatch.setattr(blocks, "encode_block", lambda fields: encoded.append(fields) or encode(fields))
+    blocks.trailers_only.cache_clear()
+    first, second = (blocks.trailers_only(Status.UNAVAILABLE, "Exceeds maximum queue size") for _ in range(2))
+    assert first == second
+    assert len(encoded) == 1
+    assert blocks.trailers_only(Status.UNAVAILABLE, "another text") != first
