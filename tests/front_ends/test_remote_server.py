@@ -485,3 +485,13 @@ async def test_many_texts_are_packed_on_a_thread(monkeypatch: pytest.MonkeyPatch
                 await there.server.admit(many)
             assert list(there.take_request().request.inputs[0].array) == [b"text"] * count
         assert threads == [True, False]
+
+
+async def test_what_was_not_sent_is_not_taken_for_known() -> None:
+    async with world() as there:
+        there.room = 0
+        assert there.server.admit_nowait(request()) is None
+        there.room = 9
+        there.server.room()
+        assert there.server.admit_nowait(request()) is not None
+        assert there.take_request().request.model_name == "one"
