@@ -42,7 +42,7 @@ from ..engine.ensemble import (
     record_failure,
     record_success,
 )
-from ..engine.errors import TriremeError, UnavailableError
+from ..engine.errors import RefusalReason, TriremeError, UnavailableError
 from ..engine.instances.answer_window import AnswerWindow
 from ..engine.job import ExecutionBatch, Job, Outcome, Phase
 from ..engine.logs.request_lines import about
@@ -160,7 +160,8 @@ def refuse_recursion(request: InferenceRequest, model: Member) -> None:
     if waiting and len(waiting) >= model.actor_statistics().instances:
         raise UnavailableError(
             f"all {len(waiting)} instances of model '{model.name}' wait for the answer to this very request, so that "
-            "it could never be executed"
+            "it could never be executed",
+            refusal=RefusalReason.INVALID,
         )
 
 

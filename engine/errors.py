@@ -56,6 +56,7 @@ class RefusalReason(enum.Enum):
 
     QUEUE_FULL = "queue_full"  # the model's queue has max_queue_size requests
     QUEUE_TIMEOUT = "queue_timeout"  # its time in the queue was over, or its sequence's in the backlog
+    OBJECTIVE = "objective"  # it could not be answered within the model's latency objective any more
     MODEL_SHARE = "model_share"  # the model has its share of the server-wide budget in flight
     BUDGET = "budget"  # too much waits for room in the server-wide budget, or holds it while it arrives slowly
     CLIENT_BYTES = "client_bytes"  # clients, or one address, hold too much that is not complete, or not read

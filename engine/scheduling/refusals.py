@@ -40,6 +40,7 @@ def too_late(request_id: str) -> UnavailableError:
     return UnavailableError(
         f"{request_prefix(request_id)}Latency objective cannot be met, the request would be answered too late",
         reason=FailureReason.REJECTED,
+        refusal=RefusalReason.OBJECTIVE,
     )
 
 

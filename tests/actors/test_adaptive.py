@@ -8,7 +8,7 @@ import trio
 from ensembles import ensemble, step
 
 from trireme.engine.config.model import DynamicBatching
-from trireme.engine.errors import UnavailableError
+from trireme.engine.errors import RefusalReason, UnavailableError
 from trireme.simulations.models import Profile, SimulatedModel
 
 OBJECTIVE = {"LATENCY_OBJECTIVE_MS": "250"}
@@ -54,6 +54,7 @@ async def test_what_would_be_late_is_refused_at_once_and_the_rest_is_in_time(
     assert len(late) + len(took) == 9 + 1 + 40
     assert max(took) <= 0.25
     assert row.statistics.inference_count == len(took)
+    assert row.statistics.refused == {RefusalReason.OBJECTIVE: len(late)}
 
 
 async def test_objective_that_is_no_number_fails_the_load(autojump_clock, open_server, simulated) -> None:
