@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 
-from ..engine.admission.large_requests import is_large, read_regions_now, strings_in_regions
+from ..engine.admission.large_requests import check_takes_long, is_large, read_regions_now, strings_in_regions
 from ..engine.admission.shares import ModelShare
 from ..engine.clock import Clock
 from ..engine.description import ModelDescription
@@ -98,10 +98,10 @@ class Admission:
             found = self._find(request, model)
             budget, share = self._budget, found.share
             large = is_large(request, found.validator)
-            if large:
-                if lease is None:
-                    lease = budget.lease(share)
-                    undo.callback(lease.close)
+            if large and lease is None:
+                lease = budget.lease(share)
+                undo.callback(lease.close)
+            if large and lease is not None and check_takes_long(request, found.validator):
                 await self._hold_strings(request, lease)
                 inputs, rows = await self.offload(found.validator.check, request)
             else:

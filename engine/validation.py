@@ -61,6 +61,7 @@ class RequestValidator:
 
     Attributes:
         takes_strings: an input is of type BYTES, whose elements are counted one by one.
+        takes_shapes: an input is a shape tensor, whose values are looked at.
     """
 
     def __init__(self, config: ModelConfig, limits: TensorLimits = DEFAULT_LIMITS) -> None:
@@ -78,6 +79,7 @@ class RequestValidator:
         self._total = len(config.input)
         self._raw = config.input[0] if self._total == 1 else None
         self._shape_tensors = batched_shape_tensors(config)
+        self.takes_shapes = bool(self._shape_tensors)
 
     def check(self, request: InferenceRequest) -> tuple[dict[str, Tensor], int]:
         """The inputs by name as the backend sees them, and the number of rows.

@@ -32,6 +32,16 @@ def is_large(request: InferenceRequest, validator: RequestValidator) -> bool:
     return copied > LARGE_BYTES
 
 
+def check_takes_long(request: InferenceRequest, validator: RequestValidator) -> bool:
+    """Whether a large request is to be checked on a thread: its data is looked at. Otherwise it is only to be copied,
+    and a change of threads is spared."""
+    return (
+        validator.takes_strings
+        or validator.takes_shapes
+        or any(isinstance(tensor, RegionTensor) and tensor.datatype is BYTES for tensor in request.inputs)
+    )
+
+
 def strings_in_regions(request: InferenceRequest) -> int:
     """Bytes of inputs that cannot be checked without reading them from shared memory.
 

@@ -13,6 +13,7 @@ from segments import Segment, open_segments
 from valued_server import until
 
 from trireme.actors import InferenceServer
+from trireme.engine.admission import large_requests
 from trireme.engine.admission.large_requests import FEW_STRINGS
 from trireme.engine.datatypes import BYTES, FP32, INT32, DataType
 from trireme.engine.errors import InvalidArgumentError
@@ -223,3 +224,27 @@ async def test_many_strings_are_counted_on_a_thread_for_a_model_that_was_replace
         assert [on_loop for _, on_loop in checked] == [False] * 3
         statistics = server.budget_statistics()
         assert (statistics.requests, statistics.bytes) == (0, 0)
+
+
+async def test_what_is_only_to_be_copied_changes_threads_once(
+    tmp_path: Path, segment: Segment, reads: list[tuple[int, bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check does not look at the data of numbers: it is made on the loop, and the copy on a thread."""
+    monkeypatch.setattr(large_requests, "LARGE_BYTES", 16)
+    checked: list[bool] = []
+    loop, check = threading.get_ident(), RequestValidator.check
+
+    def note(validator: RequestValidator, request: InferenceRequest) -> object:
+        checked.append(threading.get_ident() == loop)
+        return check(validator, request)
+
+    options = ServerOptions(model_repository=(link_models(tmp_path, "simple"),))
+    async with InferenceServer(options) as server:
+        monkeypatch.setattr(RequestValidator, "check", note)
+        server.shared_memory.register_system("r", segment.key, 0, len(segment.data))
+        place = server.shared_memory.slice("r", 0, 64)
+        inputs = [RegionTensor(name, INT32, (1, 16), place) for name in ("INPUT0", "INPUT1")]
+        reply = await server.admit(InferenceRequest("simple", inputs=[*inputs], in_regions=True))
+        assert (await reply.response()).output("OUTPUT1").array.tolist() == [[0] * 16]
+    assert checked == [True]
+    assert reads == [(64, False)] * 2
