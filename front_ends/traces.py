@@ -14,7 +14,7 @@ from ..engine.tracing.settings import TraceLevel, TraceSetting
 from .kinds import NOTES
 from .link import LinkHead
 from .requests import TraceWish, read_wish, write_wish
-from .values import read_integer, read_list, read_text, write_text
+from .values import broken, read_integer, read_list, read_text, write_text
 
 NO_REQUEST = 0
 """Instead of a number: the request was refused before the engine has heard of it."""
@@ -98,4 +98,6 @@ def read_notes(head: Sequence[Any]) -> tuple[int, list[Timestamp], TraceWish | N
         name, ns = read_list(each, 2, 2)
         notes.append(Timestamp(read_text(name), read_integer(ns)))
     number = read_integer(parts[1])
+    if (number == NO_REQUEST) != (len(parts) == 4):
+        raise broken("notes of a request, or of none and what was asked for it", parts[1])
     return number, notes, read_wish(parts[3]) if len(parts) == 4 else None

@@ -495,3 +495,15 @@ async def test_what_was_not_sent_is_not_taken_for_known() -> None:
         there.server.room()
         assert there.server.admit_nowait(request()) is not None
         assert there.take_request().request.model_name == "one"
+
+
+@given(st.lists(JSON, max_size=4))
+def test_any_other_notes_are_an_error_of_the_link(tail: list[Any]) -> None:
+    with suppress(LinkError):
+        read_notes([kinds.NOTES, *tail])
+
+
+@pytest.mark.parametrize("head", [[kinds.NOTES, 0, []], [kinds.NOTES, 1, [], ["one"]]])
+def test_notes_are_of_a_request_or_say_what_was_asked(head: list[Any]) -> None:
+    with pytest.raises(LinkError):
+        read_notes(head)
