@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import faulthandler
 import statistics
-import sys
 from collections import Counter
 
 import pytest
@@ -32,7 +31,7 @@ LEAST_SHARE = {
 @pytest.fixture
 def patience() -> None:
     """The stacks are printed later than pytest does, which cancels this at the end of the test."""
-    faulthandler.dump_traceback_later(PATIENCE_S, file=sys.__stderr__)
+    faulthandler.dump_traceback_later(PATIENCE_S, file=2)
 
 
 @pytest.mark.usefixtures("patience")
@@ -61,9 +60,6 @@ def test_no_invariant_is_broken_and_everything_reachable_is_reached() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("patience")
 def test_no_invariant_is_broken_by_many_more_seeds() -> None:
-    faulthandler.dump_traceback_later(
-        PATIENCE_S, file=sys.__stderr__
-    )  # in place of pytest's, which it takes longer than
     broken = {found.seed: found.violation.invariant for found in hunt(MORE_SEEDS, jobs=2) if found.violation}
     assert broken == {}, "see one: python -m trireme.simulations --seed N"
 

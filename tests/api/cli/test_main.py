@@ -65,3 +65,17 @@ def test_the_command_imports_nothing_of_the_server_by_itself() -> None:
     code = "import sys, trireme.api.cli.main; print({'trio', 'numpy', 'trireme.engine'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+COLLECTIONS = """
+import gc
+from trireme.api.cli import main
+before = sum(each["collections"] for each in gc.get_stats())
+main._import_serve()
+print(sum(each["collections"] for each in gc.get_stats()) - before < 5, gc.isenabled())  # before and after the imports
+"""
+
+
+def test_the_server_is_imported_without_garbage_collections() -> None:
+    done = subprocess.run([sys.executable, "-c", COLLECTIONS], capture_output=True, text=True, check=True)
+    assert done.stdout == "True True\n"
