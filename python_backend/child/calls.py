@@ -195,7 +195,7 @@ class OutgoingCall:
     def __next__(self) -> InferenceResponse:
         inbox = self._inbox
         try:
-            self._calls.link.wait(lambda: inbox.has_news)
+            self._calls.link.wait(lambda: inbox.responses or inbox.over)
         except ChannelClosedError as error:
             raise HostError(str(error)) from None
         return self._take(StopIteration)

@@ -94,6 +94,8 @@ def text(what: str, value: Any) -> str:
 
 def whole(what: str, value: Any, limits: tuple[int, int]) -> int:
     """`value` as an int. TypeError if it is none, as a float is, or not within the limits."""
+    if value.__class__ is int and limits[0] <= value <= limits[1]:
+        return value
     try:
         number = operator.index(value)
     except TypeError:
@@ -105,6 +107,8 @@ def whole(what: str, value: Any, limits: tuple[int, int]) -> int:
 
 def items(what: str, value: Any) -> list[Any]:
     """The elements of a list, or of anything like it. TypeError if it is a str, or has no elements."""
+    if value.__class__ is list:
+        return value.copy()
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         raise TypeError(f"{what} must be a list, found type {type(value)}")
     return list(value)
