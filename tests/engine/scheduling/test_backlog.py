@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from trireme.engine.scheduling.sequence.backlog import Backlog
@@ -45,3 +47,17 @@ def test_deadlines_that_earlier_ones_replace_are_swept(looked_at: list[object]) 
         backlog.limit(each, 1000.0 - number)
     assert len(backlog._deadlines) < 200
     assert backlog.closest_deadline_s == 1001.0 - MANY
+
+
+def test_sequences_expire_in_the_order_of_their_deadlines_however_often_these_were_swept() -> None:
+    chance, backlog = Random(5), Backlog()
+    waiting = [sequence(number) for number in range(1, 60)]
+    for each in waiting:
+        backlog.add(each)
+    for latest in range(40, 0, -1):
+        for each in waiting:
+            backlog.limit(each, latest + chance.random())
+    expired = backlog.expire(50.0)
+    assert sorted(expired, key=lambda each: each.number) == waiting
+    deadlines = [each.deadline_s for each in expired]
+    assert deadlines == sorted(deadlines)
