@@ -304,11 +304,12 @@ def run(mutants: Sequence[Mutant], seeds: int, jobs: int, asked: str) -> Iterato
 
 
 def table_of(results: Sequence[Result]) -> Table:
-    """By module, how many were found by whom."""
+    """By module, by layer and in all, how many were found by whom."""
     table = Table("module", "mutants", "both", "swarm only", "units only", "none", "swarm %", "either %")
     modules = sorted({each.mutant.path for each in results})
-    for module in (*modules, ""):
-        found = Counter(each.found_by for each in results if module in ("", each.mutant.path))
+    layers = sorted({f"{module.split('/')[0]}/" for module in modules})
+    for module in (*modules, *layers, ""):
+        found = Counter(each.found_by for each in results if each.mutant.path.startswith(module))
         swarm, either = found["both"] + found["swarm"], found.total() - found["none"]
         numbers = (found.total(), found["both"], found["swarm"], found["units"], found["none"])
         shares = (f"{100 * part / max(1, found.total()):.0f}" for part in (swarm, either))

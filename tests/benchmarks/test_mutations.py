@@ -142,3 +142,15 @@ def test_a_run_goes_on_with_what_an_earlier_one_has_written(mutations: ModuleTyp
     file.write_text(mutations.as_json([result], 300, 1), encoding="utf-8")
     assert mutations.earlier(file, 300) == {mutant: result}
     assert mutations.earlier(file, 200) == {}
+
+
+def test_what_was_found_is_told_by_module_by_layer_and_in_all(mutants: ModuleType, mutations: ModuleType) -> None:
+    found, not_found = mutations.Verdict("seed 1: wrong", 1.0), mutations.NOT_ASKED
+    paths = "actors/a.py", "actors/b.py", "engine/scheduling/c.py"
+    results = [
+        mutations.Result(mutants.Mutant(path, "f", 1, "", "", "", 0, 0, ""), swarm, not_found)
+        for path, swarm in zip(paths, (found, not_found, found), strict=True)
+    ]
+    columns = [list(column.cells) for column in mutations.table_of(results).columns]
+    assert columns[0] == [*paths, "actors/", "engine/", "all"]
+    assert columns[6] == ["100", "0", "100", "50", "100", "67"]
