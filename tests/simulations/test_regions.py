@@ -31,7 +31,7 @@ def played(*requests: RequestPlan, changes: tuple[ChangePlan, ...] = (), load_ns
 def test_only_what_is_large_is_read_by_a_thread() -> None:
     requests = RequestPlan(1, "m", 0, region=True), RequestPlan(2, "m", 0, region=True, width=LARGE)
     history = played(*requests).history
-    assert [(event.request, event.at_ns) for event in history.of(RequestQueued)] == [(1, 0), (2, 6 * MS)]
+    assert [(event.request, event.at_ns) for event in history.of(RequestQueued)] == [(1, 0), (2, 3 * MS)]
     assert [answer.error for answer in history.of(RequestAnswered)] == ["", ""]
 
 
