@@ -78,12 +78,12 @@ clean:
 # a Python that is started here would read old entry points from it.
 
 $(VENV)/serve.stamp: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install $(PIP_FLAGS) --editable '.[cpu,models,client]'
+	$(BIN)/python -m pip install $(PIP_FLAGS) --editable '.[cpu,models,client,terminal,tracing]'
 	rm -rf trireme.egg-info
 	touch $@
 
 $(VENV)/all.stamp: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install $(PIP_FLAGS) --editable '.[cpu,models,client,torch,openvino,tensorflow]' onnx
+	$(BIN)/python -m pip install $(PIP_FLAGS) --editable '.[cpu,models,client,terminal,tracing,torch,openvino,tensorflow]' onnx
 	rm -rf trireme.egg-info
 	touch $@ $(VENV)/serve.stamp
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from ..engine.clock import Clock
+from ..engine.plugins import import_package
 from ..engine.tracing import TraceConfig, TraceMode, Tracer
 from ..engine.tracing.files import TraceFiles, TraceWrite, write_traces
 from ..engine.tracing.record import Identities, Trace
@@ -152,10 +153,15 @@ class TraceExporter(TraceOutput):
 
     Attributes:
         identities: of traces and spans.
+
+    Raises:
+        UnavailableError: the library is not installed.
     """
 
     def __init__(self, options: ExportOptions, clock: Clock) -> None:
-        # Only here: importing the library takes longer than starting a server.
+        # Only here: importing the library takes longer than starting a server, and not everyone has it.
+        for package in ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"):
+            import_package(package, "the trace mode 'opentelemetry' needs", "tracing")
         from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
         from ..engine.tracing.spans import SpanExport

@@ -119,7 +119,14 @@ def test_everything_imported_is_declared(project: dict[str, Any]) -> None:
     """The library imports only what `dependencies` installs; a runtime comes with its extra, the compiler with dev."""
     declared = {normal(name) for name in project["project"]["dependencies"]}
     extras = project["project"]["optional-dependencies"]
-    optional = {"engine/backends/onnxruntime/": "cpu", "proto/compile.py": "dev"}
+    optional = {
+        "actors/tracing.py": "tracing",
+        "api/cli/tables.py": "terminal",
+        "engine/backends/onnxruntime/": "cpu",
+        "engine/tracing/spans.py": "tracing",
+        "proto/compile.py": "dev",
+        "simulations/command.py": "terminal",
+    }
     distributions = importlib.metadata.packages_distributions()
     undeclared = []
     for path in python_files():
@@ -133,6 +140,12 @@ def test_everything_imported_is_declared(project: dict[str, Any]) -> None:
                 if not providers & allowed:
                     undeclared.append(f"{source.path}:{line}: {module}")
     assert undeclared == []
+
+
+def test_what_only_some_need_is_an_extra(project: dict[str, Any]) -> None:
+    dependencies = {normal(name) for name in project["project"]["dependencies"]}
+    assert not {name for name in dependencies if name.startswith(("opentelemetry", "nvidia"))}
+    assert not dependencies & {"rich", "redis", "onnxruntime", "pillow"}
 
 
 def test_everything_installed_is_pinned(project: dict[str, Any]) -> None:

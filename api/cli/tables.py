@@ -9,6 +9,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -138,12 +139,12 @@ OnLoad = Callable[[str, int, str], None]
 def load_display(log: LineHandler) -> Iterator[OnLoad]:
     """Show how loading goes, on stderr, if that is a terminal; gone when the block ends.
 
-    Log lines that go to the same terminal appear above it.
+    Log lines that go to the same terminal appear above it. Without the package rich, nothing else is shown.
 
     Yields:
         What to call with (model, version, state) when a version's state changes.
     """
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or find_spec("rich") is None:
         yield lambda _model, _version, _state: None
         return
     from rich.console import Console  # only here: a service has no terminal, and needs nothing that draws

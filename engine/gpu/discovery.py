@@ -22,10 +22,10 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UnavailableError
+from ..plugins import import_package
 from .pinned_pool import GpuLimits
 
 if TYPE_CHECKING:
@@ -275,9 +275,9 @@ def opened_nvml(in_vain: str, log: logging.Logger = logger) -> Iterator[Any]:
     nvml: Any = None
     if _library_is_there():
         try:
-            nvml = import_module(_BINDING)
+            nvml = import_package(_BINDING, "NVML needs", "nvml")
             nvml.nvmlInit()
-        except ImportError as error:
+        except UnavailableError as error:
             log.warning("%s: %s", in_vain, error)
         except (nvml.NVMLError_LibraryNotFound, nvml.NVMLError_DriverNotLoaded):
             nvml = None

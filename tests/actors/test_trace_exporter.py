@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import TypeVar
@@ -13,6 +14,7 @@ from otlp_receiver import Receiver, receiving
 
 from trireme.actors.tracing import TraceExporter
 from trireme.engine.clock import SystemClock
+from trireme.engine.errors import UnavailableError
 from trireme.engine.tracing import Activity, TraceConfig, TraceLevel, TraceMode, Tracer
 from trireme.engine.tracing.settings import ExportOptions
 from trireme.engine.tracing.spans import SpanExport
@@ -169,3 +171,13 @@ async def test_a_collector_that_is_down_costs_nobody_anything(caplog: pytest.Log
             await it.exporter.close()
         assert limit.cancelled_caught
         assert it.exporter.taken == 0
+
+
+@pytest.mark.parametrize("package", ["opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"])
+def test_without_the_library_the_error_names_the_extra(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UnavailableError) as refused:
+        TraceExporter(ExportOptions(), SystemClock())
+    assert refused.value.message.startswith(
+        f"the trace mode 'opentelemetry' needs the package {package}: pip install trireme[tracing] ("
+    )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -118,3 +120,10 @@ def test_it_says_what_is_wrong_with_an_argument(
         main(arguments)
     assert caught.value.code == 2
     assert text in capsys.readouterr().err
+
+
+def test_without_rich_the_command_names_the_extra(tmp_path: Path) -> None:
+    code = "import runpy, sys; sys.modules['rich'] = None; runpy.run_module('trireme.simulations', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("the simulator's command needs the package rich: pip install trireme[terminal] (")

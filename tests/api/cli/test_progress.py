@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,6 +52,16 @@ def test_nothing_is_shown_where_there_is_no_terminal(capfd: pytest.CaptureFixtur
             on_load("a", 1, "LOADING")
             assert handler.log is before
     assert capfd.readouterr() == ("", "")
+
+
+def test_without_rich_a_terminal_shows_the_log_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rich", None)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with logging_to(LogSettings()) as log:
+        before = log.handler.log
+        with load_display(log.handler) as on_load:
+            on_load("a", 1, "LOADING")
+            assert log.handler.log is before
 
 
 def test_at_a_terminal_the_display_comes_and_goes_and_the_log_stays_whole(

@@ -8,7 +8,16 @@ import sys
 import pytest
 from fake_nvml import FakeGpu, FakeNvml, FakePart, NVMLError, NVMLError_DriverNotLoaded, NVMLError_LibraryNotFound
 
-from trireme.engine.gpu.discovery import Gpu, Gpus, Names, cuda_order, find_gpus, memory_in_use, usable_gpus
+from trireme.engine.gpu.discovery import (
+    Gpu,
+    Gpus,
+    Names,
+    cuda_order,
+    find_gpus,
+    memory_in_use,
+    opened_nvml,
+    usable_gpus,
+)
 
 GIB = 1 << 30
 
@@ -183,3 +192,15 @@ def test_a_gpu_that_does_not_say_what_it_can_is_not_used(
 def test_other_things_that_it_does_not_tell_are_left_open(library: FakeNvml, function: str) -> None:
     library.gpus[1].silent = {function}
     assert [gpu.index for gpu in find_gpus({})] == [0, 1, 2]
+
+
+def test_without_the_binding_the_log_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # asked for, as where there is a driver
+    with opened_nvml("GPUs cannot be used") as nvml:
+        assert nvml is None
+    (record,) = caplog.records
+    assert record.getMessage().startswith(
+        "GPUs cannot be used: NVML needs the package pynvml: pip install trireme[nvml] ("
+    )

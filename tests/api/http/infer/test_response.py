@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from itertools import product
 
+import numpy as np
+import orjson
+
 from trireme.api.http.exchange import Answer
 from trireme.api.http.infer import response as infer_response
 from trireme.api.http.infer.request import AS_BINARY, AS_JSON, DecodedInfer, OutputForm
@@ -41,3 +44,15 @@ def test_both_ways_write_the_same() -> None:
         long_way = whole(infer_response._encode(response, decoded))
         for _ in range(2):  # made, then remembered
             assert whole(infer_response.encode_infer(response, decoded)) == long_way
+
+
+def test_a_large_answer_lies_where_it_is_given_back_at_once() -> None:
+    """The event loop drops the last reference to it: small pages would take it milliseconds to give back."""
+    values = np.arange(400_000, dtype=np.float32)
+    tensor = Tensor("OUT", FP32, (len(values),), array=values)
+    answer = infer_response.encode_infer(
+        InferenceResponse("m", 1, "", [tensor]), DecodedInfer(InferenceRequest("m"), {}, AS_JSON)
+    )
+    assert isinstance(answer.tail, memoryview)
+    assert isinstance(answer.tail.obj, np.ndarray)
+    assert orjson.loads(bytes(answer.body) + bytes(answer.tail))["outputs"][0]["data"] == values.tolist()
