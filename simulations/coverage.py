@@ -38,7 +38,7 @@ from .events import (
 from .generations import model_of
 from .graphs import is_step
 from .history import Handlers
-from .invariants.queueing import EXPIRED, FULL
+from .invariants.queueing import EXPIRED, FULL, TOO_LATE
 from .invariants.serving import STOPPING, UNKNOWN
 from .invariants.state import WorldState
 from .plan import RESIZED_TO, Fault
@@ -54,7 +54,9 @@ REACHABLE = (
     "refused: unknown model",
     "refused: invalid",
     "refused: no START",
+    "refused: would be late",
     "rejected: expired",
+    "rejected: late",
     "rejected: cancelled",
     "rejected: sequence lost",
     "rejected: sequence too long in the backlog",
@@ -194,6 +196,8 @@ class Coverage:
             return
         if event.error.endswith(FULL):
             self.count("refused: queue full")
+        elif event.error.endswith(TOO_LATE):
+            self.count("refused: would be late")
         elif STOPPING in event.error:
             self.count("refused: stopping")
         elif UNKNOWN in event.error:
@@ -232,6 +236,8 @@ class Coverage:
     def _rejected(self, event: RequestRejected) -> None:
         if event.error == EXPIRED:
             self.count("rejected: expired")
+        elif event.error == TOO_LATE:
+            self.count("rejected: late")
         elif "is lost, because" in event.error:
             self.count("rejected: sequence lost")
         elif "timeout of the corresponding sequence" in event.error:

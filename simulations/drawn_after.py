@@ -7,6 +7,7 @@ from .dying import dying, killing
 from .entries import entered
 from .inner import asked_inside, changed_inside
 from .moved_to_gpus import moved_to_gpus
+from .objectives import with_objectives
 from .placed import placed, with_ends
 from .regions import shared
 from .reshaped import reshaped
@@ -25,6 +26,7 @@ DRAWN_AFTER = (
     entered,
     broken,
     holding,
+    with_objectives,
     slowed,
     shared,
     asked_inside,

@@ -23,6 +23,7 @@ from ..engine.config.model import (
     TimeoutAction,
     model_config,
 )
+from ..engine.config.objective import PARAMETER
 from ..engine.config.sequence import ControlKind
 from ..engine.datatypes import FP32, UINT64
 from ..engine.errors import InvalidArgumentError
@@ -190,6 +191,7 @@ class ModelPlan:
         cached: its answers are kept in the response cache.
         in_place: one in so many batches takes its time, and all others none, being executed in place; 0 for no such.
         ends: how it becomes known that a batch is over.
+        objective_ms: within which its requests are to be executed; 0 for any time.
         checks_ns: about how long its instances take to say whether they are ready; 0 if they do not say that.
     """
 
@@ -221,6 +223,7 @@ class ModelPlan:
     in_place: int = 0
     ends: Ends = Ends.ALONE
     checks_ns: int = 0
+    objective_ms: float = 0.0
 
     @property
     def iterative(self) -> bool:
@@ -246,6 +249,7 @@ class ModelPlan:
             ),
             dynamic_batching=self.batching() if self.dynamic else None,
             response_cache=self.cached,
+            parameters={PARAMETER: str(self.objective_ms)} if self.objective_ms else {},
         )
         message = ModelConfigMessage()
         limit = message.instance_group.add().rate_limiter

@@ -14,7 +14,7 @@ Rules:
  3. A batch holds at most the target, and no more than lets each of its requests be over when it is due, as long as
     batches take no longer than nearly all do. If it reaches a preferred size on the way, it ends there.
  4. The *load* of a size is what part of their time instances would be busy with batches of that size. *Needed* is the
-    smallest size whose load is at most `_BEARABLE`, or what comes in `_DELAY_SHARE` of the objective, if that is less.
+    smallest size whose load is at most `BEARABLE`, or what comes in `DELAY_SHARE` of the objective, if that is less.
     A batch that is smaller waits, for as long as it takes such a batch to come together, but never so long that it
     would be late. Sizes and delay are chosen anew whenever a batch is over.
  5. A request is refused at the door if it would be late, by what is known: behind all that is before it in the queue,
@@ -25,7 +25,7 @@ Rules:
  8. A spare instance takes a batch that has reached the target, or that a request behind it has closed.
  9. If requests at the head would be late in a batch of the target size, and those of their level behind them make up
     such a batch, which answers more requests a time of its execution than the one that the first ones allow (by a part
-    of 1 - `_WORTH`), the first ones are rejected. Otherwise too much work would make batches small, and small batches
+    of 1 - `WORTH`), the first ones are rejected. Otherwise too much work would make batches small, and small batches
     would make too little room.
 
 What `next_action` answers; the first line that applies:
@@ -53,12 +53,12 @@ from .formation import Compatibility
 from .queueing import QueueingCore
 from .service_times import ArrivalRate, ServiceTimes
 
-_BEARABLE = 0.7
-_DELAY_SHARE = 0.4
-_MEMORY = 8.0
+BEARABLE = 0.7
+DELAY_SHARE = 0.4
+MEMORY = 8.0
 """Of the rate of arrivals, in objectives."""
 
-_WORTH = 0.9
+WORTH = 0.9
 """Of the rate of a batch of the target size: from which on a smaller one will do (rule 9)."""
 
 _STEP = 1.25
@@ -151,9 +151,9 @@ class AdaptiveBatcher(QueueingCore):
         self._max_rows = max(1, max_batch_size)
         chosen = set(batching.preferred_batch_sizes) - {self._max_rows}
         self._preferred = frozenset(batching.preferred_batch_sizes) if chosen else frozenset[int]()
-        self._sizes = tuple(sorted(self._preferred)) or _sizes_up_to(self._max_rows)
+        self._sizes = tuple(sorted(self._preferred)) or sizes_up_to(self._max_rows)
         self.times = ServiceTimes()
-        self.rate = ArrivalRate(_MEMORY * objective_s)
+        self.rate = ArrivalRate(MEMORY * objective_s)
         self.target = self._sizes[-1]
         self.needed = 1
         self.delay_s = 0.0
@@ -175,7 +175,7 @@ class AdaptiveBatcher(QueueingCore):
             job.arrival = _COUNTED
             self.rate.arrived(job.rows, now)
         if self.would_be_late(job, now):
-            raise refusals.too_late(job.id)
+            raise refusals.would_be_late(job.id)
         self._queue.put(job, now)
         self._rows[job.level] = self._rows.get(job.level, 0) + job.rows
         self.queued += 1
@@ -226,11 +226,11 @@ class AdaptiveBatcher(QueueingCore):
             rate = min(size, each_per_s * min(takes_s, max(0.0, spare_s))) / takes_s
             if rate >= best * (1 - 1e-9) and spare_s > 0:
                 best, self.target = rate, size
-            if not needed and each_per_s * takes_s <= _BEARABLE * size:
+            if not needed and each_per_s * takes_s <= BEARABLE * size:
                 needed = size
         if best < 0:
             self.target = self._sizes[0]
-        come = math.floor(each_per_s * slots * _DELAY_SHARE * objective_s)
+        come = math.floor(each_per_s * slots * DELAY_SHARE * objective_s)
         self.needed = max(1, min(needed or self.target, self.target, come))
         self.delay_s = 0.0 if self.needed == 1 else self.needed / (each_per_s * slots)
 
@@ -352,7 +352,7 @@ class AdaptiveBatcher(QueueingCore):
         if len(tight) == len(self._queue):
             return False
         other = self._form_batch(now, len(tight))
-        if other.closed is not FULL or other.is_tight or self._rate(formed) >= _WORTH * self._rate(other):
+        if other.closed is not FULL or other.is_tight or self._rate(formed) >= WORTH * self._rate(other):
             return False
         if next(islice(self._queue, len(tight), None)).level != tight[0].level:
             return False
@@ -367,7 +367,7 @@ class AdaptiveBatcher(QueueingCore):
     def _reject_as_late(self, job: Job) -> None:
         self._queue.remove(job)
         self._rows[job.level] -= job.rows
-        self._left.append(Reject(job, refusals.too_late(job.id)))
+        self._left.append(Reject(job, refusals.too_late()))
 
     def _ripe_s(self, formed: _Formed, now: float) -> float:
         """When the batch is to be sent to an idle instance (rule 4)."""
@@ -390,7 +390,8 @@ class AdaptiveBatcher(QueueingCore):
         return Dispatch(instance, jobs, formed.closed or (DRAIN if self._stopping else IDLE))
 
 
-def _sizes_up_to(most: int) -> tuple[int, ...]:
+def sizes_up_to(most: int) -> tuple[int, ...]:
+    """The sizes that are tried, where none are preferred."""
     sizes = [1]
     while sizes[-1] < most:
         sizes.append(min(most, max(sizes[-1] + 1, math.floor(sizes[-1] * _STEP))))

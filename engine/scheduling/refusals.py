@@ -2,8 +2,8 @@
 docs/reference/sequences.md#admission, docs/reference/sequences.md#time-limits,
 docs/reference/errors.md#request-validation). Texts without a request id have none in Triton either.
 
-`expired`, `cancelled`, `backlog_expired`, `lost` and `slot_died` answer accepted jobs; the others are raised at the
-door, before a job counts as accepted.
+`expired`, `too_late`, `cancelled`, `backlog_expired`, `lost` and `slot_died` answer accepted jobs; the others are
+raised at the door, before a job counts as accepted.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from ..errors import (
     request_prefix,
 )
 from ..job import Job
+
+_TOO_LATE = "Latency objective cannot be met, the request would be answered too late"
 
 
 def stopping(job: Job) -> UnavailableError:
@@ -36,12 +38,12 @@ def expired() -> UnavailableError:
     )
 
 
-def too_late(request_id: str) -> UnavailableError:
-    return UnavailableError(
-        f"{request_prefix(request_id)}Latency objective cannot be met, the request would be answered too late",
-        reason=FailureReason.REJECTED,
-        refusal=RefusalReason.OBJECTIVE,
-    )
+def would_be_late(request_id: str) -> UnavailableError:
+    return UnavailableError(f"{request_prefix(request_id)}{_TOO_LATE}", refusal=RefusalReason.OBJECTIVE)
+
+
+def too_late() -> UnavailableError:
+    return UnavailableError(_TOO_LATE, reason=FailureReason.REJECTED, refusal=RefusalReason.OBJECTIVE)
 
 
 def cancelled() -> CancelledError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...engine.config.objective import PARAMETER
 from ...engine.job import SealReason
 from ...engine.scheduling.formation import Compatibility
 from ..events import BatchSealed
@@ -11,6 +12,8 @@ from .state import ModelView, WorldState
 
 TOLERANCE_NS = 1_000
 """Deadlines are floats of seconds, events are whole nanoseconds."""
+
+_CHOSEN = (SealReason.FULL.value, SealReason.DELAY.value)
 
 
 class BatchLimits(Invariant):
@@ -47,6 +50,8 @@ class BatchLimits(Invariant):
             return batch.reason == SealReason.UNBATCHED.value and len(batch.requests) == 1
         preferred = batching.preferred_batch_sizes or (most,)
         delay_ns = batching.max_queue_delay_us * 1_000
+        if PARAMETER in view.config.parameters and batch.reason in _CHOSEN:
+            return True  # by the batcher (`oracle.adaptive`)
         match SealReason(batch.reason):
             case SealReason.FULL:
                 return batch.rows >= max(preferred) or self._next_does_not_fit(batch, view, max(preferred))

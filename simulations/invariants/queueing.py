@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import islice
 
 from ...engine.config.model import ModelConfig
+from ...engine.config.objective import PARAMETER
+from ...engine.scheduling.adaptive import DELAY_SHARE
 from ..events import (
     NEVER_NS,
     BatchSealed,
@@ -20,6 +22,7 @@ from .state import ModelView, WorldState
 
 FULL = "Exceeds maximum queue size"
 EXPIRED = "Request timeout expired"
+TOO_LATE = "Latency objective cannot be met, the request would be answered too late"
 
 
 class QueueOrder(Invariant):
@@ -167,6 +170,9 @@ def is_due(view: ModelView, now_ns: int) -> bool:
     batching = view.config.dynamic_batching
     if view.config.has_sequence_batching:
         return False  # it may have to wait for a slot
+    if PARAMETER in view.config.parameters and not view.stopping:
+        objective_ns = float(view.config.parameters[PARAMETER]) * 1e6
+        return view.line.oldest_ns + DELAY_SHARE * objective_ns + TOLERANCE_NS < now_ns  # no delay is longer
     if batching is None or not batching.max_queue_delay_us or view.stopping:
         return True
     line = view.line

@@ -9,6 +9,7 @@ from ...engine.config.model import ModelConfig
 from ...engine.errors import TriremeError
 from ...engine.job import Job
 from ...engine.scheduler_delays import SchedulerDelays
+from ...engine.scheduling.adaptive import AdaptiveBatcher
 from ...engine.scheduling.core import (
     Action,
     Await,
@@ -37,6 +38,7 @@ from .observed import (
     Rejected,
     SaidFull,
     ToldCancelled,
+    ToldExecuted,
     ToldGone,
     ToldIdle,
     ToldPaused,
@@ -126,6 +128,10 @@ class ObservedCore:
     def cancel(self, job: Job) -> None:
         self._observed.cancel(job)
         self._tell(ToldCancelled(self._name, request_number(job)))
+
+    def executed(self, instance: InstanceId, first: Job, now: float) -> None:
+        cast(AdaptiveBatcher, self._observed).executed(instance, first, now)
+        self._tell(ToldExecuted(now, self._name, instance, request_number(first)))
 
     def settle(self, jobs: Sequence[Job], now: float, rescheduled: Collection[Job]) -> None:
         cast(SequenceBatcher, self._observed).settle(jobs, now, rescheduled)

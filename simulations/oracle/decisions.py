@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ...engine.config.model import ModelConfig
+from ...engine.config.objective import PARAMETER
 from ...engine.job import SealReason
 from ..history import Handlers
 from ..invariants.base import Complain, Invariant
@@ -76,7 +77,7 @@ Right = ExecuteRequests | RejectOne | WaitFor
 
 
 @dataclass(slots=True)
-class _Core:
+class NaiveCore:
     """A core, as it should be.
 
     Attributes:
@@ -98,6 +99,10 @@ class _Core:
     asked: bool = True
     until_s: float = NEVER_S
     least: int = 0
+
+    def refusal(self, event: Admitted | RefusedAtDoor) -> str:
+        """How the error ends with which it is refused, as long as the model is not stopping; empty if it is not."""
+        return FULL if self.queue.is_full_for(event) else ""
 
     def right_decision(self, now_s: float) -> Right:
         """What there is to do now."""
@@ -133,8 +138,8 @@ class RightDecisions(Invariant):
 
     def __init__(self, complain: Complain) -> None:
         super().__init__(complain)
-        self._cores: dict[str, _Core] = {}
-        self._unasked: dict[str, _Core] = {}  # that were told something, and not asked since what is to be done
+        self._cores: dict[str, NaiveCore] = {}
+        self._unasked: dict[str, NaiveCore] = {}  # that were told something, and not asked since what is to be done
 
     def handlers(self) -> Handlers:
         return {
@@ -161,11 +166,19 @@ class RightDecisions(Invariant):
     def _made(self, event: CoreMade) -> None:
         self._unasked.pop(event.core, None)
         self._cores.pop(event.core, None)
-        if not event.config.has_sequence_batching:
-            least = event.delays.queued if event.config.dynamic_batching is not None else 0
-            self._cores[event.core] = _Core(event.config, NaiveQueue(event.config.dynamic_batching), least=least)
+        core = self.new_core(event)
+        if core is not None:
+            self._cores[event.core] = core
 
-    def _told(self, name: str) -> _Core | None:
+    def new_core(self, event: CoreMade) -> NaiveCore | None:
+        """What to hold the decisions of a new core against; None if they are judged elsewhere."""
+        config = event.config
+        if config.has_sequence_batching or PARAMETER in config.parameters:
+            return None
+        least = event.delays.queued if config.dynamic_batching is not None else 0
+        return NaiveCore(config, NaiveQueue(config.dynamic_batching), least=least)
+
+    def _told(self, name: str) -> NaiveCore | None:
         core = self._cores.get(name)
         if core is not None:
             self._unasked[name] = core
@@ -177,20 +190,15 @@ class RightDecisions(Invariant):
             return
         if core.stopping:
             self._wrong(ADMISSION, f"request {event.request} was queued by '{event.core}', which is stopping")
-        if core.queue.is_full_for(event):
-            self._wrong(ADMISSION, f"request {event.request} was queued by '{event.core}', whose queue is full")
+        elif error := core.refusal(event):
+            self._wrong(ADMISSION, f"request {event.request} was queued by '{event.core}'; right is {error!r}")
         core.queue.add(event)
 
     def _refused(self, event: RefusedAtDoor) -> None:
         core = self._cores.get(event.core)
         if core is None:
             return
-        if core.stopping:
-            right = STOPPING
-        elif core.queue.is_full_for(event):
-            right = FULL
-        else:
-            right = "nothing"
+        right = STOPPING if core.stopping else core.refusal(event) or "nothing"
         if not event.error.endswith(right):
             self._wrong(ADMISSION, f"request {event.request} was refused with {event.error!r}; right is {right!r}")
 
@@ -277,7 +285,7 @@ class RightDecisions(Invariant):
 
         self._judge(core, event.at_s, judge)
 
-    def _judge(self, core: _Core, now_s: float, judge: Callable[[Right], tuple[str, str] | None]) -> None:
+    def _judge(self, core: NaiveCore, now_s: float, judge: Callable[[Right], tuple[str, str] | None]) -> None:
         """Complain of a decision, unless it is right, or would be a moment before or after."""
         wrong = judge(core.right_decision(now_s))
         if wrong is None:

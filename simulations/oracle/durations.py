@@ -27,7 +27,7 @@ from ..events import (
 from ..generations import model_of
 from ..history import Handlers
 from ..invariants.base import Complain, Invariant
-from ..invariants.queueing import EXPIRED
+from ..invariants.queueing import EXPIRED, TOO_LATE
 from ..invariants.state import WorldState
 from .decisions import CANCELLED
 from .leaving import Order, order_of
@@ -35,6 +35,7 @@ from .observed import DroppedAtDoor, Measured, ToldSettled
 
 REASONS = {
     EXPIRED: FailureReason.REJECTED.value,
+    TOO_LATE: FailureReason.REJECTED.value,
     "timeout of the corresponding sequence has been expired": FailureReason.REJECTED.value,
     CANCELLED: FailureReason.CANCELED.value,
 }

@@ -10,7 +10,7 @@ from ..graphs import is_step
 from ..history import Handlers
 from ..inner import NOT_READY
 from ..invariants.base import Complain, Invariant
-from ..invariants.queueing import EXPIRED, FULL
+from ..invariants.queueing import EXPIRED, FULL, TOO_LATE
 from ..invariants.serving import STOPPING, UNKNOWN
 from ..invariants.state import WorldState
 from ..plan import Fault
@@ -24,7 +24,7 @@ _CULPRIT = re.compile(
 )
 _INSTANCE = re.compile(r"instance '([^']*)' (?:gave no answer|died: )")
 
-QUEUED = (FULL, EXPIRED, STOPPING, "timeout of the corresponding sequence has been expired")
+QUEUED = (FULL, EXPIRED, TOO_LATE, STOPPING, "timeout of the corresponding sequence has been expired")
 """How errors end that a queue, or a door, gives; when they are right, the rules for queues say."""
 
 SEQUENCE = ("must specify the START flag on the first request of the sequence", "start the sequence again")

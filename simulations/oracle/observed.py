@@ -112,6 +112,16 @@ class ToldCancelled:
 
 
 @record
+class ToldExecuted:
+    """A batch of a model with a latency objective is over that began with this request."""
+
+    at_s: float
+    core: str
+    instance: int
+    first: int
+
+
+@record
 class ToldSettled:
     """A batch is over; `rescheduled` are those of its requests that come back to the queue."""
 
@@ -249,6 +259,7 @@ Observation = (
     | ToldGone
     | ToldRelease
     | ToldCancelled
+    | ToldExecuted
     | ToldSettled
     | ToldSilent
     | ToldSlotDied

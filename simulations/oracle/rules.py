@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..invariants.base import Complain, Invariant
 from ..invariants.state import WorldState
+from .adaptive import RightAdaptations
 from .cache import DoorKeepsOrder, RightHits
 from .credits import CreditsLate
 from .decisions import RightDecisions
@@ -42,6 +43,7 @@ def oracle_rules(
     """
     return (
         RightDecisions(complain),
+        RightAdaptations(complain),
         RightSequences(complain),
         RightGrants(complain),
         RightHits(complain, state, plenty),

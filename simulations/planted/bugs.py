@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from .adaptive import ADAPTIVE_BUGS
 from .answers import ANSWER_BUGS
 from .batches import BATCH_BUGS
 from .credits import CREDIT_BUGS
@@ -32,6 +33,7 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     **EXECUTION_BUGS,
     **ANSWER_BUGS,
     **BATCH_BUGS,
+    **ADAPTIVE_BUGS,
     **SEQUENCE_BUGS,
     **ENSEMBLE_BUGS,
     **SERVING_BUGS,

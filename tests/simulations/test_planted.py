@@ -23,6 +23,9 @@ FIRST_SEEDS = {
     "bound-never": 12,
     "credit-lost": 14,
     "spare-is-idle": 14,
+    "impatient-refusal": 125,
+    "forgotten-rows": 70,
+    "time-of-the-dead": 45,
 }
 """Where to begin with those that take long to meet, or whose first seeds take long to play."""
 
