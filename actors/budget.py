@@ -27,7 +27,11 @@ class Lease(LeaseCore):
         """
         if self.grow_nowait(nbytes):
             return then(False)
-        return await _served(self._budget.grow_later(self, nbytes, then))
+        return await _served(self.grow_later(nbytes, then))
+
+    def grow_later(self, nbytes: int, then: Callable[[bool], object]) -> Waiter:
+        """Wait, without a task, for what `grow_nowait` did not give."""
+        return self._budget.grow_later(self, nbytes, then)
 
 
 class InflightBudget(BudgetCore):

@@ -211,6 +211,25 @@ class Reply(Recipient):
             self.window.leave(len(answers))
         return answers
 
+    def fetch(self) -> list[tuple[Outcome, bool]]:
+        """`take`, for who passes them on: there is room for more only when the client has `taken` them."""
+        answers, self._answers = self._answers, []
+        self._seen = 0
+        return answers
+
+    def taken(self, count: int) -> None:
+        """So many answers that were fetched have been taken."""
+        if self.window is not None:
+            self.window.leave(count)
+
+    def when_accepted(self, call: Callable[[], None]) -> None:
+        """Have something called when the job is accepted; now, if it is. Not if it is final: `accepted` tells then."""
+        if self._job is not None:
+            if self._job.accepted:
+                call()
+            else:
+                self._job.when_accepted(call)
+
     async def responses(self) -> AsyncGenerator[InferenceResponse, None]:
         """The responses, as they come. Cancelling this, or closing it before the end, cancels the request.
 

@@ -395,6 +395,10 @@ class InferenceServer(Admission):
     def repository_index(self, ready_only: bool = False) -> list[IndexEntry]:
         return self._repository.index(ready_only)
 
+    async def changed(self) -> None:
+        """Wait until a model changes its state."""
+        await self._repository.changed()
+
     def backends_in_use(self) -> list[str]:
         """The names of the backends of all ready models; ensembles have none."""
         names = {model.config.backend for model in self._repository.models() if model.ready}

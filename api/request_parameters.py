@@ -6,7 +6,9 @@ docs/reference/grpc.md#restricted-protocols).
 
 from __future__ import annotations
 
+import hashlib
 import hmac
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -96,6 +98,28 @@ class Restriction:
             given: of the header; None if there is none.
         """
         return given is not None and hmac.compare_digest(given, self.value.encode("utf-8", "surrogateescape"))
+
+    def sealed(self) -> Restriction:
+        """The same, for a process that is not to know the value."""
+        salt = secrets.token_bytes(16)
+        return SealedRestriction(
+            self.categories, self.key, "", salt, _digest(salt, self.value.encode("utf-8", "surrogateescape"))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SealedRestriction(Restriction):
+    """A restriction that knows a digest of the value instead."""
+
+    salt: bytes
+    digest: bytes
+
+    def admits(self, given: bytes | None) -> bool:
+        return given is not None and hmac.compare_digest(_digest(self.salt, given), self.digest)
+
+
+def _digest(salt: bytes, value: bytes) -> bytes:
+    return hashlib.sha256(salt + value).digest()
 
 
 def refuse_region_changes(allow_client_shm: bool) -> None:

@@ -67,3 +67,5 @@ DRAIN: Final = 42
 """seconds: listen no more, and answer what is in flight."""
 SYNC: Final = 43
 """number: to be answered by `HEARD`, which says that all that was sent before has come."""
+LOG: Final = 44
+"""settings: what is logged, and how; a dictionary of those that can change."""

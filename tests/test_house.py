@@ -49,6 +49,7 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (errors_are_caught_by_name, "actors/admission.py"): "gives a lease back, and raises it again",
     (errors_are_caught_by_name, "actors/executors.py"): "the boundary to foreign code: what it raises is its answer",
     (errors_are_caught_by_name, "actors/instances.py"): "the supervisor of instances",
+    (errors_are_caught_by_name, "front_ends/processes.py"): "the supervisor of front ends",
     (errors_are_caught_by_name, "actors/stream_executor.py"): "the boundary to foreign code, as in executors.py",
     (errors_are_caught_by_name, "actors/actor.py"): "what a recipient raises is for its supervisor",
     (queues_are_bounded, "actors/actor.py"): "recipients once, calls of threads for each work, mail to its bound",

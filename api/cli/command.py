@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ipaddress
 import math
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,8 +61,9 @@ class GrpcSettings(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ServeCommand:
-    """A whole `trireme serve` command line. Of front ends that are not wanted, and of a log of requests, there is None;
-    `deprecations` are lines for stderr before anything else, `warnings` what to log about flags that have no effect."""
+    """A whole `trireme serve` command line. Of services that are not wanted, and of a log of requests, there is None;
+    `front_ends` is the number of processes that serve HTTP and gRPC, 0 if the server does; `deprecations` are lines for
+    stderr before anything else, `warnings` what to log about flags that have no effect."""
 
     server: ServerOptions
     log: LogSettings
@@ -69,6 +71,7 @@ class ServeCommand:
     grpc: GrpcSettings | None
     metrics: MetricsSettings | None
     request_log: Path | None
+    front_ends: int
     deprecations: tuple[str, ...]
     warnings: tuple[str, ...]
 
@@ -98,9 +101,20 @@ def build_command(flags: ParsedFlags, environment: Mapping[str, str]) -> ServeCo
         grpc=grpc_settings(flags, environment) if flags["allow-grpc"] else None,
         metrics=metrics_settings(flags) if flags["allow-metrics"] else None,
         request_log=Path(flags["request-log"]) if flags["request-log"] else None,
+        front_ends=front_end_count(flags["front-ends"], len(os.sched_getaffinity(0))),
         deprecations=tuple(_deprecations(flags)),
         warnings=(*_warnings(flags), *_open_management(flags), *trace_warnings(flags, server.tracing)),
     )
+
+
+_CORES_OF_FRONT_END = 4
+_MOST_AUTOMATIC = 8
+
+
+def front_end_count(wanted: int | None, cores: int) -> int:
+    """How many front ends there are to be: if nothing is said (None), none below 4 cores, and then one for each 4 of
+    them, up to 8, for one engine keeps no more busy."""
+    return min(cores // _CORES_OF_FRONT_END, _MOST_AUTOMATIC) if wanted is None else wanted
 
 
 def _check_combinations(flags: ParsedFlags) -> None:

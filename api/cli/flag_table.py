@@ -20,6 +20,7 @@ from .trace_flags import read_trace_level, read_trace_setting
 from .values import (
     BOOLEAN,
     FLOAT,
+    FRONT_ENDS,
     INT32_MAX,
     INT64_MAX,
     INTEGER,
@@ -513,6 +514,13 @@ GROUPS: tuple[Group, ...] = (
             number(1 << 20, INT64_MAX),
             "The same for the bytes of their inputs, of bodies that still arrive, and of what those expand to.",
             4 << 30,
+        ),
+        Flag(
+            "front-ends",
+            FRONT_ENDS,
+            "Processes that serve HTTP and gRPC, besides the one that executes requests, so that more cores are used; "
+            "0 for none: one process does all. With auto there are some if the machine has at least 4 cores.",
+            0,
         ),
         Flag(
             "max-address-share",

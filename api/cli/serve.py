@@ -9,7 +9,6 @@ answers what is in flight and unloads; the ports close. One budget, ``--exit-tim
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import os
 import signal
@@ -28,35 +27,24 @@ from ...engine.logs.request_log import RequestLog
 from ...engine.repository.source import RepositorySource, Scan
 from ...engine.repository.temporary import remove_abandoned
 from ...engine.request import InferenceRequest
-from ..grpc.application import GrpcApplication
-from ..grpc.service import GrpcService
-from ..http.app import HttpApplication, HttpService
+from ..http.app import HttpService
 from ..logging import Log, log_bare, log_table, logging_to
 from ..metrics.collector import MetricsApplication, ServerCollector
 from ..metrics.host import HostMeter
 from ..sockets.limits import raise_open_file_limit
-from ..sockets.listener import BindError
-from ..sockets.service import Service
 from .command import MetricsSettings, ServeCommand, build_command, limits_in_vain
 from .flag_table import FLAGS, GROUPS
 from .flags import UsageError, parse, usage_text
-from .tables import keepalive_table, load_display, startup_tables
+from .interpreter import settle_memory, switch_often
+from .services import StartError, open_service, services_of
+from .tables import load_display, startup_tables
 
 logger = logging.getLogger("trireme.serve")
 
 _NAME = "trireme serve"
 _FAILED = 1
-_GC_THRESHOLD = 5_000
-"""Containers that a crowd of clients leaves for one collection, which takes 1 µs for each."""
-_SWITCH_INTERVAL_S = 0.0005
-"""So long a busy event loop keeps an instance's thread waiting, each time that a batch needs the interpreter. With
-Python's own 5 ms a flood of one client delayed another's small batch by 50 ms."""
 _FEW_OPEN_FILES = 16_384
 _LOG_BUFFER_BYTES = 1 << 16
-
-
-class _StartError(Exception):
-    """The server cannot start; why has been logged."""
 
 
 def serve(words: Sequence[str]) -> int:
@@ -77,7 +65,7 @@ def serve(words: Sequence[str]) -> int:
         except OSError as error:
             sys.stderr.write(f"error: cannot open log file '{command.log.file}': {error.strerror}\n")
             return _FAILED
-        sys.setswitchinterval(_SWITCH_INTERVAL_S)
+        switch_often()
         return trio.run(_run, command, log)
 
 
@@ -129,7 +117,7 @@ async def _serve(command: ServeCommand, log: Log, shutdown: _Shutdown) -> int:
                 logger.error("failed to stop server: Internal - Exit timeout expired. Exiting immediately.")
                 shutdown.everything.cancel()
                 await trio.lowlevel.checkpoint()
-    except _StartError:
+    except StartError:
         return _FAILED
     return 0
 
@@ -142,7 +130,7 @@ class _Unspecified(RepositorySource):
 
 
 async def _load(command: ServeCommand, log: Log, stack: contextlib.AsyncExitStack) -> InferenceServer:
-    """Open the server and show what it has got. _StartError if it does not open."""
+    """Open the server and show what it has got. StartError if it does not open."""
     server = None
     try:
         on_request = None
@@ -161,7 +149,7 @@ async def _load(command: ServeCommand, log: Log, stack: contextlib.AsyncExitStac
         if server is not None and isinstance(error, StartupError):
             _show_tables(server, error.index)
         log_bare(f"error: creating server: {error.kind.value} - {error.message}", logging.ERROR)
-        raise _StartError from error
+        raise StartError from error
     for warning in limits_in_vain(command.server.gpu_limits, server.gpus):
         logger.warning("%s", warning)
     _show_tables(server)
@@ -175,53 +163,28 @@ def _show_tables(server: InferenceServer, index: Sequence[IndexEntry] | None = N
 
 async def _serve_ports(server: InferenceServer, command: ServeCommand, log: Log, shutdown: _Shutdown) -> bool:
     """Open the ports, serve until a signal comes, and stop in order; whether everything in flight was answered in time.
-    _StartError if a port cannot be opened."""
+    StartError if a port cannot be opened."""
     in_time = False
     start_error = None
-    async with trio.open_nursery() as nursery:
-        application = grpc = http = None
-        try:
-            if command.grpc is not None:
-                application = GrpcApplication(server, command.grpc.options, log)
-                services, guards = application.services, application.guards
-                grpc = GrpcService(services, command.grpc.service, guards=guards, readiness=server.readiness)
-                log_table(keepalive_table(command.grpc.service.http2.keepalive), logging.DEBUG)
-                await _open(grpc, "GRPC", "GRPCInferenceService", nursery)
-            if command.http is not None:
-                http = HttpService(HttpApplication(server, command.http.options, log), command.http.service)
-                await _open(http, "HTTP", "HTTPService", nursery)
-            if command.metrics is not None:
-                await _start_metrics(server, command.metrics, nursery)
-        except _StartError as error:
-            start_error = error
-        else:
-            _settle_memory()
-            shutdown.serving = True
-            await shutdown.asked.wait()
-            server.end_loads()
-            remaining_s = server.options.exit_timeout_s
-            if http is not None:
-                remaining_s = await http.drain(remaining_s)
-            if grpc is not None and application is not None:
-                application.stop_accepting()
-                remaining_s = await grpc.drain(remaining_s)
-            in_time = await server.stop(remaining_s)
-        nursery.cancel_scope.cancel()
+    with services_of(server, command, log) as services:
+        async with trio.open_nursery() as nursery:
+            try:
+                await services.open(nursery)
+                if command.metrics is not None:
+                    await _start_metrics(server, command.metrics, nursery)
+            except StartError as error:
+                start_error = error
+            else:
+                settle_memory()
+                shutdown.serving = True
+                await shutdown.asked.wait()
+                server.end_loads()
+                remaining_s = await services.drain(server.options.exit_timeout_s)
+                in_time = await server.stop(remaining_s)
+            nursery.cancel_scope.cancel()
     if start_error is not None:
         raise start_error
     return in_time
-
-
-def _settle_memory() -> None:
-    """Take what loading left behind out of the garbage collector's sight.
-
-    A request makes no reference cycles, so there is next to nothing to collect; but collecting means looking through
-    every object that numpy, ONNX Runtime and the models brought along, again and again. That took two fifths of the
-    time of a small request.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_GC_THRESHOLD, 50, 100)
 
 
 async def _start_metrics(server: InferenceServer, settings: MetricsSettings, nursery: trio.Nursery) -> None:
@@ -240,21 +203,7 @@ async def _start_metrics(server: InferenceServer, settings: MetricsSettings, nur
         server, meter.readings, counter_latencies=settings.counter_latencies, quantiles=settings.quantiles
     )
     service = HttpService(MetricsApplication(collector), settings.service, server.client_accounts)
-    await _open(service, "Metrics", "Metrics Service", nursery)
-
-
-async def _open(service: Service, name: str, title: str, nursery: trio.Nursery) -> None:
-    """Start a service and log where it listens. _StartError if it cannot listen there."""
-    try:
-        await nursery.start(service.serve)
-    except TriremeError as error:
-        logger.error("failed to start %s service: %s - %s", name, error.kind.value, error.message)
-        if isinstance(error, BindError):
-            flag = f"--{name.lower()}"
-            logger.error("%s-address takes an address of this machine, and %s-port a free port", flag, flag)
-        raise _StartError from error
-    for host, port in service.addresses:
-        logger.info("Started %s at %s", title, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    await open_service(service, "Metrics", "Metrics Service", nursery)
 
 
 # ``--request-log``: the arrivals of requests, in a file that the simulator can play (`engine.logs.request_log`).

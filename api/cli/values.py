@@ -292,6 +292,19 @@ def list_of(pattern: re.Pattern[str], option: str, form: str) -> Kind:
     return Kind("<string,...>", read)
 
 
+MOST_FRONT_ENDS = 256
+
+
+def read_front_ends(text: str) -> int | None:
+    """How many processes; None for as many as the machine is good for."""
+    if text.lower() == "auto":
+        return None
+    count = read_int(text)
+    if not 0 <= count <= MOST_FRONT_ENDS:
+        raise BadValueError(f"must be auto, or from 0 to {MOST_FRONT_ENDS}. Got {text}")
+    return count
+
+
 STRING = Kind("<string>", str)
 BOOLEAN = Kind("<boolean>", read_bool, "true, on, 1, false, off or 0")
 INTEGER = Kind("<integer>", read_int, "an integer of 32 bits")
@@ -299,4 +312,5 @@ INTEGER64 = Kind("<integer>", read_int64, "an integer of 64 bits")
 FLOAT = Kind("<float>", read_float, "a number")
 PORT = number(0, 65535)
 PATTERN = Kind("<string>", read_pattern)
+FRONT_ENDS = Kind("<integer>|auto", read_front_ends, f"auto, or an integer from 0 to {MOST_FRONT_ENDS}")
 VERBOSITY = Kind("<integer>", read_verbosity, "a level (an integer), true or false")

@@ -59,6 +59,32 @@ def listen(bind: str, *, reuse_port: bool, backlog: int) -> socket.socket:
     return listening
 
 
+def reserve(bind: str, *, shared: bool) -> tuple[socket.socket, str]:
+    """A socket that holds a port for sockets of other processes of this user, and does not listen itself; and the
+    address with the port, should that be any free one.
+
+    Args:
+        shared: servers that this one does not know may listen there, too.
+
+    Raises:
+        BindError: the address cannot be bound.
+    """
+    if not shared:  # or another server's front ends would get half of the connections
+        with listen(bind, reuse_port=False, backlog=1) as alone:
+            bind = f"{bind.rpartition(':')[0]}:{alone.getsockname()[1]}"
+    host, _, port = bind.rpartition(":")
+    host = host.strip("[]")
+    held = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.bind((host, int(port)))
+    except OSError as error:
+        held.close()
+        raise BindError(f"Socket '{bind}' cannot be bound: {error.strerror}") from error
+    return held, f"{bind.rpartition(':')[0]}:{held.getsockname()[1]}"
+
+
 def endpoint(address: object) -> tuple[str, int] | None:
     """(host, port) of an IPv4 or IPv6 socket address."""
     return (address[0], address[1]) if isinstance(address, tuple) and len(address) >= 2 else None

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from trireme.api.request_parameters import HeaderPattern, compile_forward_pattern
+from trireme.api.request_parameters import HeaderPattern, Restriction, compile_forward_pattern
 from trireme.engine.errors import InvalidArgumentError
 
 
@@ -56,3 +56,13 @@ def test_what_is_no_pattern(pattern: str, reason: str) -> None:
 
 def test_an_empty_pattern_is_none() -> None:
     assert compile_forward_pattern("") is None
+
+
+def test_a_sealed_restriction_admits_the_same_and_does_not_know_the_value() -> None:
+    restriction = Restriction(("health",), "key", "välue")
+    sealed = restriction.sealed()
+    assert (sealed.categories, sealed.key) == (("health",), "key")
+    assert "välue" not in repr(sealed)
+    for given in ("välue".encode(), b"value", b"", None):
+        assert sealed.admits(given) == restriction.admits(given)
+    assert sealed != restriction.sealed()  # who has two cannot tell that the values are equal

@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "actors": {"engine", "python_backend", "proto"},
     "front_ends": {"actors", "engine", "proto", "python_backend"},
     "simulations": {"actors", "engine", "front_ends", "proto"},
-    "api": {"actors", "engine", "proto"},
+    "api": {"actors", "engine", "front_ends", "proto"},
 }
 """The import rule: which folders each folder may import from, besides itself."""
 

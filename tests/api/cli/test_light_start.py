@@ -20,8 +20,8 @@ from trireme.api.cli.main import main
 def stop():
     os.kill(os.getpid(), signal.SIGTERM)
 
-settle = serve._settle_memory  # the last step of the start
-serve._settle_memory = lambda: (settle(), stop())
+settle = serve.settle_memory  # the last step of the start
+serve.settle_memory = lambda: (settle(), stop())
 flags = ["--http-address=127.0.0.1", "--http-port=0", "--grpc-address=127.0.0.1", "--grpc-port=0", "--metrics-port=0"]
 assert main(["serve", f"--model-repository={sys.argv[1]}", *flags]) == 0
 print(sys.getswitchinterval())

@@ -272,7 +272,8 @@ def test_a_port_that_is_taken(start_serve: Callable, repository: Path, name: str
         serve = start_serve(f"--model-repository={repository}", f"{flag}={taken.getsockname()[1]}")
         assert serve.wait() == 1
     assert re.fullmatch(
-        rf"E.* serve\.py:\d+\] \"failed to start {name} service: Unavailable - Socket '{address}' already in use \"\n"
+        rf"E.* services\.py:\d+\] \"failed to start {name} service: "
+        rf"Unavailable - Socket '{address}' already in use \"\n"
         rf'E.* "--{name.lower()}-address takes an address of this machine, and {flag} a free port"\n',
         serve.stderr,
     )

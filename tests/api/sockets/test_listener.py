@@ -38,7 +38,7 @@ from trireme.api.http.exchange import Exchange
 from trireme.api.http2 import frames
 from trireme.api.http2.frames import ErrorCode
 from trireme.api.sockets.limits import Limits, raise_open_file_limit, within_open_files
-from trireme.api.sockets.listener import BindError
+from trireme.api.sockets.listener import BindError, listen, reserve
 from trireme.api.sockets.roster import Connection, ConnectionPhase
 from trireme.api.sockets.service import ServiceOptions
 from trireme.api.sockets.transport import TlsOptions
@@ -472,3 +472,15 @@ async def test_statistics() -> None:
         await until(lambda: service.statistics().connections == 0)
         statistics = service.statistics()
         assert (statistics.accepted, statistics.requests, statistics.accepting) == (1, 1, True)
+
+
+def test_a_reserved_port_is_for_sockets_that_share_it() -> None:
+    held, bind = reserve("127.0.0.1:0", shared=False)
+    with held:
+        with pytest.raises(BindError):
+            reserve(f"256.0.0.1:{bind.rpartition(':')[2]}", shared=True)
+        with listen(bind, reuse_port=True, backlog=1) as one, listen(bind, reuse_port=True, backlog=1):
+            with pytest.raises(BindError):
+                reserve(bind, shared=False)  # another server does not get a part of the connections
+            with socket.create_connection(one.getsockname()):
+                pass

@@ -1,0 +1,314 @@
+"""The processes of front ends: started, served, and started again.
+
+Rules:
+ 1. A front end that ends is started again after a delay that grows (`engine.instances.restart`), unless it was to end.
+    Only its own connections are lost.
+ 2. All front ends know what was announced (`announce`) before who waits for that goes on (`settled`). One that has not
+    heard of it yet when it ends is not waited for: it hears all there is to know when it starts.
+ 3. `drain` has all of them finish what they have. What is left when time is up is killed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import trio
+
+from ..actors.server import InferenceServer
+from ..engine.errors import UnavailableError
+from ..engine.instances.restart import RestartPolicy
+from . import kinds
+from .announcer import Announcer
+from .calls import CHANGING, EngineCalls
+from .link import LinkError, LinkHead, map_rings, ring_memory
+from .port import Port
+from .values import read_integer, read_list, read_text
+
+logger = logging.getLogger("trireme.front_ends")
+
+_EXIT_LIMIT_S = 5.0
+"""How long a process may take to end that has nothing more to do."""
+
+_MOST_ADDRESSES = 16
+
+_VARIABLES = frozenset({"PATH", "HOME", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV"})
+_PREFIXES = ("LC_", "PYTHON")
+
+
+@dataclass(frozen=True, slots=True)
+class FrontEndCommand:
+    """How to start a front end.
+
+    Attributes:
+        words: the command, to be followed by the numbers of the descriptors of its socket and of its rings, and the
+            bytes of these.
+        settings: what it reads from its standard input.
+    """
+
+    words: Sequence[str]
+    settings: bytes
+
+
+class FrontEnd:
+    """One front end, over its restarts.
+
+    Attributes:
+        port: None while there is no process.
+        addresses: where its services listen: name, host and port of each.
+        heard: the last `SYNC` that it has answered.
+    """
+
+    def __init__(self, number: int, policy: RestartPolicy) -> None:
+        self.number = number
+        self.policy = policy
+        self.port: Port | None = None
+        self.addresses: list[tuple[str, str, int]] = []
+        self.opened = trio.Event()
+        self.failure = ""
+        self.heard = 0
+
+
+class FrontEnds:
+    """All front ends of a server.
+
+    Args:
+        calls: what front ends may call.
+        count: how many there are to be.
+    """
+
+    def __init__(
+        self,
+        server: InferenceServer,
+        calls: EngineCalls,
+        count: int,
+        command: FrontEndCommand,
+    ) -> None:
+        options = server.options
+        self._server = server
+        self._command = command
+        self._calls = calls
+        self._announcer = Announcer(server)
+        self._draining = False
+        self._syncs = 0
+        self._standing: dict[int, LinkHead] = {}
+        self._heard = trio.lowlevel.ParkingLot()
+        self._members = [
+            FrontEnd(number, RestartPolicy(options.restart_limit, options.restart_window_s)) for number in range(count)
+        ]
+
+    @property
+    def addresses(self) -> list[tuple[str, str, int]]:
+        """Name, host and port of each service."""
+        return list(dict.fromkeys(each for member in self._members for each in member.addresses))
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the processes that are alive."""
+        return [member.port.pid for member in self._members if member.port is not None]
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until drained or cancelled. Started when all front ends listen.
+
+        Raises:
+            UnavailableError: one of them cannot listen.
+        """
+        failure = ""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_announcing)
+            for member in self._members:
+                nursery.start_soon(self._keep, member)
+            for member in self._members:
+                await member.opened.wait()
+                failure = failure or member.failure
+            if failure:
+                nursery.cancel_scope.cancel()
+            else:
+                task_status.started()
+        if failure:
+            raise UnavailableError(failure)
+
+    # What front ends are told.
+
+    def _announce(self) -> None:
+        for head, payload in list(self._announcer.changes()):
+            for member in self._members:
+                if member.port is not None:
+                    member.port.say(head, payload)
+
+    async def _keep_announcing(self) -> None:
+        """Announce changes of the models, until cancelled."""
+        while True:
+            await self._server.changed()
+            self._announce()
+
+    async def _settled(self) -> None:
+        """Wait until all front ends know what was announced up to now (rule 2)."""
+        self._syncs += 1
+        number = self._syncs
+        waiting = [(member, member.port) for member in self._members if member.port is not None]
+        for _, port in waiting:
+            port.say((kinds.SYNC, number))
+        while any(member.port is port and member.heard < number for member, port in waiting):
+            await self._heard.park()
+
+    def _prepare(self, name: Any, arguments: Any, payload: memoryview) -> Callable[[], Awaitable[Any]]:
+        """See `EngineCalls.prepare`."""
+        call = self._calls.prepare(name, arguments, payload)
+        return partial(self._change, call) if name in CHANGING else call
+
+    async def _change(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        try:
+            return await call()
+        finally:
+            self._announce()
+            await self._settled()
+
+    def tell(self, head: LinkHead) -> None:
+        """Tell all front ends, and those to come, what replaces what was told of this kind before."""
+        self._standing[head[0]] = head
+        for member in self._members:
+            if member.port is not None:
+                member.port.say(head)
+
+    # One front end.
+
+    async def _keep(self, member: FrontEnd) -> None:
+        """Rule 1."""
+        while True:
+            reason = "it cannot be started"
+            try:
+                await self._serve(member)
+            except (LinkError, OSError) as error:
+                reason = str(error)
+            except Exception as error:  # a defect must cost this front end only
+                logger.exception("unexpected failure of front end %d", member.number)
+                reason = str(error)
+            self._heard.unpark_all()
+            if self._draining or member.failure:
+                member.opened.set()
+                return
+            delay_s = member.policy.died(trio.current_time())
+            logger.error(
+                "front end %d has ended (%s); its connections are lost, and it is started again in %.1f s",
+                *(member.number, reason, delay_s),
+            )
+            await trio.sleep(delay_s)
+
+    async def _serve(self, member: FrontEnd) -> None:
+        """Start a front end and serve it until it ends.
+
+        Raises:
+            LinkError: it has ended.
+            OSError: it cannot be started.
+        """
+        ours, theirs = socket.socketpair()
+        with ours:
+            ours.setblocking(False)
+            descriptor, nbytes = ring_memory()
+            try:
+                with theirs:
+                    process = await self._start(theirs.fileno(), descriptor, nbytes)
+                rings = map_rings(descriptor, nbytes, first=True)
+            finally:
+                os.close(descriptor)
+            hear = partial(self._hear, member)
+            port = Port(self._server, ours, rings, self._announcer.describe, self._prepare, hear, process.pid)
+            ended = None
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(_hand_over, process, self._command.settings)
+                    nursery.start_soon(self._introduce, member, port)
+                    try:
+                        await port.run()
+                    except LinkError as error:
+                        ended = error
+                    nursery.cancel_scope.cancel()
+            finally:
+                member.port = None
+                await _end(process)
+                self._heard.unpark_all()
+            if ended is not None:
+                raise ended
+
+    async def _start(self, sock: int, rings: int, nbytes: int) -> trio.Process:
+        words = [*self._command.words, str(sock), str(rings), str(nbytes)]
+        return await trio.lowlevel.open_process(
+            words, stdin=subprocess.PIPE, pass_fds=(sock, rings), start_new_session=True, env=_environment()
+        )
+
+    async def _introduce(self, member: FrontEnd, port: Port) -> None:
+        """Tell a new front end all there is to know."""
+        self._announce()
+        member.heard = 0
+        member.port = port
+        for standing in self._standing.values():
+            port.say(standing)
+        for head, payload in self._announcer.everything():
+            port.say(head, payload)
+
+    def _hear(self, member: FrontEnd, head: list[Any]) -> None:
+        """What a front end says of itself."""
+        kind = head[0]
+        read_list(head, 2, 2)
+        if kind == kinds.HEARD:
+            member.heard = read_integer(head[1])
+            self._heard.unpark_all()
+        elif kind == kinds.OPENED:
+            member.addresses = [
+                (read_text(name), read_text(host), read_integer(port, 0, 1 << 16))
+                for name, host, port in (read_list(each, 3, 3) for each in read_list(head[1], 0, _MOST_ADDRESSES))
+            ]
+            member.policy.started(trio.current_time())
+            member.opened.set()
+        elif kind == kinds.FAILED:
+            reason = read_text(head[1])
+            if not member.opened.is_set():
+                member.failure = reason
+            raise LinkError(reason)
+        else:
+            raise LinkError(f"a message of kind {kind!r}")
+
+    async def drain(self, limit_s: float) -> float:
+        """Rule 3; returns what is left of the time."""
+        self._draining = True
+        until_s = trio.current_time() + limit_s
+        for member in self._members:
+            if member.port is not None:
+                member.port.say((kinds.DRAIN, max(0.0, limit_s)))
+        with trio.move_on_at(until_s + _EXIT_LIMIT_S):
+            while any(member.port is not None for member in self._members):
+                await self._heard.park()
+        return max(0.0, until_s - trio.current_time())
+
+
+def _environment() -> dict[str, str]:
+    """What front ends may know of this process's environment, in which there may be keys."""
+    return {name: value for name, value in os.environ.items() if name in _VARIABLES or name.startswith(_PREFIXES)}
+
+
+async def _hand_over(process: trio.Process, settings: bytes) -> None:
+    """Give a process its settings. One that ends before it has read them is heard of otherwise."""
+    assert process.stdin is not None, "it is a pipe"
+    try:
+        async with process.stdin as stdin:
+            await stdin.send_all(settings)
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        pass
+
+
+async def _end(process: trio.Process) -> None:
+    """Wait for the end of a process that has closed its link, or has to."""
+    with trio.CancelScope(shield=True):
+        with trio.move_on_after(_EXIT_LIMIT_S):
+            await process.wait()
+        if process.returncode is None:
+            process.send_signal(signal.SIGKILL)
+            await process.wait()

@@ -1,0 +1,123 @@
+"""A front end's end of its link: a task that hears, and messages that go out when the turn is over."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any, Protocol
+
+import trio
+
+from ..actors.actor import Recipient, Turn
+from ..actors.socket_readiness import Readiness
+from ..python_backend.child.codec import Payload
+from .link import NOTHING, FrontEndLink, LinkError, LinkHead, map_rings
+
+_MOST_READ = 256
+
+
+class Hearer(Protocol):
+    """Who takes messages in; see `RemoteServer`."""
+
+    def received(self, head: list[Any], payload: memoryview) -> None:
+        """A message has come.
+
+        Raises:
+            LinkError: it is none.
+        """
+        ...
+
+    def room(self) -> None:
+        """There may be room for what could not be sent."""
+        ...
+
+
+class Uplink(Recipient):
+    """What a front end says and hears.
+
+    Args:
+        sock, descriptor, nbytes: the socket of the link, and the memory of its rings, as the engine has passed them on.
+    """
+
+    def __init__(self, sock: socket.socket, descriptor: int, nbytes: int, turn: Turn) -> None:
+        super().__init__()
+        self._turn = turn
+        self._link = FrontEndLink(sock, map_rings(descriptor, nbytes, first=False), self._returned)
+        self._hearer: Hearer | None = None
+        self._flushes = False
+        self._error: LinkError | None = None
+        self._scope = trio.CancelScope()
+
+    async def run(self, hearer: Hearer, readiness: Readiness) -> None:
+        """Hear until cancelled.
+
+        Raises:
+            LinkError: the engine is gone.
+        """
+        self._hearer = hearer
+        with self._scope:
+            await readiness.keep_hearing(self._link.fileno(), self._hear)
+        if self._error is not None:
+            raise self._error
+
+    def send(self, head: LinkHead, payload: Payload = NOTHING) -> bool:
+        """See `FrontEndLink.send`; it is flushed when the turn is over."""
+        try:
+            sent = self._link.send(head, payload)
+        except LinkError as error:
+            self._break(error)
+            return False
+        self._flush_later()
+        return sent
+
+    def flush(self) -> None:
+        self._flushes = False
+        try:
+            self._link.flush()
+        except LinkError as error:
+            self._break(error)
+
+    def take_turn(self) -> None:
+        """Read what the last turn has left."""
+        self._read()
+
+    def fail(self, error: Exception) -> None:
+        self._break(error if isinstance(error, LinkError) else LinkError(f"unexpected failure: {error!r}"))
+
+    def _hear(self) -> bool:
+        try:
+            room = self._link.hear()
+            self._read()
+        except LinkError as error:
+            self._break(error)
+            return True  # until it is cancelled
+        if room and self._hearer is not None:
+            self._hearer.room()
+        return True
+
+    def _read(self) -> None:
+        assert self._hearer is not None, "it runs"
+        link, received = self._link, self._hearer.received
+        for _ in range(_MOST_READ):
+            message = link.receive()
+            if message is None:
+                break
+            received(*message)
+        else:
+            self._turn.defer(self)
+        link.release()
+
+    def _returned(self) -> None:
+        """The engine may wait for segments that it has lent; from any thread."""
+        self._turn.call_from_thread(self._flush_later)
+
+    def _flush_later(self) -> None:
+        if not self._flushes:
+            self._flushes = True
+            self._turn.flush_later(self)
+
+    def _break(self, error: LinkError) -> None:
+        self._error = self._error or error
+        self._scope.cancel()
+
+    def close(self) -> None:
+        self._link.close()

@@ -1,0 +1,282 @@
+"""The engine's end of a front end, whose other end is this test."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+import trio.testing
+from scripted_models import Script, write_scripted_models
+
+from trireme.actors import InferenceServer
+from trireme.engine.datatypes import FP32
+from trireme.engine.options import ServerOptions
+from trireme.engine.request import LATEST, InferenceRequest
+from trireme.engine.tensor import Tensor
+from trireme.front_ends import kinds
+from trireme.front_ends.announcer import Announcer
+from trireme.front_ends.calls import EngineCalls
+from trireme.front_ends.link import RING_CAPACITY, FrontEndLink, LinkError, LinkHead, map_rings, ring_memory
+from trireme.front_ends.port import Port
+from trireme.front_ends.requests import NO_DESCRIPTION, RequestWriter
+
+VALUES = np.arange(4, dtype=np.float32)
+
+
+def request(
+    script: str = "say!", model: str = "plain", values: np.ndarray = VALUES, name: str = ""
+) -> InferenceRequest:
+    tensor = Tensor("IN", FP32, values.shape, values.tobytes())
+    return InferenceRequest(model, LATEST, name, [tensor], parameters={"script": script})
+
+
+class World:
+    """A server with a port, and the front end's end of the link.
+
+    Attributes:
+        said: what the front end has said of itself.
+        error: that the port has ended with.
+    """
+
+    def __init__(self, server: InferenceServer, script: Script) -> None:
+        self.server = server
+        self.script = script
+        self.said: list[Any] = []
+        self.error: LinkError | None = None
+        self.ended = trio.Event()
+        ours, theirs = socket.socketpair()
+        for each in (ours, theirs):
+            each.setblocking(False)
+        descriptor, nbytes = ring_memory()
+        announcer = Announcer(server)
+        calls = EngineCalls(server.management, None)
+        rings = map_rings(descriptor, nbytes, first=True)
+        self.port = Port(server, ours, rings, announcer.describe, calls.prepare, self.said.append)
+        self.link = FrontEndLink(theirs, map_rings(descriptor, nbytes, first=False))
+        self.writer = RequestWriter()
+        self._socket = theirs
+
+    async def run(self) -> None:
+        try:
+            await self.port.run()
+        except LinkError as error:
+            self.error = error
+        self.ended.set()
+
+    def send(self, *head: Any) -> None:
+        assert self.link.send(head)
+        self.link.flush()
+
+    def admit(self, number: int, asked: InferenceRequest, lease: int = 0) -> None:
+        head, payload = self.writer.write(number, asked, NO_DESCRIPTION, lease)
+        assert self.link.send(head, payload)
+        self.link.flush()
+
+    async def next(self) -> tuple[LinkHead, memoryview]:
+        """The next message from the port."""
+        while (message := self.link.receive()) is None:
+            await trio.lowlevel.wait_readable(self._socket)
+            self.link.hear()
+        self.link.release()
+        return message
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        while not condition():
+            await trio.lowlevel.checkpoint()
+
+    @property
+    def budget(self) -> tuple[int, int, int]:
+        """Requests, bytes and leases in flight."""
+        counted = self.server.budget_statistics()
+        return counted.requests, counted.bytes, counted.leases
+
+
+@asynccontextmanager
+async def opened(path: Path, **options: Any) -> AsyncIterator[World]:
+    write_scripted_models(path)
+    script = Script()
+    told = ServerOptions(model_repository=(path,), exit_timeout_s=5, **options)
+    async with InferenceServer(told, backends=script.backends()) as server:
+        world = World(server, script)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.run)
+            await trio.testing.wait_all_tasks_blocked()
+            try:
+                yield world
+            finally:
+                script.close()
+                nursery.cancel_scope.cancel()
+                world.link.close()
+
+
+async def test_an_answer_has_the_number_of_its_request(tmp_path: Path) -> None:
+    async with opened(tmp_path) as world:
+        world.admit(7, request())
+        head, payload = await world.next()
+        assert head[:2] == [kinds.ANSWER, 7]
+        assert np.array_equal(np.frombuffer(payload, np.float32), VALUES)
+        world.admit(8, request("fail:why"))
+        head, _ = await world.next()
+        assert head[:4] == [kinds.OUTCOME, 8, True, True]
+        assert head[4][2] == "why"
+        assert world.budget == (0, 0, 0)
+
+
+async def test_a_refusal_is_an_answer(tmp_path: Path) -> None:
+    async with opened(tmp_path) as world:
+        world.admit(1, request(model="none"))
+        head, _ = await world.next()
+        assert head[:4] == [kinds.OUTCOME, 1, True, False]
+        assert "'none'" in head[4][2]
+
+
+async def test_a_large_answer_lies_in_a_segment(tmp_path: Path) -> None:
+    values = np.arange(1 << 20, dtype=np.float32)
+    async with opened(tmp_path) as world:
+        world.admit(1, request(values=values))
+        _, payload = await world.next()
+        assert np.array_equal(np.frombuffer(payload, np.float32, len(values)), values)
+
+
+async def test_a_request_that_is_cancelled_gets_its_answer(tmp_path: Path) -> None:
+    async with opened(tmp_path) as world:
+        world.admit(1, request("until-cancelled say!", name="a"))
+        await world.until(lambda: world.script.begun)
+        world.send(kinds.CANCEL, 1)
+        head, _ = await world.next()
+        assert head[1] == 1
+        assert world.script.cancelled == ["a"]
+
+
+async def test_what_is_not_taken_holds_the_model_back(tmp_path: Path) -> None:
+    async with opened(tmp_path) as world:
+        world.admit(1, request("flood:200 end", model="many", name="a"))
+        for _ in range(64):
+            head, _ = await world.next()
+            assert head[:4] == [kinds.OUTCOME, 1, False, True]
+        await world.until(lambda: world.script.windows["a"].crowded)
+        assert world.script.said["a"] <= 65  # one waits for room
+        for _ in range(136):
+            world.send(kinds.TAKEN, 1, 1)
+            await world.next()
+        world.send(kinds.TAKEN, 1, 64)
+        head, _ = await world.next()
+        assert head == [kinds.OUTCOME, 1, True, True, None]
+
+
+async def test_answers_wait_for_room_in_the_ring(tmp_path: Path) -> None:
+    values = np.zeros(3_072, np.float32)  # copied through the ring
+    count = RING_CAPACITY // values.nbytes - 2  # as many as the ring takes, and so not all answers, which are longer
+    async with opened(tmp_path) as world:
+        for number in range(2 * count):
+            if number == count:  # these have been read
+                await world.until(lambda: len(world.script.begun) == count and not world.budget[0])
+                world.link.hear()
+            world.admit(number, request("say!", values=values))
+        await world.until(lambda: len(world.script.begun) == 2 * count and not world.budget[0])
+        got = [(await world.next())[0][1] for _ in range(2 * count)]
+        assert sorted(got) == list(range(2 * count))
+
+
+async def test_a_lease_is_the_servers(tmp_path: Path) -> None:
+    async with opened(tmp_path, max_inflight_bytes=1 << 20, address_share=1.0) as world:
+        world.send(kinds.GROW, 1, 1_000_000, "", -1, "127.0.0.1")
+        assert await world.next() == ([kinds.GRANTED, 1, 1_000_000], b"")
+        assert world.budget == (0, 1_000_000, 1)
+        world.send(kinds.GROW, 2, 500_000, "", -1, "127.0.0.2")
+        await world.until(lambda: world.server.budget_statistics().waiting == 1)
+        world.send(kinds.CLOSE, 1)
+        assert await world.next() == ([kinds.GRANTED, 2, 500_000], b"")
+        world.send(kinds.ARRIVED, 2)
+        world.admit(5, request("wait:go say!"), lease=2)
+        await world.until(lambda: world.budget == (1, 500_000, 1))
+        world.script.open("go")
+        await world.next()
+        assert world.budget == (0, 0, 0)
+
+
+async def test_requests_wait_for_the_budget_at_the_engine(tmp_path: Path) -> None:
+    async with opened(tmp_path, max_inflight_requests=1) as world:
+        world.admit(1, request("wait:go say!"))
+        world.admit(2, request(model="queued", values=VALUES.reshape(1, 4)))
+        assert (await world.next())[0] == [kinds.HELD, 1]
+        world.script.open("go")
+        heads = [(await world.next())[0][:2] for _ in range(3)]
+        assert sorted(map(str, heads)) == sorted(map(str, ([kinds.ANSWER, 1], [kinds.ANSWER, 2], [kinds.HELD, 0])))
+
+
+async def test_the_end_of_a_front_end_gives_back_what_it_had(tmp_path: Path) -> None:
+    async with opened(tmp_path, max_inflight_bytes=1 << 20, address_share=1.0) as world:
+        world.admit(1, request("until-cancelled say!", name="a"))
+        world.admit(2, request("until-cancelled flood:100 end", model="many", name="b"))
+        world.send(kinds.GROW, 1, 900_000, "", -1, "127.0.0.1")
+        world.send(kinds.GROW, 2, 900_000, "", -1, "127.0.0.1")  # waits
+        await world.until(lambda: len(world.script.begun) == 2 and world.server.budget_statistics().waiting)
+        world.link.close()
+        await world.ended.wait()
+        assert isinstance(world.error, LinkError)
+        await world.until(lambda: world.budget == (0, 0, 0))
+        assert set(world.script.cancelled) == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        [kinds.CANCEL],
+        [kinds.CANCEL, "one"],
+        [kinds.CANCEL, -1],
+        [kinds.TAKEN, 1],
+        [kinds.TAKEN, 1, -1],
+        [kinds.TAKEN, 1, 1],
+        [kinds.FOLLOW, None],
+        [kinds.GROW, 0, 1, "", -1, ""],
+        [kinds.GROW, 5, 1],
+        [kinds.GROW, 5, -1, "", -1, ""],
+        [kinds.GROW, 5, 1, 2, -1, ""],
+        [kinds.ARRIVED],
+        [kinds.CLOSE, 1.5],
+        [kinds.CALL, 1, "none", []],
+        [kinds.CALL, 1, "live", {}],
+        [kinds.CALL, 1, "live", [1]],
+        [kinds.GIVE_UP, [1]],
+        [kinds.NOTES, 1, 1],
+        [kinds.ADMIT, 1, 0, ""],
+        [kinds.ADMIT, 3, 0, "", ["plain", -1, 0, [], [["IN", 11, [4], 16]]]],
+        [kinds.ADMIT, 3, -1, "", ["plain", -1, 0, [], []], {"lease": 9}],
+    ],
+    ids=str,
+)
+async def test_a_front_end_that_breaks_the_protocol_is_given_up(tmp_path: Path, head: list[Any]) -> None:
+    async with opened(tmp_path) as world:
+        world.admit(1, request("until-cancelled end", model="many"))
+        await world.until(lambda: world.script.begun)
+        world.send(*head)
+        await world.ended.wait()
+        assert isinstance(world.error, LinkError)
+        await world.until(lambda: world.budget == (0, 0, 0))
+
+
+async def test_a_call_is_made_and_given_up(tmp_path: Path) -> None:
+    async with opened(tmp_path) as world:
+        world.send(kinds.CALL, 1, "live", [])
+        head, payload = await world.next()
+        assert (head, bytes(payload[:4])) == ([kinds.RESULT, 1, 4, None], b"true")
+        world.send(kinds.CALL, 2, "model_statistics", ["none", -1])
+        head, _ = await world.next()
+        assert head[:3] == [kinds.RESULT, 2, 0]
+        assert "none" in head[3][2]
+        world.send(kinds.GIVE_UP, 77)  # over already
+        assert world.error is None
+
+
+async def test_what_a_front_end_says_of_itself_is_passed_on(tmp_path: Path) -> None:
+    async with opened(tmp_path) as world:
+        world.send(kinds.OPENED, [])
+        await world.until(lambda: world.said)
+        assert world.said == [[kinds.OPENED, []]]

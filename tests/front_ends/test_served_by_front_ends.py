@@ -1,0 +1,278 @@
+"""`trireme serve --front-ends`, asked by Triton's clients: nothing tells them that a front end is in between."""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import shutil
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpcclient
+import tritonclient.http as httpclient
+from onnx import TensorProto, helper, save_model
+from serve_process import PATIENCE_S, ServeProcess, serve_process
+from slow_model import write_gated_model
+from tritonclient.utils import InferenceServerException
+
+MODELS = Path(__file__).parents[2] / "model_repository"
+
+COUNT = 2
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models")
+    for name in ("simple_identity", "simple_string", "repeat_int32"):
+        shutil.copytree(MODELS / name, path / name)
+    write_any_fp32(path / "any_fp32")
+    return path
+
+
+def write_any_fp32(folder: Path) -> None:
+    """OUTPUT0 FP32[-1] is INPUT0, in batches of up to 4."""
+    shape = ["rows", "elements"]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("INPUT0", "OUTPUT0")]
+    graph = helper.make_graph([helper.make_node("Identity", ["INPUT0"], ["OUTPUT0"])], "any", ends[:1], ends[1:])
+    (folder / "1").mkdir(parents=True)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    save_model(model, folder / "1" / "model.onnx")
+    (folder / "config.pbtxt").write_text('backend: "onnxruntime"\nmax_batch_size: 4\n')
+
+
+@pytest.fixture(scope="module")
+def server(repository: Path) -> Iterator[ServeProcess]:
+    flags = (
+        "--front-ends",
+        str(COUNT),
+        "--model-control-mode",
+        "explicit",
+        "--load-model",
+        "*",
+        "--allow-client-shm=1",
+    )
+    with serve_process(repository, *flags) as served:
+        yield served
+
+
+def pids(server: ServeProcess) -> list[int]:
+    """Of the front ends of a server."""
+    tasks = Path(f"/proc/{server.process.pid}/task").iterdir()
+    children = [pid for task in tasks for pid in (task / "children").read_text().split()]
+    return [int(pid) for pid in children if b"front_end" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def inflight(server: ServeProcess) -> tuple[float, float]:
+    """Requests and bytes that the budget counts."""
+    text = server.metrics()
+    requests, nbytes = (
+        re.search(rf"^trireme_inflight_{what} (\S+)", text, re.MULTILINE) for what in ("requests", "bytes")
+    )
+    assert requests
+    assert nbytes
+    return float(requests[1]), float(nbytes[1])
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Ask until something is so."""
+    over = threading.Event()
+    for _ in range(int(PATIENCE_S / 0.05)):
+        if condition():
+            return
+        over.wait(0.05)
+    raise AssertionError("it has not come about")
+
+
+def http_input(array: np.ndarray, name: str = "INPUT0", datatype: str = "FP32") -> list[Any]:
+    given = httpclient.InferInput(name, list(array.shape), datatype)
+    return [given.set_data_from_numpy(array)]
+
+
+def grpc_input(array: np.ndarray, name: str = "INPUT0", datatype: str = "FP32") -> list[Any]:
+    given = grpcclient.InferInput(name, list(array.shape), datatype)
+    return [given.set_data_from_numpy(array)]
+
+
+@pytest.fixture
+def http(server: ServeProcess) -> Iterator[Any]:
+    with httpclient.InferenceServerClient(f"127.0.0.1:{server.http_port}", network_timeout=PATIENCE_S) as client:
+        yield client
+
+
+@pytest.fixture
+def grpc(server: ServeProcess) -> Iterator[Any]:
+    with grpcclient.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+        yield client
+
+
+def test_there_are_so_many_processes_and_none_holds_the_repository(server: ServeProcess, repository: Path) -> None:
+    members = pids(server)
+    assert len(members) == COUNT
+    for pid in members:
+        held = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+        assert not [path for path in held if path.startswith(str(repository))]
+
+
+@pytest.mark.parametrize("elements", [1, 16, 4_096, 16_384, 3_000_000])
+def test_tensors_of_all_sizes(http: Any, grpc: Any, elements: int) -> None:
+    array = np.random.default_rng(elements).random((1, elements), np.float32)
+    assert np.array_equal(http.infer("any_fp32", http_input(array)).as_numpy("OUTPUT0"), array)
+    assert np.array_equal(grpc.infer("any_fp32", grpc_input(array)).as_numpy("OUTPUT0"), array)
+
+
+def test_texts(http: Any, grpc: Any) -> None:
+    for size in (3, 100_000):
+        array = np.array([[b"a" * size] * 16], np.object_)
+        for client, given in ((http, http_input), (grpc, grpc_input)):
+            result = client.infer("simple_identity", given(array, datatype="BYTES"))
+            assert list(result.as_numpy("OUTPUT0").flat) == list(array.flat)
+
+
+def test_refusals_say_the_same(http: Any, grpc: Any) -> None:
+    array = np.zeros((1, 16), np.float32)
+    for client, given in ((http, http_input), (grpc, grpc_input)):
+        with pytest.raises(InferenceServerException, match="Request for unknown model: 'none' is not found"):
+            client.infer("none", given(array))
+        with pytest.raises(InferenceServerException, match="expected 1 inputs but got 0 inputs"):
+            client.infer("any_fp32", [])
+        with pytest.raises(InferenceServerException, match=r"unexpected datatype|data-type"):
+            client.infer("any_fp32", given(array.astype(np.int32), datatype="INT32"))
+
+
+def test_a_model_that_answers_many_times(grpc: Any) -> None:
+    answers: queue.Queue[Any] = queue.Queue()
+    grpc.start_stream(lambda result, error: answers.put((result, error)))
+    count = 300  # more than wait at a time for who reads them
+    values = np.arange(count, dtype=np.int32)
+    inputs = [
+        *grpc_input(values, "IN", "INT32"),
+        *grpc_input(np.zeros(count, np.uint32), "DELAY", "UINT32"),
+        *grpc_input(np.zeros(1, np.uint32), "WAIT", "UINT32"),
+    ]
+    grpc.async_stream_infer("repeat_int32", inputs, request_id="1")
+    got = []
+    for _ in range(count):
+        result, error = answers.get(timeout=PATIENCE_S)
+        assert error is None
+        got.append(int(result.as_numpy("OUT")[0]))
+    grpc.stop_stream()
+    assert got == list(range(count))
+
+
+def test_what_one_front_end_loads_every_other_one_has(server: ServeProcess) -> None:
+    def client() -> Any:  # a connection of its own, which is any front end's
+        return httpclient.InferenceServerClient(f"127.0.0.1:{server.http_port}", network_timeout=PATIENCE_S)
+
+    for _ in range(3):
+        with client() as one:
+            one.unload_model("simple_string")
+        wait_until(lambda: all(not ready("simple_string", client) for _ in range(2 * COUNT)))
+        with client() as one:
+            one.load_model("simple_string")
+        assert all(ready("simple_string", client) for _ in range(4 * COUNT))
+
+
+def ready(model: str, client: Callable[[], Any]) -> bool:
+    with client() as one:
+        return one.is_model_ready(model)
+
+
+def test_management(http: Any, grpc: Any) -> None:
+    assert http.is_server_ready()
+    assert grpc.is_server_live()
+    assert http.get_server_metadata() == {
+        key: list(value) if key == "extensions" else value
+        for key, value in grpc.get_server_metadata(as_json=True).items()
+    }
+    index = http.get_model_repository_index()
+    assert {row["name"] for row in index} == {"any_fp32", "simple_identity", "simple_string", "repeat_int32"}
+    assert http.get_model_config("any_fp32")["name"] == "any_fp32"
+    http.infer("any_fp32", http_input(np.zeros((1, 16), np.float32)))
+    assert http.get_inference_statistics("any_fp32")["model_stats"][0]["inference_count"] > 0
+    assert http.update_log_settings({"log_verbose_level": 0})["log_verbose_level"] == 0
+
+
+def test_a_client_that_leaves_gives_its_request_up(tmp_path: Path) -> None:
+    gate = write_gated_model(tmp_path)
+    with serve_process(tmp_path, "--front-ends", "1") as server:
+        body = b'{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,4],"data":[1,2,3,4]}]}'
+        head = b"POST /v2/models/gated/infer HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body)
+        clients = []
+        for _ in range(3):  # one is executed, two are queued
+            client = socket.create_connection(("127.0.0.1", server.http_port))
+            client.sendall(head + body)
+            clients.append(client)
+        wait_until(lambda: inflight(server)[0] == 3)
+        for client in clients:
+            client.close()
+        wait_until(lambda: inflight(server)[0] == 1)
+        gate.touch()
+        wait_until(lambda: inflight(server) == (0, 0))
+
+
+def test_a_front_end_that_is_killed_costs_its_own_connections_only(tmp_path: Path) -> None:
+    gate = write_gated_model(tmp_path)
+    with serve_process(tmp_path, "--front-ends", "2") as server:
+        body = b'{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,4],"data":[1,2,3,4]}]}'
+        head = b"POST /v2/models/gated/infer HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body)
+        large = b"POST /v2/models/gated/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 3000000\r\n\r\n" + b"[" * 1_000_000
+        clients = [socket.create_connection(("127.0.0.1", server.http_port)) for _ in range(24)]
+        for number, client in enumerate(clients):
+            client.settimeout(PATIENCE_S)
+            client.sendall(large if number % 4 == 0 else head + body)  # some bodies still arrive
+        wait_until(lambda: inflight(server)[0] == 18)
+        wait_until(lambda: inflight(server)[1] > 6_000_000)
+        before = pids(server)
+        os.kill(before[0], signal.SIGKILL)
+        server.wait_for("front end . has ended")
+        wait_until(lambda: len(pids(server)) == 2 and before[0] not in pids(server))
+        gate.touch()
+        lost = answered = 0
+        for number, client in enumerate(clients):
+            if number % 4 == 0:
+                continue
+            try:
+                start = client.recv(65_536)
+            except ConnectionResetError:
+                start = b""
+            assert not start or start.startswith(b"HTTP/1.1 200")
+            lost, answered = lost + (not start), answered + bool(start)
+        assert lost
+        assert answered
+        for client in clients:
+            client.close()
+        wait_until(lambda: inflight(server) == (0, 0))
+        for _ in range(8):  # both take connections again
+            assert server.ask("GET", "/v2/health/ready")[0] == 200
+
+
+def test_the_end_of_the_server_waits_for_requests_of_front_ends(tmp_path: Path) -> None:
+    gate = write_gated_model(tmp_path)
+    with serve_process(tmp_path, "--front-ends", "2") as server:
+        body = b'{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,4],"data":[1,2,3,4]}]}'
+        head = b"POST /v2/models/gated/infer HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body)
+        with socket.create_connection(("127.0.0.1", server.http_port)) as client:
+            client.settimeout(PATIENCE_S)
+            client.sendall(head + body)
+            wait_until(lambda: inflight(server)[0] == 1)
+            server.process.send_signal(signal.SIGTERM)
+            server.wait_for(r"Signal \(15\) received")
+            gate.touch()
+            assert client.recv(65_536).startswith(b"HTTP/1.1 200")
+        assert server.wait() == 0
+        assert "has ended" not in server.log
+
+
+def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        flags = ("--front-ends", "1", "--http-port", str(taken.getsockname()[1]), "--exit-on-error=false")
+        with serve_process(tmp_path, *flags, wait=False) as server:
+            assert server.wait() == 1
+            assert re.search("failed to start HTTP service: .* already in use", server.log)
