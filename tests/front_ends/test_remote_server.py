@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import hypothesis.strategies as st
@@ -14,130 +13,26 @@ import trio
 import trio.testing
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
-from wired import JSON, wired
+from remote_world import MODELS, admit, request, response, world
+from wired import JSON
 
-from trireme.actors.actor import Turn
-from trireme.actors.offload import Offload
 from trireme.actors.reply import Reply
 from trireme.engine import tensor as tensor_module
-from trireme.engine.config.model import ModelConfigMessage, model_config
-from trireme.engine.datatypes import BYTES, FP32
-from trireme.engine.description import ModelDescription
+from trireme.engine.datatypes import BYTES
 from trireme.engine.errors import (
     InternalError,
     InvalidArgumentError,
     NotFoundError,
-    RefusalReason,
     TriremeError,
     UnavailableError,
 )
-from trireme.engine.memory.regions import Regions
-from trireme.engine.options import ServerOptions
-from trireme.engine.request import LATEST, InferenceRequest, InferenceResponse
+from trireme.engine.request import InferenceRequest, InferenceResponse
 from trireme.engine.tensor import Tensor
-from trireme.engine.tracing.record import Activity
 from trireme.front_ends import kinds
 from trireme.front_ends.calls import write_result
 from trireme.front_ends.link import LinkError, LinkHead
-from trireme.front_ends.models import ModelTable, write_models
-from trireme.front_ends.refusals import read_refusals
-from trireme.front_ends.remote_server import RemoteServer
-from trireme.front_ends.requests import RequestReader, SentRequest
-from trireme.front_ends.responses import ResponseWriter
-from trireme.front_ends.traces import read_notes
 from trireme.front_ends.values import write_error
 from trireme.python_backend.child.codec import Payload
-
-
-def description(name: str, decoupled: bool) -> ModelDescription:
-    message = ModelConfigMessage(name=name, backend="onnxruntime")
-    message.input.add(name="IN", data_type=11, dims=[4])
-    message.output.add(name="OUT", data_type=11, dims=[4])
-    message.model_transaction_policy.decoupled = decoupled
-    return ModelDescription(name, 1, (1,), model_config(message), {})
-
-
-MODELS = {name: description(name, name == "many") for name in ("one", "many")}
-
-
-def describe(name: str, version: int) -> ModelDescription:
-    if name not in MODELS or version not in (LATEST, 1):
-        raise NotFoundError(f"Request for unknown model: '{name}' is not found")
-    return MODELS[name]
-
-
-class World:
-    """A front end, and what the engine has got of it.
-
-    Attributes:
-        got: messages that came, and were not looked at.
-        room: how many more the link takes.
-    """
-
-    def __init__(self, turn: Turn) -> None:
-        self.got: list[tuple[list[Any], memoryview]] = []
-        self.room = 1_000
-        self.turn = turn
-        readiness: Any = None
-        self.server = RemoteServer(self._send, turn, readiness, Offload(), ServerOptions())
-        self.table = ModelTable(describe, lambda: {name: [1] for name in MODELS})
-        self.reader = RequestReader(self.table.get, Regions(lambda: None))
-        self.writer = ResponseWriter()
-        for message in write_models(1, self.table.refresh()):
-            self.say(*message)
-        self.say((kinds.STATE, False, False, False))
-
-    def _send(self, head: LinkHead, payload: Payload) -> bool:
-        if not self.room:
-            return False
-        self.room -= 1
-        self.got.append(wired(head, payload))
-        return True
-
-    def say(self, head: LinkHead, payload: Payload | None = None) -> None:
-        """The engine says something."""
-        with self.turn:
-            self.server.received(*wired(head, payload))
-
-    def take(self, kind: int) -> list[Any]:
-        """The next message, which is of this kind."""
-        head, _ = self.got.pop(0)
-        assert head[0] == kind
-        return head
-
-    def take_request(self) -> SentRequest:
-        head, payload = self.got.pop(0)
-        assert head[0] == kinds.ADMIT
-        return self.reader.read(head, payload)
-
-    def answer(
-        self, number: int, outcome: Any, request_id: str = "", *, final: bool = True, accepted: bool = True
-    ) -> None:
-        self.say(*self.writer.write(number, request_id, outcome, final=final, accepted=accepted))
-
-
-@asynccontextmanager
-async def world() -> AsyncIterator[World]:
-    async with trio.open_nursery() as nursery:
-        turn = Turn()
-        nursery.start_soon(turn.keep_running)
-        yield World(turn)
-        nursery.cancel_scope.cancel()
-
-
-def request(name: str = "one", request_id: str = "") -> InferenceRequest:
-    return InferenceRequest(name, LATEST, request_id, [Tensor("IN", FP32, (4,), None, np.ones(4, np.float32))])
-
-
-def response(value: float, request_id: str = "") -> InferenceResponse:
-    data = np.full(4, value, np.float32)
-    return InferenceResponse("one", 1, request_id, [Tensor("OUT", FP32, (4,), None, data)])
-
-
-def admit(server: RemoteServer, name: str = "one", request_id: str = "") -> Reply:
-    reply = server.admit_nowait(request(name, request_id), model=server.describe(name))
-    assert reply is not None
-    return reply
 
 
 async def test_a_request_and_its_answer() -> None:
@@ -386,41 +281,6 @@ async def test_when_the_engine_is_gone_everything_has_failed() -> None:
         assert (reply.final, there.server.exiting) == (True, True)
 
 
-async def test_a_request_is_noted_while_any_could_be_traced() -> None:
-    async with world() as there:
-        server = there.server
-        assert not server.tracer.active
-        there.say((kinds.STATE, False, True, True))
-        assert (server.tracer.active, server.tracer.takes_contexts) == (True, True)
-        traced = request()
-        trace = traced.trace = server.tracer.begin("one")
-        trace.note(Activity.HTTP_RECV_START, 5)
-        responded: list[bool] = []
-        trace.on_response = lambda _ns, has_response: responded.append(has_response)
-        assert server.admit_nowait(traced) is not None
-        wish = there.take_request().wish
-        assert wish is not None
-        assert (wish.model, wish.context) == ("one", None)
-        there.answer(1, response(1))
-        assert responded == [True]
-        trace.note(Activity.HTTP_SEND_END, 9)
-        trace.leave()
-        number, notes, wish = read_notes(there.take(kinds.NOTES))
-        assert (number, notes, wish) == (1, [("HTTP_RECV_START", 5), ("HTTP_SEND_END", 9)], None)
-
-
-async def test_what_is_refused_before_the_engine_hears_of_it_is_told_with_what_is_asked() -> None:
-    async with world() as there:
-        there.say((kinds.STATE, False, True, False))
-        there.server.tracer.begin("one").leave()
-        number, notes, wish = read_notes(there.take(kinds.NOTES))
-        assert wish is not None
-        assert (number, notes, wish.model) == (0, [], "one")
-        forgotten = there.server.tracer.begin("one")
-        there.server.tracer.forget("one", forgotten)
-        assert not there.got
-
-
 async def test_what_is_too_long_for_a_message_is_refused() -> None:
     async with world() as there:
 
@@ -439,33 +299,6 @@ async def test_any_other_message_is_an_error_of_the_link(kind: int, tail: list[A
         admit(there.server)
         with suppress(LinkError):
             there.server.received([kind, *tail], memoryview(payload))
-
-
-async def test_refusals_are_counted_by_the_engine_and_none_is_lost() -> None:
-    async with world() as there:
-        server = there.server
-        server.note_refusal(NotFoundError("no such model"), "two")
-        server.note_refusal(RefusalReason.TOO_LARGE, "one", LATEST)
-        counted = UnavailableError("full")
-        counted.refusal_counted = True
-        server.note_refusal(counted, "one")
-        there.room = 0
-        for _ in range(3):
-            server.refusals.count(RefusalReason.CONNECTION_LIMIT)
-        there.room = 9
-        server.room()
-        invalid = NotFoundError("").refusal_reason
-        assert [read_refusals(head) for head, _ in there.got] == [
-            (invalid, "", 0, 1),
-            (RefusalReason.TOO_LARGE, "one", 1, 1),
-            (RefusalReason.CONNECTION_LIMIT, "", 0, 3),
-        ]
-
-
-@given(st.lists(JSON, max_size=5))
-def test_any_other_refusal_is_an_error_of_the_link(tail: list[Any]) -> None:
-    with suppress(LinkError):
-        read_refusals([kinds.REFUSED, *tail])
 
 
 async def test_many_texts_are_packed_on_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -495,15 +328,3 @@ async def test_what_was_not_sent_is_not_taken_for_known() -> None:
         there.server.room()
         assert there.server.admit_nowait(request()) is not None
         assert there.take_request().request.model_name == "one"
-
-
-@given(st.lists(JSON, max_size=4))
-def test_any_other_notes_are_an_error_of_the_link(tail: list[Any]) -> None:
-    with suppress(LinkError):
-        read_notes([kinds.NOTES, *tail])
-
-
-@pytest.mark.parametrize("head", [[kinds.NOTES, 0, []], [kinds.NOTES, 1, [], ["one"]]])
-def test_notes_are_of_a_request_or_say_what_was_asked(head: list[Any]) -> None:
-    with pytest.raises(LinkError):
-        read_notes(head)
