@@ -48,12 +48,13 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _import_serve() -> Callable[[Sequence[str]], int]:
     """`serve.serve`. Imports leave next to nothing for the garbage collector, which would look for it in all that they
-    make, again and again: a sixth of the time that they take."""
+    make, again and again, now and while models load: a sixth of the time until the server is ready."""
     enabled = gc.isenabled()
     gc.disable()
     try:
         from .serve import serve
     finally:
+        gc.freeze()
         if enabled:
             gc.enable()
     return serve
