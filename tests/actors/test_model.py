@@ -11,6 +11,7 @@ import trio
 from trireme.actors.messages import Drain, Hold, LetGo, Serve
 from trireme.actors.model import Model
 from trireme.actors.repository import EndLoads, Repository
+from trireme.actors.scheduler import Scheduler
 from trireme.engine.description import ModelState
 from trireme.engine.errors import NotFoundError, TriremeError, UnavailableError
 from trireme.simulations.models import Profile
@@ -138,3 +139,18 @@ async def test_a_version_that_still_loads_is_not_told_to_serve(autojump_clock, o
         version.state = ModelState.LOADING
         version.tell(Serve())
         assert (version.state, version.loaded) == (ModelState.LOADING, False)
+
+
+async def test_a_defect_of_a_scheduler_costs_its_model(
+    autojump_clock, open_server, simulated, request_for, monkeypatch
+) -> None:
+    async with open_server(simulated(Profile(5.0), "a"), simulated(Profile(0.1), "b")) as server:
+        model = repository_of(server).find("a")
+        with monkeypatch.context() as patched:
+            patched.setattr(Scheduler, "admit", lambda _scheduler, _job: [].remove(0))
+            with pytest.raises(TriremeError, match="the scheduler of model 'a' died"), trio.fail_after(60):
+                await server.infer(request_for("a"))
+        await trio.testing.wait_all_tasks_blocked()
+        reason = "Internal: the scheduler of model 'a' died: list.remove(x): x not in list"
+        assert (model.state, model.reason) == (ModelState.UNAVAILABLE, reason)
+        assert (await server.infer(request_for("b"))).model_name == "b"
