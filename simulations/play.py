@@ -51,6 +51,9 @@ STEPS_OF_A_LOAD = 20
 MOST_INPUTS = 5
 """More than a row has, of the size of a plain one, with all that a sequence adds."""
 
+MOST_READS = 4
+"""So many times a thread may work for one request before it is accepted or refused."""
+
 STUCK_S = 1.0
 """How long a decoupled member of an ensemble is held back by a gate while nothing moves, instead of minutes."""
 
@@ -265,7 +268,8 @@ class _Run:
                 await self._to_the_end(driver, models, server)
         driver.hang_up()
         await models.gpus.quiet()
-        await self.clock.sleep(0.0)  # until no task has anything left to do at this instant
+        # What threads read for requests that the server will refuse, then what is left to do at that instant.
+        await self.clock.sleep(MOST_READS * plan.offload_ns / 1e9)
         self.watch.instant_over(self.clock.now_ns())
         if self.watch.violation is None:
             self.watch.finish()

@@ -10,6 +10,7 @@ from trireme.engine.datatypes import FP32
 from trireme.engine.request import InferenceRequest
 from trireme.engine.tensor import Tensor
 from trireme.simulations.events import RequestAnswered, RequestQueued
+from trireme.simulations.invariants.serving import STOPPING
 from trireme.simulations.plan import Change, ChangePlan, ModelPlan, Plan, RequestPlan
 from trireme.simulations.play import RunOutcome, play
 from trireme.simulations.regions import CUT, LARGE, LOST, in_region, shared, spoil
@@ -33,6 +34,14 @@ def test_only_what_is_large_is_read_by_a_thread() -> None:
     history = played(*requests).history
     assert [(event.request, event.at_ns) for event in history.of(RequestQueued)] == [(1, 0), (2, 3 * MS)]
     assert [answer.error for answer in history.of(RequestAnswered)] == ["", ""]
+
+
+def test_what_is_read_when_the_server_stops_gives_back_what_it_holds() -> None:
+    request = RequestPlan(1, "m", 0, region=True, width=LARGE)
+    outcome = play(Plan(1, (MODEL,), (request,), calm_ns=0, offload_ns=30 * MS, stop_ns=7 * MS))
+    assert outcome.violation is None
+    (answer,) = outcome.history.of(RequestAnswered)
+    assert (answer.at_ns, STOPPING in answer.error) == (30 * MS, True)
 
 
 def test_a_region_that_was_cut_short_costs_its_request() -> None:
