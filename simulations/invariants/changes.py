@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..events import ChangeAsked, ChangeDone, FaultStruck, ModelStateChanged, ReplyDelivered, ServerStopping
 from ..generations import model_of
 from ..history import Handlers
-from ..plan import RESIZED_TO, Change
+from ..plan import Change
 from .base import Complain, Invariant
 from .serving import STOPPING, UNKNOWN
 from .state import ModelView, WorldState
@@ -83,8 +83,8 @@ class ChangesHurtNobody(Invariant):
     def _done(self, event: ChangeDone) -> None:
         if _DEFECT.match(event.error):
             self.broken(f"'{event.model}': {event.change} came upon a defect: {event.error}")
-        resize_failed = event.change.startswith(RESIZED_TO) and event.model in self._failed_starts
-        if event.error and not (self._stopping or self._failed or self._unloaded or resize_failed):
+        start_failed = event.model in self._failed_starts  # of a resize, or of a load that made up for one
+        if event.error and not (self._stopping or self._failed or self._unloaded or start_failed):
             self.broken(f"'{event.model}': {event.change} failed, and no start had failed: {event.error}")
 
 

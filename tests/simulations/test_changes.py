@@ -88,6 +88,16 @@ def test_what_was_loaded_at_the_second_try_keeps_its_sequences_when_it_is_replac
     assert [answer.error for answer in outcome.history.of(RequestAnswered)] == [""] * 7
 
 
+def test_a_load_that_makes_up_for_a_resize_may_fail_as_that_did() -> None:
+    model = ModelPlan("m", instances=1, failing_starts=(2, 3))
+    changes = (ChangePlan(20 * MS, "m", Change.RESIZE, instances=2), ChangePlan(40 * MS, "m", Change.LOAD))
+    history = played(model, *changes, requests=stream(30)).history
+    assert [(done.change, "start" in done.error) for done in history.of(ChangeDone)] == [
+        ("resize to 2", True),
+        ("load", True),
+    ]
+
+
 def test_what_was_loaded_at_the_second_try_still_waits_for_its_delay() -> None:
     model = ModelPlan("m", max_batch_size=2, dynamic=True, delay_us=900, failing_starts=(2,))
     plan = Plan(
