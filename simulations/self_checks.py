@@ -175,10 +175,16 @@ class Probes:
         return self._server.ready() if plan.asker is Asker.SERVER else self._server.model_ready(plan.model)
 
     def _asked(self, names: Iterable[str]) -> frozenset[str]:
-        """The models that check themselves, of those that are behind these names."""
+        """The models that check themselves, of those that are behind these names, whether a request needs them or
+        not."""
         found: set[str] = set()
-        for name in names:
-            found.update(model for _, _, model in self._graphs.leaves(name))
+        behind = list(names)
+        while behind:
+            name = behind.pop()
+            if name not in found:
+                found.add(name)
+                ensemble = self._graphs.ensembles.get(name)
+                behind += [step.model for step in ensemble.steps] if ensemble is not None else []
         return frozenset(found) & self._checking
 
     def _judge(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ from trireme.actors.instance import LIMIT_S, ReadinessCheck
 from trireme.engine.errors import TriremeError
 from trireme.simulations.clock import JumpingClock
 from trireme.simulations.graphs import Graphs
-from trireme.simulations.plan import Asker, ModelPlan, Plan, ProbePlan, RequestPlan
+from trireme.simulations.plan import Asker, ModelPlan, Plan, ProbePlan, RequestPlan, StepPlan
 from trireme.simulations.play import play
 from trireme.simulations.self_checks import AT_ONCE, INVARIANT, LATE, REFUSES, Probes, SelfChecks
 from trireme.simulations.swarm import draw_plan
@@ -30,6 +31,14 @@ def plan(*probes: ProbePlan, model: ModelPlan = MODEL) -> Plan:
 def test_who_asks_is_told_what_the_instances_say(asker: Asker) -> None:
     probes = [ProbePlan(at * MS, "m", asker) for at in (0, 1, 20, 20, 300, 9_000)]
     assert play(plan(*probes)).violation is None
+
+
+def test_members_are_asked_of_which_no_request_needs_the_answer() -> None:
+    inner = ModelPlan("inner", steps=(StepPlan("other"), StepPlan("m")))  # as a member it gives the last one
+    outer = ModelPlan("outer", steps=(StepPlan("inner"),))
+    models = (replace(MODEL, checks_ns=0), ModelPlan("other", checks_ns=2 * MS), inner, outer)
+    probe = ProbePlan(MS, "outer")
+    assert play(Plan(1, models, (RequestPlan(1, "outer", 0),), 1_000 * MS, probes=(probe,))).violation is None
 
 
 def test_a_server_that_does_not_wait_long_enough_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
