@@ -277,7 +277,7 @@ UNLOAD_DURING_LOAD = Exhibit(
             ChangePlan(70 * MS, "m", Change.UNLOAD),
             ChangePlan(75 * MS, "m", Change.RELOAD),
         ),
-        load_ns=3 * MS,
+        load_ns=4 * MS,
     ),
     ("a model loaded again", "a model unloaded", "a model changed twice at once", "refused: unloaded"),
     "locks-nothing",
