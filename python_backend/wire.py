@@ -152,7 +152,7 @@ def read_response(
         return _ERRORS.get(code, InternalError)(_utf8(text), reason=FailureReason.BACKEND)
     if len(tensors) > MOST_OUTPUTS and len(tensors) > len(job.requested_outputs):
         raise MessageError(f"a response with {len(tensors)} outputs")
-    if parameters:
+    if parameters or parameters.__class__ is not dict:
         check_parameters(parameters)
         parameters = {_utf8(key): _utf8(of) if isinstance(of, str) else of for key, of in parameters.items()}
     read = known.read
