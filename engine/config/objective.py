@@ -1,7 +1,7 @@
 """A model's latency objective, for which its batcher chooses delays and sizes (docs/adaptive_batching.md).
 
 Rules:
- 1. The parameter `PARAMETER` is a number of milliseconds greater than 0. A model without it has no objective.
+ 1. The parameter `PARAMETER` is a number of milliseconds from 0.001 to 3,600,000. A model without it has no objective.
  2. Batches are then formed by the adaptive batcher, which needs ``dynamic_batching``, and answers that come once, as
     soon as they are there. So what follows is refused: no ``dynamic_batching``, decoupled answers, answers in the order
     of the requests, a delay, and queue policies that let a request wait on after its time.
@@ -16,7 +16,7 @@ from ..errors import InvalidArgumentError
 from .model import DynamicBatching, ModelConfig, TimeoutAction
 
 PARAMETER = "LATENCY_OBJECTIVE_MS"
-_MOST_MS = 3_600_000.0
+_LEAST_MS, _MOST_MS = 0.001, 3_600_000.0
 
 
 def latency_objective_s(config: ModelConfig) -> float | None:
@@ -34,10 +34,10 @@ def latency_objective_s(config: ModelConfig) -> float | None:
         objective_ms = float(text)
     except ValueError:
         objective_ms = math.nan
-    if not 0 < objective_ms <= _MOST_MS:
+    if not _LEAST_MS <= objective_ms <= _MOST_MS:
         raise InvalidArgumentError(
-            f"parameter '{PARAMETER}' of model '{config.name}' is '{text}'; expected milliseconds, greater than 0 and "
-            f"at most {_MOST_MS:.0f}"
+            f"parameter '{PARAMETER}' of model '{config.name}' is '{text}'; expected milliseconds, at least "
+            f"{_LEAST_MS:g} and at most {_MOST_MS:.0f}"
         )
     return objective_ms / 1_000
 

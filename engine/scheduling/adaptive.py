@@ -21,7 +21,9 @@ Rules:
     in batches of the target size, on all instances by turns, in a batch with what will have come until it begins.
  6. The first request of a level is rejected as soon as it would be late even alone, on the next instance that is free.
  7. If a request that is alone takes longer than the objective, all are late. Then one is taken, alone, whenever an
-    instance is idle and nothing is queued, so that it is learnt when that changes; others are refused.
+    instance is idle and nothing is queued, so that it is learnt when that changes; others are refused. An instance that
+    needs leave to execute is idle only when it has that, and asks for it if something is queued: so while no batch is
+    in execution, one request waits for an instance.
  8. A spare instance takes a batch that has reached the target, or that a request behind it has closed.
  9. If requests at the head would be late in a batch of the target size, and those of their level behind them make up
     such a batch, which answers more requests a time of its execution than the one that the first ones allow (by a part
@@ -298,6 +300,7 @@ class AdaptiveBatcher(QueueingCore):
     def _reject_late(self, now: float) -> float:
         """Rule 6. Gives back when it will apply to the next job, if nothing happens before."""
         times, idle = self.times, bool(self._idle)
+        may_try = idle or not self._held
         free_s = self._free_from(now)
         start_s = free_s[0] if free_s else now
         next_s = math.inf
@@ -309,7 +312,7 @@ class AdaptiveBatcher(QueueingCore):
                 late_s = head.enqueued_s + self.objective_s - takes_s
                 if start_s < late_s:
                     next_s = min(next_s, late_s)
-                elif takes_s >= self.objective_s and idle and not hopeless:
+                elif takes_s >= self.objective_s and may_try and not hopeless:
                     hopeless = True  # rule 7: it is executed
                 else:
                     self._reject_as_late(head)

@@ -184,7 +184,8 @@ class AdaptiveCore(NaiveCore):
         if not self.times.known:
             return late, NEVER_S
         start_s = min(self._free_from(now_s), default=now_s)
-        spared = not self.idle  # one hopeless request is let be if an instance is idle
+        may_try = bool(self.idle) or not self.held
+        spared = not may_try  # one hopeless request is let be if an instance is idle, or none executes anything
         while True:
             left = [entry for entry in line if entry.number not in late]
             heads = {entry.level: entry for entry in reversed(left)}
@@ -201,7 +202,7 @@ class AdaptiveCore(NaiveCore):
                 else:
                     late.append(entry.number)
                     found = True
-            if not found or (self.idle and spared):
+            if not found or (may_try and spared):
                 return late, NEVER_S if self.idle else next_s
 
     def _batch(self, line: Sequence[NaiveEntry], now_s: float) -> tuple[Batch, bool]:

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import trio
 from ensembles import ensemble, step
+from google.protobuf import text_format
 
-from trireme.engine.config.model import DynamicBatching
+from trireme.engine.config.model import DynamicBatching, ModelConfigMessage
 from trireme.engine.errors import RefusalReason, UnavailableError
 from trireme.simulations.models import Profile, SimulatedModel
 
@@ -78,3 +79,18 @@ async def test_ensemble_cannot_have_an_objective(autojump_clock, open_server, si
     async with open_server(*both, exit_on_error=False) as server:
         reasons = {row.name: row.reason for row in server.repository_index()}
     assert "parameter 'LATENCY_OBJECTIVE_MS' of model 'e' needs 'dynamic_batching'" in reasons["e"]
+
+
+async def test_objective_that_cannot_be_met_is_tried_by_instances_that_need_leave(
+    autojump_clock, open_server, simulated, request_for
+) -> None:
+    """They are granted leave only when a request waits for them."""
+    batching, hopeless = DynamicBatching(), {"LATENCY_OBJECTIVE_MS": "20"}
+    limited = text_format.Parse("instance_group { rate_limiter { } }", ModelConfigMessage())
+    more = {"parameters": hopeless, "message": limited}
+    model = simulated(Profile(0.1), dynamic_batching=batching, max_batch_size=8, **more)
+    async with open_server(model, rate_limit=True) as server:
+        for _ in range(3):
+            await server.infer(request_for())
+        (row,) = server.statistics()
+    assert row.statistics.inference_count == 3

@@ -28,7 +28,7 @@ def test_model_without_the_parameter_has_none():
     assert latency_objective_s(replace(CONFIG, parameters={}, dynamic_batching=None)) is None
 
 
-@pytest.mark.parametrize("text", ["", "soon", "0", "-3", "nan", "inf", "3600001"])
+@pytest.mark.parametrize("text", ["", "soon", "0", "-3", "nan", "inf", "3600001", "1e-4", "5e-324"])
 def test_other_values_are_refused(text):
     with pytest.raises(InvalidArgumentError, match=f"'{PARAMETER}' of model 'm' is '{text}'; expected milliseconds"):
         latency_objective_s(replace(CONFIG, parameters={PARAMETER: text}))

@@ -173,6 +173,18 @@ def test_objective_that_cannot_be_met_is_tried_whenever_an_instance_is_idle(make
         core.instance_idle(0)
 
 
+def test_objective_that_cannot_be_met_is_tried_by_an_instance_that_gets_leave_later(make_job):
+    core = taught(batcher(objective_s=0.005), make_job)
+    core.instance_paused(0)
+    core.enqueue(make_job("one"), 0.0)
+    assert core.next_action(0.0) is WAIT
+    assert core.wants(0, 0)
+    core.instance_idle(0)
+    assert dispatched(core.next_action(0.001)) == ["one"]
+    core.enqueue(make_job("two"), 0.02)
+    assert isinstance(core.next_action(0.02), Reject)
+
+
 def test_objective_that_can_be_met_again_is_met(make_job):
     core = taught(batcher(objective_s=0.005), make_job)
     for at_s in range(200):
