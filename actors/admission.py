@@ -53,11 +53,14 @@ class Admission:
         self._lines = RequestLines()
         self.refusals = RefusalCounts()
 
-    def note_refusal(self, why: TriremeError | RefusalReason, name: str = "", version: int | None = LATEST) -> None:
+    def note_refusal(
+        self, why: TriremeError | RefusalReason, name: str = "", version: int | None = LATEST, times: int = 1
+    ) -> None:
         """Count a request that is refused, unless the error says that it has been counted.
 
         Args:
             name, version: of the model, as asked for. They need not exist.
+            times: so many such requests, if it is not one.
         """
         if isinstance(why, TriremeError):
             if why.refusal_counted:
@@ -72,7 +75,7 @@ class Admission:
         if name and version is not None:
             with suppress(TriremeError):
                 of_model = self._repository.find(name, version).statistics.refused
-        self.refusals.count(reason, of_model)
+        self.refusals.count(reason, of_model, times)
 
     async def admit(
         self, request: InferenceRequest, lease: Lease | None = None, model: ModelDescription | None = None

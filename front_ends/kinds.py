@@ -29,7 +29,8 @@ CALL: Final = 8
 GIVE_UP: Final = 9
 """number of a call: its result is not waited for any more."""
 NOTES: Final = 10
-"""number of a request, notes: what the front end has noted of a traced request. The last that is said of it."""
+"""number of a request, notes: what the front end has noted of a request that may be traced. The last that is said of
+it. Of one that the engine has not heard of: 0, notes, and what is wished (`traces`)."""
 HEARD: Final = 11
 """number: the `SYNC` of this number has come, and all that was sent before it."""
 
@@ -46,7 +47,7 @@ REFUSED: Final = 14
 ANSWER: Final = 32
 """number, slot: the final answer, a response like others before it; payload: the outputs (`responses`)."""
 OUTCOME: Final = 33
-"""number, final, accepted, body [, traced]: any answer; payload: its outputs, if it is a response."""
+"""number, final, accepted, body: any answer; payload: its outputs, if it is a response."""
 ACCEPTED: Final = 34
 """number of a request."""
 HELD: Final = 35

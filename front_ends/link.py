@@ -54,6 +54,7 @@ _INTRODUCTION_BYTE = b"\1"
 _SOCKET_BYTES = 4_096
 _DESCRIPTOR = struct.Struct("i")
 _MOST_DESCRIPTORS = 16  # of which the last may come with the same read
+_MOST_READS = 4_096  # at once: many times what a socket takes of bells and descriptors
 
 NOTHING = Payload()
 
@@ -240,8 +241,11 @@ class FrontEndLink:
         Raises:
             LinkError: the other end is broken, or gone.
         """
-        while self._read_socket():
-            pass
+        for _ in range(_MOST_READS):
+            if not self._read_socket():
+                break
+        else:
+            raise LinkError("its doorbell does not stop")
         wanted, self._wants_room = self._wants_room, False
         return wanted
 

@@ -46,8 +46,7 @@ from .values import broken, read_integer, read_list, write_error
 
 _MOST_READ = 256
 _MOST_HELD = 65_536
-"""Leases, calls and requests that wait for room, of one front end. An honest one has far fewer."""
-
+"""Traces, and requests that wait for room, of one front end. An honest one has far fewer."""
 
 _MOST_NEWS = 4_096
 
@@ -251,6 +250,8 @@ class Port(Recipient):
     def _wait(self, pending: _Pending, sent: SentRequest, lease: Lease | None) -> None:
         """Admit a request in a task, which waits for room or a thread."""
         if self._held >= _MOST_HELD:
+            if lease is not None:
+                lease.close()
             raise LinkError("too many requests")
         pending.scope = trio.CancelScope()
         self._held += 1
@@ -320,7 +321,12 @@ class Port(Recipient):
         if wish is not None:
             trace = self._server.tracer.begin(wish.model, wish.context)
             if trace is not None:
+                before = self._traces.get(sent.number)
+                if before is not None:
+                    before.leave()
                 self._traces[sent.number] = sent.request.trace = trace
+                if len(self._traces) > _MOST_HELD:
+                    raise LinkError("too many traced requests of which it tells nothing")
 
     def _note(self, head: list[Any], _payload: memoryview) -> None:
         """What the front end has noted of a request, which is over."""
@@ -336,8 +342,7 @@ class Port(Recipient):
     def _count_refusals(self, head: list[Any], _payload: memoryview) -> None:
         """The front end has refused requests, or connections."""
         reason, name, version, count = read_refusals(head)
-        for _ in range(count):
-            self._server.note_refusal(reason, name, version)
+        self._server.note_refusal(reason, name, version, count)
 
     # Answers.
 

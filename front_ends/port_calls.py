@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import trio
 
 from ..actors.actor import Turn
-from ..engine.errors import TriremeError
+from ..engine.errors import InternalError, TriremeError
 from ..python_backend.child.codec import Payload
 from . import kinds
 from .calls import write_result
 from .link import NOTHING, LinkError, LinkHead
 from .values import read_integer, read_list, write_error
+
+logger = logging.getLogger("trireme.front_ends")
 
 _MOST = 65_536
 """At once, of one front end. An honest one has far fewer."""
@@ -59,6 +62,9 @@ class PortCalls:
                 result = write_result(number, await call())
         except TriremeError as error:
             result = (kinds.RESULT, number, 0, write_error(error)), NOTHING
+        except Exception as error:  # a defect must cost this call only
+            logger.exception("unexpected failure of a call of a front end")
+            result = (kinds.RESULT, number, 0, write_error(InternalError(f"unexpected failure: {error}"))), NOTHING
         finally:
             del self._scopes[number]
         if result is not None:

@@ -2,9 +2,10 @@
 
 Rules:
  1. A front end that ends is started again after a delay that grows (`engine.instances.restart`), unless it was to end.
-    Only its own connections are lost.
+    Only its own connections are lost. When the server starts, each must listen by its start number `_MOST_STARTS`.
  2. All front ends know what was announced (`announce`) before who waits for that goes on (`settled`). One that has not
-    heard of it yet when it ends is not waited for: it hears all there is to know when it starts.
+    heard of it yet when it ends is not waited for: it hears all there is to know when it starts. One that does not
+    answer within `_HEAR_LIMIT_S` is ended.
  3. `drain` has all of them finish what they have. What is left when time is up is killed.
 """
 
@@ -37,6 +38,10 @@ logger = logging.getLogger("trireme.front_ends")
 _EXIT_LIMIT_S = 5.0
 """How long a process may take to end that has nothing more to do."""
 
+_HEAR_LIMIT_S = 30.0
+"""How long who changes the server may wait for a front end to hear of that."""
+
+_MOST_STARTS = 3
 _MOST_ADDRESSES = 16
 
 _VARIABLES = frozenset({"PATH", "HOME", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV"})
@@ -156,8 +161,12 @@ class FrontEnds:
         waiting = [(member, member.port) for member in self._members if member.port is not None]
         for _, port in waiting:
             port.say((kinds.SYNC, number))
-        while any(member.port is port and member.heard < number for member, port in waiting):
-            await self._heard.park()
+        with trio.move_on_after(_HEAR_LIMIT_S):
+            while any(member.port is port and member.heard < number for member, port in waiting):
+                await self._heard.park()
+        for member, port in waiting:
+            if member.port is port and member.heard < number:
+                port.fail(LinkError("it does not answer"))
 
     def _prepare(self, name: Any, arguments: Any, payload: memoryview) -> Callable[[], Awaitable[Any]]:
         """See `EngineCalls.prepare`."""
@@ -182,8 +191,8 @@ class FrontEnds:
 
     async def _keep(self, member: FrontEnd) -> None:
         """Rule 1."""
-        while True:
-            reason = "it cannot be started"
+        reason = ""
+        while not self._draining:
             try:
                 await self._serve(member)
             except (LinkError, OSError) as error:
@@ -192,15 +201,17 @@ class FrontEnds:
                 logger.exception("unexpected failure of front end %d", member.number)
                 reason = str(error)
             self._heard.unpark_all()
-            if self._draining or member.failure:
-                member.opened.set()
-                return
             delay_s = member.policy.died(trio.current_time())
+            if not member.opened.is_set() and member.policy.deaths >= _MOST_STARTS:
+                member.failure = f"front end {member.number} cannot be started: {reason}"
+            if self._draining or member.failure:
+                break
             logger.error(
                 "front end %d has ended (%s); its connections are lost, and it is started again in %.1f s",
                 *(member.number, reason, delay_s),
             )
             await trio.sleep(delay_s)
+        member.opened.set()
 
     async def _serve(self, member: FrontEnd) -> None:
         """Start a front end and serve it until it ends.
@@ -236,7 +247,7 @@ class FrontEnds:
                 await _end(process)
                 self._heard.unpark_all()
             if ended is not None:
-                raise ended
+                raise LinkError(f"{ended}; exit code {process.returncode}")
 
     async def _start(self, sock: int, rings: int, nbytes: int) -> trio.Process:
         words = [*self._command.words, str(sock), str(rings), str(nbytes)]
@@ -253,6 +264,8 @@ class FrontEnds:
             port.say(standing)
         for head, payload in self._announcer.everything():
             port.say(head, payload)
+        if self._draining:
+            port.say((kinds.DRAIN, 0.0))
 
     def _hear(self, member: FrontEnd, head: list[Any]) -> None:
         """What a front end says of itself."""

@@ -29,14 +29,14 @@ class RemoteRefusals(RefusalCounts):
         self._send = send
         self._untold: dict[tuple[RefusalReason, str, int], int] = {}
 
-    def count(self, reason: RefusalReason, of_model: Counts | None = None) -> None:
-        self.tell(reason)
+    def count(self, reason: RefusalReason, of_model: Counts | None = None, times: int = 1) -> None:
+        self.tell(reason, times=times)
 
-    def tell(self, reason: RefusalReason, name: str = "", version: int = 0) -> None:
-        """Of one refusal; by a model, if it has a name, which must be that of one that there is."""
+    def tell(self, reason: RefusalReason, name: str = "", version: int = 0, times: int = 1) -> None:
+        """Of a refusal, or several; by a model, if it has a name, which must be that of one that there is."""
         key = reason, name, version
-        if self._untold or not self._send(_written(*key, 1)):
-            self._untold[key] = min(self._untold.get(key, 0) + 1, MOST_AT_ONCE)
+        if self._untold or not self._send(_written(*key, times)):
+            self._untold[key] = min(self._untold.get(key, 0) + times, MOST_AT_ONCE)
 
     def room(self) -> None:
         """There may be room again."""

@@ -74,7 +74,10 @@ def write_parameters(parameters: Mapping[str, ParameterValue]) -> list[Any]:
 
 def broken(what: str, value: object) -> LinkError:
     """What came is not what was due."""
-    shown = repr(value)
+    try:
+        shown = repr(value)
+    except RecursionError:
+        shown = "a list of lists of lists"
     return LinkError(f"{what} is due, and not {shown if len(shown) < 100 else shown[:100] + '...'}")
 
 

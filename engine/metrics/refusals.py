@@ -43,10 +43,10 @@ class RefusalCounts:
     def __init__(self) -> None:
         self.counts = dict.fromkeys(RefusalReason, 0)
 
-    def count(self, reason: RefusalReason, of_model: Counts | None = None) -> None:
-        """A request or a connection was refused; by a model version, if `of_model` are its counts."""
+    def count(self, reason: RefusalReason, of_model: Counts | None = None, times: int = 1) -> None:
+        """A request or a connection was refused, or several; by a model version, if `of_model` are its counts."""
         counts = self.counts if of_model is None else of_model
-        counts[reason] = counts.get(reason, 0) + 1
+        counts[reason] = counts.get(reason, 0) + times
 
 
 def refused_families(entries: Iterable[ModelStatisticsEntry], others: Mapping[RefusalReason, int]) -> Iterator[Metric]:

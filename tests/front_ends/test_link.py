@@ -287,3 +287,21 @@ def test_a_segment_that_may_shrink_is_not_taken(ends: tuple[FrontEndLink, FrontE
     os.close(descriptor)
     with pytest.raises(LinkError, match="segment 5: it may shrink"):
         other.hear()
+
+
+def test_a_doorbell_without_end_is_given_up() -> None:
+    class Socket:
+        """Always has more to read."""
+
+        def recvmsg(self, nbytes: int, _ancillary: int) -> tuple[bytes, list[Any], int, None]:
+            return bytes(nbytes), [], 0, None
+
+        def close(self) -> None: ...
+
+    descriptor, nbytes = ring_memory()
+    sock: Any = Socket()
+    link = FrontEndLink(sock, map_rings(descriptor, nbytes, first=True))
+    os.close(descriptor)
+    with pytest.raises(LinkError, match="does not stop"):
+        link.hear()
+    link.close()

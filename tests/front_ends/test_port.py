@@ -16,15 +16,18 @@ from scripted_models import Script, write_scripted_models
 
 from trireme.actors import InferenceServer
 from trireme.engine.datatypes import FP32
+from trireme.engine.errors import RefusalReason
 from trireme.engine.options import ServerOptions
 from trireme.engine.request import LATEST, InferenceRequest
 from trireme.engine.tensor import Tensor
-from trireme.front_ends import kinds
+from trireme.engine.tracing.settings import TraceConfig, TraceLevel
+from trireme.front_ends import kinds, port
 from trireme.front_ends.announcer import Announcer
 from trireme.front_ends.calls import EngineCalls
 from trireme.front_ends.link import RING_CAPACITY, FrontEndLink, LinkError, LinkHead, map_rings, ring_memory
 from trireme.front_ends.port import Port
-from trireme.front_ends.requests import NO_DESCRIPTION, RequestWriter
+from trireme.front_ends.refusals import MOST_AT_ONCE
+from trireme.front_ends.requests import NO_DESCRIPTION, RequestWriter, TraceWish
 
 VALUES = np.arange(4, dtype=np.float32)
 
@@ -73,8 +76,8 @@ class World:
         assert self.link.send(head)
         self.link.flush()
 
-    def admit(self, number: int, asked: InferenceRequest, lease: int = 0) -> None:
-        head, payload = self.writer.write(number, asked, NO_DESCRIPTION, lease)
+    def admit(self, number: int, asked: InferenceRequest, lease: int = 0, wish: TraceWish | None = None) -> None:
+        head, payload = self.writer.write(number, asked, NO_DESCRIPTION, lease, wish)
         assert self.link.send(head, payload)
         self.link.flush()
 
@@ -280,3 +283,52 @@ async def test_what_a_front_end_says_of_itself_is_passed_on(tmp_path: Path) -> N
         world.send(kinds.OPENED, [])
         await world.until(lambda: world.said)
         assert world.said == [[kinds.OPENED, []]]
+
+
+async def test_traces_of_which_a_front_end_tells_nothing_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(port, "_MOST_HELD", 3)
+    tracing = TraceConfig(level=TraceLevel.TIMESTAMPS, rate=1, file=str(tmp_path / "traces.json"))
+    async with opened(tmp_path / "models", tracing=tracing) as world:
+        setting = world.server.tracer.setting("plain")
+        wish = TraceWish(None, "plain")
+        for number in (1, 1, 1, 1, 2, 3):  # a number that comes again gives the trace before it up
+            world.admit(number, request(), wish=wish)
+            await world.next()
+        assert setting.open == 3
+        world.send(kinds.NOTES, 2, [])
+        await world.until(lambda: setting.open == 2)
+        world.admit(4, request(), wish=wish)
+        await world.next()
+        world.admit(5, request("until-cancelled end", model="many"), wish=wish)
+        await world.ended.wait()
+        assert "traced requests" in str(world.error)
+        await world.until(lambda: world.budget == (0, 0, 0) and not setting.open)
+
+
+async def test_refusals_are_counted_all_at_once(tmp_path: Path) -> None:
+    async with opened(tmp_path) as world:
+        counted = []
+        world.server.note_refusal = lambda *given: counted.append(given)  # type: ignore[method-assign]
+        world.send(kinds.REFUSED, RefusalReason.BUDGET.value, "plain", 1, MOST_AT_ONCE)
+        await world.until(lambda: counted)
+        assert counted == [(RefusalReason.BUDGET, "plain", 1, MOST_AT_ONCE)]
+
+
+async def test_a_call_that_fails_by_a_defect_costs_that_call_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(tmp_path) as world:
+
+        async def live() -> bool:
+            raise KeyError("a defect")
+
+        world.server.management.live = live  # type: ignore[method-assign]
+        world.send(kinds.CALL, 1, "live", [])
+        head, _ = await world.next()
+        assert head[:3] == [kinds.RESULT, 1, 0]
+        assert "a defect" in head[3][2]
+        world.send(kinds.CALL, 2, "ready", [])
+        assert (await world.next())[0][:2] == [kinds.RESULT, 2]
+        assert "unexpected failure of a call" in caplog.text

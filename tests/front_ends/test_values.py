@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import hypothesis.strategies as st
+import orjson
 import pytest
 from hypothesis import given
 from wired import JSON, wired
@@ -78,3 +79,8 @@ def test_anything_else_is_an_error_of_the_link(value: Any, read: Any) -> None:
 def test_what_only_looks_like_a_value_is_none(value: Any) -> None:
     with pytest.raises(LinkError):
         values.read_value(value)
+
+
+def test_what_is_nested_deeply_is_refused_as_well() -> None:
+    with pytest.raises(LinkError, match="an integer"):
+        values.read_integer(orjson.loads("[" * 1_000 + "]" * 1_000))
