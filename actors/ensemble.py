@@ -296,8 +296,10 @@ class Ensemble(Door[DoorMessage | StepAnswered | RoomMade]):
 
     def _submit(self, call: StepCall, action: Submit) -> None:
         request = action.request
+        refused = self._statistics.refused
         try:
             model = self._find(request)
+            refused = model.statistics.refused
             inputs, rows = model.validator.check(request)
             if request.callers:
                 refuse_recursion(request, model)
@@ -315,7 +317,7 @@ class Ensemble(Door[DoorMessage | StepAnswered | RoomMade]):
                 self._windowed[call] = step
             step.door.send_nowait(Admit(step.job))
         except TriremeError as error:
-            count_refusal(self._statistics.refused, error)
+            count_refusal(refused, error)
             self._forget(call)
             self._core.step_answered(call, error)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import trio
 import trio.lowlevel
@@ -11,7 +12,9 @@ from ensembles import ensemble, step
 
 from trireme.actors import InferenceServer
 from trireme.engine.config.model import DynamicBatching, QueuePolicy
+from trireme.engine.datatypes import FP32
 from trireme.engine.errors import RefusalReason, TriremeError
+from trireme.engine.tensor import Tensor
 from trireme.simulations.models import Profile, SimulatedModel, simple_request
 
 WORK = Profile(1.0)
@@ -89,6 +92,14 @@ async def test_the_member_of_an_ensemble_counts_the_step_that_it_refuses(
         await trio.sleep(5)
         assert all(reply.final for reply in replies)
         assert refused(server) == {"a.queue_full": 1}
+
+
+async def test_a_step_that_is_not_as_its_member_wants_it_counts_there(autojump_clock, open_server, simulated) -> None:
+    steps = [step("a", {"INPUT0": "INPUT0"}, {"OUTPUT0": "OUTPUT0"})]
+    config = ensemble(steps, ("INPUT0 FP32 -1",), ("OUTPUT0 FP32 4",), max_batch_size=8, name="e")
+    async with open_server(simulated(WORK, "a"), SimulatedModel(config, _Idle())) as server:
+        await fails(server, "e", inputs=[Tensor("INPUT0", FP32, (1, 2), array=np.zeros((1, 2), np.float32))])
+        assert refused(server) == {"a.invalid": 1}
 
 
 async def test_what_models_ask_of_models_is_counted(autojump_clock, open_server, simulated, request_for) -> None:
