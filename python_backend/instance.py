@@ -328,7 +328,8 @@ class PythonInstance(ProcessInstance):
     ) -> None:
         """The model's ``execute`` has returned."""
         infer_ns, output_ns = spent_ns
-        if not (0 <= infer_ns < _LONGEST_NS and 0 <= output_ns < _LONGEST_NS):
+        whole = infer_ns.__class__ is output_ns.__class__ is int
+        if not (whole and 0 <= infer_ns < _LONGEST_NS and 0 <= output_ns < _LONGEST_NS):
             raise MessageError(f"an execution of {infer_ns} + {output_ns} ns")
         held = self._batches[number]
         batch = held.batch

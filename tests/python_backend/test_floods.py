@@ -283,6 +283,7 @@ BROKEN = {
     "a parameter that is none": done(parameters={"a": [[[]]]}),
     "a time": done(spent_ns=(1 << 100_000, 1)),
     "a negative time": done(spent_ns=(-5, 1)),
+    "a part of a nanosecond": done(spent_ns=(0.5, 1)),
     "a batch that there is not": (protocol.DONE, 5, (), (), (1, 1)),
     "a log line without a text": (protocol.LOG, "INFO", "f", 1, None),
     "a call without a number": (protocol.CALL, "x", "is_model_ready", ("a", "1"), None),
