@@ -67,6 +67,8 @@ class ChangesHurtNobody(Invariant):
     def _asked(self, event: ChangeAsked) -> None:
         if event.change in UNLOADS:
             self._unloaded.add(event.model)
+        elif event.change == Change.BREAK.value:  # a server that looks by itself may find that before what came earlier
+            self._failed.add(event.model)
 
     def _changed(self, event: ModelStateChanged) -> None:
         view = self._state.models.get(event.model)

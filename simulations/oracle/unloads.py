@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from ..events import ChangeAsked, ChangeDone, ServerStopping
 from ..history import Handlers
@@ -47,6 +47,12 @@ class MembersGo(Invariant):
         for member in self._members[name]:
             self._learn(member)
 
+    def _behind(self, name: str) -> Iterator[str]:
+        """The members of an ensemble, and theirs."""
+        for member in self._members[name]:
+            yield member
+            yield from self._behind(member)
+
     def _asked(self, _event: ChangeAsked) -> None:
         self._open += 1
         self._certain = self._certain and self._open == 1
@@ -67,7 +73,7 @@ class MembersGo(Invariant):
         if event.change == Change.UNLOAD.value:
             return
         for name, view in self._state.serving.items():
-            needs_gone = not gone.isdisjoint(self._members[name])
+            needs_gone = not gone.isdisjoint(self._behind(name))
             if name in gone and view.ready:
                 self.broken(f"'{name}' is ready after '{event.model}' was unloaded with its members")
             elif name in self._ready - gone and not view.ready and not needs_gone:

@@ -47,6 +47,12 @@ def test_an_ensemble_without_its_member_is_not_there_when_it_is_loaded_again() -
     assert min(event.at_ns for event in history.of(ModelStateChanged) if event.model == "e~2") == 200 * MS
 
 
+def test_what_is_broken_before_the_server_looks_again_is_not_what_came_earlier() -> None:
+    changes = ChangePlan(MS, "b", Change.RESIZE, instances=3), ChangePlan(12 * MS, "b", Change.BREAK)
+    history = played(*changes, ChangePlan(100 * MS, "b"), poll_ns=30 * MS).history
+    assert [bool(done.error) for done in history.of(ChangeDone)] == [True, True, False]
+
+
 def test_a_load_that_is_not_wanted_any_more_is_ended() -> None:
     changes = ChangePlan(MS, "b"), ChangePlan(100 * MS, "b", Change.UNLOAD), ChangePlan(19_000 * MS, "b", Change.LOAD)
     history = played(*changes, at_ns=39_000 * MS, load_ns=1_500 * MS, patience_s=0.001).history

@@ -57,6 +57,10 @@ def test_what_goes_with_an_ensemble(named: tuple[str, ...], gone: tuple[str, ...
     assert texts == [f"{text} after 'outer' was unloaded with its members" for text in wrong]
 
 
+def test_what_needs_a_model_goes_with_it_at_any_depth() -> None:
+    assert complaints(("outer", "other"), (ALL, "a", ("outer", "both", "a"))) == []
+
+
 def test_what_is_loaded_by_name_later_stays() -> None:
     changes = (Change.LOAD, "both", ()), (ALL, "outer", ("outer", "both"))
     assert complaints(("outer", "other"), *changes) == [
