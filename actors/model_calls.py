@@ -6,7 +6,7 @@ Rules:
     counted, though, and clients wait for them.
  2. A request that could never be executed, since its model waits for the answer to it, is refused (`refuse_recursion`).
  3. While the server starts it answers nothing of this kind: models are not there yet, and waiting for them could mean
-    to wait for oneself.
+    to wait for oneself. Nor when it has stopped.
 """
 
 from __future__ import annotations
@@ -40,6 +40,10 @@ class ModelCalls:
     def open(self, admission: Admission, control: ModelControl) -> None:
         """The server has started (rule 3)."""
         self._open = admission, control
+
+    def close(self) -> None:
+        """The server has stopped (rule 3)."""
+        self._open = None
 
     def ask(self, request: InferenceRequest, many: bool, on_answer: Callable[[Question], None]) -> Reply:
         admission, control = self._opened()

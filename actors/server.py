@@ -230,6 +230,7 @@ class InferenceServer(Admission):
                 await self.stop(self.options.exit_timeout_s)
             await self._tracing.close(max(_FLUSH_GRACE_S, self._stop_by_s - self._clock.now_s()))
         self.exiting = True
+        self._calls.close()
         self._nursery.cancel_scope.cancel()
         await self._nurseries.aclose()
         self.turn.close()

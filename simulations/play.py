@@ -329,7 +329,7 @@ def _has_little_room(plan: Plan) -> bool:
 
 def _windows(plan: Plan) -> dict[int, int]:
     """How many answers to each request may wait. A client that waits in a task, as all do for whom the server-wide
-    budget is used up, takes all that there are, then looks at one after the other."""
+    budget is used up or a thread reads, takes all that there are, then looks at one after the other."""
     in_task = 2 * plan.window
     listening = in_task if _has_little_room(plan) else plan.window
     manners = {Manner.LISTENS: listening, Manner.WAITS: in_task}
@@ -338,7 +338,7 @@ def _windows(plan: Plan) -> dict[int, int]:
     for request in plan.requests:
         window = manners.get(request.manner)
         if window is not None and request.model not in ordered:
-            windows[request.number] = window
+            windows[request.number] = in_task if request.region else window
     return windows
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from ..events import (
     CancelHeard,
-    ChangeDone,
     InstanceDetached,
+    ModelStateChanged,
     ReplyDelivered,
     RequestDropped,
     RequestQueued,
@@ -17,7 +17,6 @@ from ..events import (
 )
 from ..generations import model_of
 from ..history import Handlers
-from ..plan import Change
 from .base import Complain, Invariant
 from .batches import TOLERANCE_NS
 from .state import WorldState
@@ -64,7 +63,7 @@ class SequencesGoOn(Invariant):
             CancelHeard: self._over,
             ReplyDelivered: self._delivered,
             InstanceDetached: self._detached,
-            ChangeDone: self._changed,
+            ModelStateChanged: self._changed,
         }
 
     def _queued(self, event: RequestQueued) -> None:
@@ -97,10 +96,12 @@ class SequencesGoOn(Invariant):
         if key is not None and event.error:
             self._going.pop(key, None)
 
-    def _changed(self, event: ChangeDone) -> None:
-        """What begins in an unloaded model later on, because an ensemble holds it, cannot be continued either."""
-        if event.change == Change.UNLOAD.value and not event.error:
-            self._unloaded.update(name for name in self._state.models if model_of(name) == event.model)
+    def _changed(self, event: ModelStateChanged) -> None:
+        """A model is unloaded, be it with its ensembles, if nothing takes the place of what served. What begins in it
+        later on, because an ensemble holds it, cannot be continued either."""
+        model = model_of(event.model)
+        if event.state == "UNLOADING" and self._state.serving[model].name == event.model:
+            self._unloaded.update(name for name in self._state.models if model_of(name) == model)
             for key in [key for key, going in self._going.items() if going.where in self._unloaded]:
                 del self._going[key]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import trio
@@ -90,3 +91,12 @@ async def test_a_request_that_only_some_instances_wait_for_is_executed(
         request.callers = ((("m", 1), 1), (("m", 1), 2))
         with pytest.raises(UnavailableError, match="all 2 instances of model 'm' wait"):
             server._calls.ask(request, False, lambda _: None)
+
+
+async def test_nothing_is_answered_when_the_server_has_stopped(autojump_clock, open_server, simulated) -> None:
+    """A thread that the server gave up may still come to ask."""
+    async with open_server(simulated(WORK)) as server:
+        calls = server.services.models
+    for ask in (partial(calls.load_model, "m", {}), partial(calls.unload_model, "m", False)):
+        with pytest.raises(UnavailableError, match="Server not ready"):
+            ask(lambda _error: None)

@@ -88,6 +88,21 @@ def test_what_was_loaded_at_the_second_try_keeps_its_sequences_when_it_is_replac
     assert [answer.error for answer in outcome.history.of(RequestAnswered)] == [""] * 7
 
 
+def test_a_sequence_ends_with_its_model_that_goes_with_an_ensemble() -> None:
+    models = ModelPlan("m", fixed_ns=10 * MS, sequences=SequencesPlan()), ModelPlan("e", steps=(StepPlan("m"),))
+    requests = (
+        RequestPlan(1, "m", 0, sequence=7, start=True),
+        RequestPlan(2, "m", 8 * MS, sequence=7, extra_ns=50 * MS),
+        RequestPlan(3, "m", 40 * MS, sequence=7, end=True),
+    )
+    changes = ChangePlan(20 * MS, "e", Change.UNLOAD_ALL), ChangePlan(30 * MS, "e")
+    outcome = play(Plan(1, models, requests, calm_ns=1_000 * MS, changes=changes, named=True))
+    assert outcome.violation is None
+    errors = {answer.request: answer.error for answer in outcome.history.of(RequestAnswered)}
+    assert (errors[1], errors[2]) == ("", "")
+    assert "must specify the START flag" in errors[3]
+
+
 def test_a_load_that_makes_up_for_a_resize_may_fail_as_that_did() -> None:
     model = ModelPlan("m", instances=1, failing_starts=(2, 3))
     changes = (ChangePlan(20 * MS, "m", Change.RESIZE, instances=2), ChangePlan(40 * MS, "m", Change.LOAD))

@@ -44,6 +44,12 @@ def test_what_is_read_when_the_server_stops_gives_back_what_it_holds() -> None:
     assert (answer.at_ns, STOPPING in answer.error) == (30 * MS, True)
 
 
+def test_a_client_for_whom_a_thread_reads_may_leave_answers_for_longer() -> None:
+    request = RequestPlan(1, "m", 0, region=True, width=LARGE, answers=5, pause_ns=8 * MS)
+    model = ModelPlan("m", decoupled=True, shapes=Shapes.VARIABLE)
+    assert play(Plan(1, (model,), (request,), calm_ns=1_000 * MS, offload_ns=MS, window=3)).violation is None
+
+
 def test_a_region_that_was_cut_short_costs_its_request() -> None:
     (answer,) = played(RequestPlan(CUT, "m", 0, region=True)).history.of(RequestAnswered)
     assert LOST in answer.error
