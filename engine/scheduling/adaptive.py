@@ -323,7 +323,8 @@ class AdaptiveBatcher(QueueingCore):
 
     def _form_batch(self, now: float, skipped: int = 0) -> _Formed:
         """Rule 3; the queue holds more than the `skipped` jobs at its head."""
-        compatibility, limit = self._compatibility, self.target if self.times.known else self._max_rows
+        compatibility, known = self._compatibility, self.times.known
+        limit = self.target if known else self._max_rows
         formed = _Formed()
         signature = cut = None
         for job in islice(self._queue, skipped, None):
@@ -334,7 +335,7 @@ class AdaptiveBatcher(QueueingCore):
             elif rows > limit:
                 formed.closed = FULL
                 break
-            elif now + self.times.bound_s(rows) > due_s:
+            elif known and now + self.times.bound_s(rows) > due_s:
                 formed.closed, formed.is_tight = FULL, True
                 break
             elif compatibility is not None and compatibility.signature(job) != signature:

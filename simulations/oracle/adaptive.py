@@ -207,7 +207,8 @@ class AdaptiveCore(NaiveCore):
 
     def _batch(self, line: Sequence[NaiveEntry], now_s: float) -> tuple[Batch, bool]:
         """The batch at the head; IDLE if more can join it. And whether it could hold more, were it not due so soon."""
-        most = self.target if self.times.known else max(1, self.config.max_batch_size)
+        known = self.times.known
+        most = self.target if known else max(1, self.config.max_batch_size)
         count, rows = 1, line[0].rows
         reason, is_tight = SealReason.IDLE, False
         cuts = {1: rows} if rows in self.preferred else {}
@@ -218,7 +219,7 @@ class AdaptiveCore(NaiveCore):
             if rows + entry.rows > most:
                 reason = SealReason.FULL
                 break
-            if now_s + self.times.bound_s(rows + entry.rows) > due_s:
+            if known and now_s + self.times.bound_s(rows + entry.rows) > due_s:
                 reason, is_tight = SealReason.FULL, True
                 break
             if not may_share(self.config, line[0], entry):

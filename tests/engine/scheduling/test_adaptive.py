@@ -63,6 +63,19 @@ def test_nothing_is_refused_or_delayed_before_a_batch_was_over(make_job):
     assert core.next_action(1e3) is WAIT
 
 
+def test_what_waited_long_for_the_first_instance_is_executed(make_job):
+    """As when the first process of a model has died of its first batch, and takes its time to come back."""
+    core = batcher(objective_s=0.1, most=4)
+    put(core, make_job, 5, 0.0)
+    assert core.next_action(0.0) is WAIT
+    core.instance_idle(0)
+    first = core.next_action(10.0)
+    assert len(dispatched(first)) == 4
+    core.instance_gone(0)
+    core.instance_idle(1)
+    assert len(dispatched(core.next_action(20.0))) == 1
+
+
 def test_idle_instance_takes_what_is_there(make_job):
     core = taught(batcher(), make_job)
     put(core, make_job, 3, 0.0)
