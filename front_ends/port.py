@@ -41,6 +41,7 @@ from .refusals import read_refusals
 from .requests import RequestReader, SentRequest
 from .responses import ResponseWriter
 from .ring import RingReader, RingWriter
+from .slots import pack, packing_takes_long
 from .traces import read_notes
 from .values import broken, read_integer, read_list, write_error
 
@@ -59,9 +60,10 @@ class _Pending:
         scope: of the task that waits for room for it.
         unsent: answers for which there was no room in the ring.
         owed: answers that were sent and that the client has not taken.
+        packed: the last answer whose texts a thread has packed; with `packs`, it is still at it.
     """
 
-    __slots__ = ("name", "number", "owed", "port", "reply", "scope", "sent", "unsent")
+    __slots__ = ("name", "number", "owed", "packed", "packs", "port", "reply", "scope", "sent", "unsent")
 
     def __init__(self, port: Port, number: int, sent: SentRequest) -> None:
         self.port = port
@@ -72,6 +74,8 @@ class _Pending:
         self.scope: trio.CancelScope | None = None
         self.unsent: list[tuple[Outcome, bool]] = []
         self.owed = 0
+        self.packed: Outcome = None
+        self.packs = False
 
     def answered(self, reply: Reply) -> None:
         """The reply has something to fetch."""
@@ -216,9 +220,7 @@ class Port(Recipient):
             raise LinkError(f"request {number} is there already")
         pending = self._pending[number] = _Pending(self, number, sent)
         self._begin_trace(sent)
-        lease = None
-        if sent.lease:
-            lease = self._leases.take(sent.lease)
+        lease = self._leases.take(sent.lease) if sent.lease else None
         try:
             if sent.refusal is not None:
                 raise sent.refusal
@@ -348,12 +350,14 @@ class Port(Recipient):
 
     def answer(self, pending: _Pending) -> None:
         """Send the answers of a request, as far as there is room."""
-        if self._closed:
+        if self._closed or pending.packs:
             return
         unsent = pending.unsent
         done = 0
         try:
             for outcome, final in unsent:
+                if self._packs_first(pending, outcome):
+                    break
                 if not self._send_answer(pending, outcome, final):
                     self._blocked[pending] = None
                     break
@@ -367,6 +371,25 @@ class Port(Recipient):
         del unsent[:done]
         self._flush_later()
 
+    def _packs_first(self, pending: _Pending, outcome: Outcome) -> bool:
+        """Whether a thread has to pack the texts of an answer; it begins."""
+        if not isinstance(outcome, InferenceResponse) or outcome is pending.packed:
+            return False
+        if packing_takes_long(outcome.outputs):
+            pending.packed, pending.packs = outcome, True
+            self._nursery.start_soon(self._pack, pending, outcome)
+        return pending.packs
+
+    async def _pack(self, pending: _Pending, response: InferenceResponse) -> None:
+        """Send the next answer when its texts are packed."""
+        try:
+            await self._server.offload(pack, response.outputs)
+        except TriremeError as error:
+            pending.unsent[0] = error, pending.unsent[0][1]
+        with self._turn:
+            pending.packs = False
+            self.answer(pending)
+
     def _send_answer(self, pending: _Pending, outcome: Outcome, final: bool) -> bool:
         reply, responses = pending.reply, self._responses
         accepted = reply is not None and (reply.accepted or not final)
@@ -379,9 +402,8 @@ class Port(Recipient):
             sent = self._send_failure(pending, error, final, accepted)
         except (ValueError, OSError) as error:  # too long for a head; no memory, or no descriptor
             responses.unsent()
-            sent = self._send_failure(
-                pending, InternalError(f"the answer cannot be passed on: {error}"), final, accepted
-            )
+            failure = InternalError(f"the answer cannot be passed on: {error}")
+            sent = self._send_failure(pending, failure, final, accepted)
         if not sent:
             responses.unsent()
         return sent

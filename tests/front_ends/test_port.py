@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ from scripted_models import Script, write_scripted_models
 
 from trireme.actors import InferenceServer
 from trireme.engine.datatypes import FP32
-from trireme.engine.errors import RefusalReason
+from trireme.engine.errors import InvalidArgumentError, RefusalReason
 from trireme.engine.options import ServerOptions
 from trireme.engine.request import LATEST, InferenceRequest
 from trireme.engine.tensor import Tensor
@@ -332,3 +333,28 @@ async def test_a_call_that_fails_by_a_defect_costs_that_call_only(
         world.send(kinds.CALL, 2, "ready", [])
         assert (await world.next())[0][:2] == [kinds.RESULT, 2]
         assert "unexpected failure of a call" in caplog.text
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_many_texts_are_packed_on_a_thread_and_answers_stay_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    threads = []
+
+    def pack(_outputs: object) -> None:
+        threads.append(threading.get_ident())
+        if fails and len(threads) == 2:
+            raise InvalidArgumentError("no text")
+
+    monkeypatch.setattr(port, "pack", pack)
+    monkeypatch.setattr(port, "packing_takes_long", lambda _outputs: True)
+    async with opened(tmp_path) as world:
+        world.admit(1, request("flood:5 end", model="many"))
+        answers = [await world.next() for _ in range(6)]
+        assert all(head[1] == 1 for head, _ in answers)
+        first = [float(np.frombuffer(payload, np.float32)[0]) for _, payload in answers if len(payload)]
+        assert first == [0, 2, 3, 4] if fails else [0, 1, 2, 3, 4]
+        assert [head[4][2] for head, _ in answers if "no text" in str(head)] == ["no text"] * fails
+        assert answers[-1][0] == [kinds.OUTCOME, 1, True, True, None]
+        assert len(threads) == 5
+        assert threading.get_ident() not in threads
