@@ -6,7 +6,7 @@ Rules:
     counted, though, and clients wait for them.
  2. A request that could never be executed, since its model waits for the answer to it, is refused (`refuse_recursion`).
  3. While the server starts it answers nothing of this kind: models are not there yet, and waiting for them could mean
-    to wait for oneself. Nor when it has stopped.
+    to wait for oneself. When it has stopped it loads and unloads nothing, and no model is ready.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class ModelCalls:
     _offload: Offload
     _nursery: trio.Nursery
     _open: tuple[Admission, ModelControl] | None = None
+    _closed: bool = False
 
     def open(self, admission: Admission, control: ModelControl) -> None:
         """The server has started (rule 3)."""
@@ -43,7 +44,7 @@ class ModelCalls:
 
     def close(self) -> None:
         """The server has stopped (rule 3)."""
-        self._open = None
+        self._closed = True
 
     def ask(self, request: InferenceRequest, many: bool, on_answer: Callable[[Question], None]) -> Reply:
         admission, control = self._opened()
@@ -71,7 +72,7 @@ class ModelCalls:
         return admission.admit_inner(request, description)
 
     def load_model(self, name: str, parameters: Mapping[str, str | memoryview], on_done: OnDone) -> None:
-        _, control = self._opened()
+        control = self._control()
 
         async def load() -> None:
             await control.load(name, await self._offload(_copied, parameters))
@@ -79,16 +80,22 @@ class ModelCalls:
         self._nursery.start_soon(_carry_out, load, on_done)
 
     def unload_model(self, name: str, dependents: bool, on_done: OnDone) -> None:
-        _, control = self._opened()
+        control = self._control()
         self._nursery.start_soon(_carry_out, lambda: control.unload(name, dependents), on_done)
 
     def model_ready(self, name: str, version: str, on_answer: Callable[[bool], object]) -> None:
         _, control = self._opened()
         number = _read_version(version)
-        if control.repository.model_ready(name, number):
+        if not self._closed and control.repository.model_ready(name, number):
             self._nursery.start_soon(_ask_ready, control.repository, name, number, on_answer)
         else:
             on_answer(False)
+
+    def _control(self) -> ModelControl:
+        _, control = self._opened()
+        if self._closed:
+            raise UnavailableError(NOT_READY)
+        return control
 
     def _opened(self) -> tuple[Admission, ModelControl]:
         if self._open is None:

@@ -100,3 +100,6 @@ async def test_nothing_is_answered_when_the_server_has_stopped(autojump_clock, o
     for ask in (partial(calls.load_model, "m", {}), partial(calls.unload_model, "m", False)):
         with pytest.raises(UnavailableError, match="Server not ready"):
             ask(lambda _error: None)
+    ready: list[bool] = []
+    calls.model_ready("m", "", ready.append)
+    assert ready == [False]
