@@ -16,7 +16,6 @@ import orjson
 
 from ..actors.facade import Management, TraceChanges
 from ..engine.errors import UnsupportedError
-from ..engine.memory.cuda import HANDLE_BYTES
 from ..engine.memory.regions import RegionKind
 from ..engine.request import LATEST
 from ..engine.tensor import Buffer
@@ -213,9 +212,7 @@ def _cuda_region(arguments: list[Any], _payload: memoryview) -> tuple[Any, ...]:
         raw = bytes.fromhex(read_text(handle))
     except ValueError:
         raise broken("a handle", handle) from None
-    if len(raw) > HANDLE_BYTES:
-        raise broken("a handle", handle)
-    return read_text(name), raw, read_integer(device_id, _LEAST_64), read_integer(byte_size, 0, _END_64)
+    return read_text(name), raw, read_integer(device_id, _LEAST_64, _END_64), read_integer(byte_size, 0, _END_64)
 
 
 _TRACE_FIELDS = frozenset({"level", "rate", "count", "log_frequency"})

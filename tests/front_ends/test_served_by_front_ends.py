@@ -10,6 +10,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +65,14 @@ def server(repository: Path) -> Iterator[ServeProcess]:
 
 def pids(server: ServeProcess) -> list[int]:
     """Of the front ends of a server."""
-    tasks = Path(f"/proc/{server.process.pid}/task").iterdir()
-    children = [pid for task in tasks for pid in (task / "children").read_text().split()]
-    return [int(pid) for pid in children if b"front_end" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    found = []
+    for task in Path(f"/proc/{server.process.pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread, or a process, that has just ended
+            for pid in (task / "children").read_text().split():
+                with suppress(FileNotFoundError, ProcessLookupError):
+                    if b"front_end" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                        found.append(int(pid))
+    return found
 
 
 def inflight(server: ServeProcess) -> tuple[float, float]:
