@@ -1,4 +1,4 @@
-"""A port that is taken: one clear line, exit code 1, no model left behind."""
+"""A port that is taken: what failed and which flags to look at, exit code 1, no model left behind."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ def test_taken_port(tmp_path: Path, taken: int, flag: str, service: str) -> None
     models = ("simple", "square_int32")
     with serve_process(link_models(tmp_path, *models), flag, str(taken), wait=False) as server:
         assert server.wait() == 1
-        (line,) = [line for line in server.log.splitlines() if line.startswith("E")]
+        line, flags = [line for line in server.log.splitlines() if line.startswith("E")]
         assert line.endswith(
             f"\"failed to start {service} service: Unavailable - Socket '127.0.0.1:{taken}' already in use \""
         )
+        name = flag.removesuffix("-port")
+        assert flags.endswith(f'"{name}-address takes an address of this machine, and {flag} a free port"')
         assert "Traceback" not in server.log
         assert server.log.count("successfully loaded '") == len(models)
         assert server.log.count("successfully unloaded '") == len(models)
