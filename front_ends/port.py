@@ -285,6 +285,11 @@ class Port(Recipient):
                 self._listen(pending, sent, reply)
 
     def _refuse(self, pending: _Pending, error: TriremeError) -> None:
+        """Answer what was not admitted. It is counted here: to the front end it comes as a reply, like what a model's
+        door refuses and counts."""
+        assert pending.sent is not None, "it is there until the request is admitted"
+        request = pending.sent.request
+        self._server.note_refusal(error, request.model_name, request.model_version)
         error.__traceback__ = None  # leads here, and so to the request
         pending.unsent.append((error, True))
         self.answer(pending)

@@ -140,6 +140,17 @@ async def test_a_refusal_is_an_answer(tmp_path: Path) -> None:
         assert "'none'" in head[4][2]
 
 
+async def test_what_is_not_admitted_is_counted_once_and_says_so(tmp_path: Path) -> None:
+    async with opened(tmp_path) as world:
+        wrong = request()
+        wrong.inputs = []
+        world.admit(1, wrong)
+        head, _ = await world.next()
+        assert head[:4] == [kinds.OUTCOME, 1, True, False]
+        assert head[4][4] is True, "the front end counts it no more"
+        assert world.server.statistics("plain")[0].statistics.refused == {RefusalReason.INVALID: 1}
+
+
 async def test_a_large_answer_lies_in_a_segment(tmp_path: Path) -> None:
     values = np.arange(1 << 20, dtype=np.float32)
     async with opened(tmp_path) as world:

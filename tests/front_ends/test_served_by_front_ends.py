@@ -152,6 +152,34 @@ def test_refusals_say_the_same(http: Any, grpc: Any) -> None:
             client.infer("any_fp32", given(array.astype(np.int32), datatype="INT32"))
 
 
+def test_each_refusal_is_counted_once(server: ServeProcess, http: Any, grpc: Any) -> None:
+    def counted() -> float:
+        found = re.search(
+            r'^trireme_refused_total\{model="any_fp32",reason="invalid".*\} (\S+)', server.metrics(), re.MULTILINE
+        )
+        return float(found[1]) if found else 0.0
+
+    def on_a_stream() -> None:
+        answers: queue.Queue[Any] = queue.Queue()
+        grpc.start_stream(lambda result, error: answers.put((result, error)))
+        grpc.async_stream_infer("any_fp32", [])
+        _, error = answers.get(timeout=PATIENCE_S)
+        grpc.stop_stream()
+        raise error
+
+    ways: list[Callable[[], Any]] = [
+        lambda: http.infer("any_fp32", []),
+        lambda: http.infer("any_fp32", [], request_compression_algorithm="gzip"),
+        lambda: grpc.infer("any_fp32", []),
+        on_a_stream,
+    ]
+    for way in ways:
+        before = counted()
+        with pytest.raises(InferenceServerException, match="expected 1 inputs but got 0 inputs"):
+            way()
+        assert counted() == before + 1
+
+
 def test_a_model_that_answers_many_times(grpc: Any) -> None:
     answers: queue.Queue[Any] = queue.Queue()
     grpc.start_stream(lambda result, error: answers.put((result, error)))
