@@ -12,7 +12,7 @@ from ..engine.description import ModelDescription
 from ..engine.errors import RefusalReason, TriremeError, UnavailableError, request_prefix
 from ..engine.job import Job
 from ..engine.logs.request_lines import RequestLines, tell_queued
-from ..engine.metrics.refusals import Counts, RefusalCounts
+from ..engine.metrics.refusals import Counts, RefusalCounts, reason_to_count
 from ..engine.request import LATEST, InferenceRequest
 from ..engine.scheduling.refusals import queue_full
 from ..engine.tensor import Tensor
@@ -62,13 +62,7 @@ class Admission:
             name, version: of the model, as asked for. They need not exist.
             times: so many such requests, if it is not one.
         """
-        if isinstance(why, TriremeError):
-            if why.refusal_counted:
-                return
-            reason = why.refusal_reason
-            why.refusal_counted = True
-        else:
-            reason = why
+        reason = reason_to_count(why)
         if reason is None:
             return
         of_model: Counts | None = None

@@ -30,7 +30,7 @@ from ..engine.description import ModelDescription
 from ..engine.errors import CancelledError, InternalError, TriremeError
 from ..engine.job import Outcome
 from ..engine.memory.tensors import RegionTensor, put_in_place
-from ..engine.request import InferenceResponse
+from ..engine.request import InferenceRequest, InferenceResponse
 from ..engine.tracing.record import Trace
 from ..python_backend.child.codec import Payload
 from . import kinds
@@ -233,7 +233,7 @@ class Port(Recipient):
         except TriremeError as error:
             if lease is not None:
                 lease.close()
-            self._refuse(pending, error)
+            self._refuse(pending, sent.request, error)
             return
         if reply is None:
             self._wait(pending, sent, lease)
@@ -280,15 +280,12 @@ class Port(Recipient):
             self._say((kinds.HELD, self._held))
             pending.scope = None
             if reply is None:
-                self._refuse(pending, refusal)
+                self._refuse(pending, sent.request, refusal)
             else:
                 self._listen(pending, sent, reply)
 
-    def _refuse(self, pending: _Pending, error: TriremeError) -> None:
-        """Answer what was not admitted. It is counted here: to the front end it comes as a reply, like what a model's
-        door refuses and counts."""
-        assert pending.sent is not None, "it is there until the request is admitted"
-        request = pending.sent.request
+    def _refuse(self, pending: _Pending, request: InferenceRequest, error: TriremeError) -> None:
+        """Answer what was not admitted, and count it: the front end takes it for what a model's door has counted."""
         self._server.note_refusal(error, request.model_name, request.model_version)
         error.__traceback__ = None  # leads here, and so to the request
         pending.unsent.append((error, True))
@@ -348,8 +345,7 @@ class Port(Recipient):
 
     def _count_refusals(self, head: list[Any], _payload: memoryview) -> None:
         """The front end has refused requests, or connections."""
-        reason, name, version, count = read_refusals(head)
-        self._server.note_refusal(reason, name, version, count)
+        self._server.note_refusal(*read_refusals(head))
 
     # Answers.
 

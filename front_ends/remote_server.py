@@ -37,6 +37,7 @@ from ..engine.description import ModelDescription
 from ..engine.errors import InvalidArgumentError, RefusalReason, TriremeError, UnavailableError
 from ..engine.instances.answer_window import AnswerWindow
 from ..engine.memory.regions import RegionSlice
+from ..engine.metrics.refusals import reason_to_count
 from ..engine.options import ServerOptions
 from ..engine.request import LATEST, InferenceRequest
 from ..engine.tracing.record import Trace
@@ -287,13 +288,7 @@ class RemoteServer:
 
     def note_refusal(self, why: TriremeError | RefusalReason, name: str = "", version: int | None = LATEST) -> None:
         """See `Admission.note_refusal`."""
-        if isinstance(why, TriremeError):
-            if why.refusal_counted:
-                return
-            reason = why.refusal_reason
-            why.refusal_counted = True
-        else:
-            reason = why
+        reason = reason_to_count(why)
         if reason is None:
             return
         if name and version is not None:

@@ -33,6 +33,17 @@ def count_refusal(counts: Counts, error: TriremeError) -> None:
         counts[reason] = counts.get(reason, 0) + 1
 
 
+def reason_to_count(why: TriremeError | RefusalReason) -> RefusalReason | None:
+    """Why a request was refused, if that is to be counted; None for an error that was counted, or refuses nothing. The
+    error is marked (rule 1)."""
+    if isinstance(why, RefusalReason):
+        return why
+    if why.refusal_counted:
+        return None
+    why.refusal_counted = True
+    return why.refusal_reason
+
+
 class RefusalCounts:
     """What was refused that was for no model that is served.
 
