@@ -18,7 +18,7 @@ Rules:
     which any bytes can be read without harm. What breaks a rule ends the link with a `LinkError`. What lies in a
     segment may change at any time, so who is given it takes nothing from it but elements of tensors all of whose values
     are possible, or copies it first.
- 5. A bell that a full socket does not take is not needed: those before it have not been heard.
+ 6. A bell that a full socket does not take is not needed: those before it have not been heard.
 """
 
 from __future__ import annotations
@@ -121,6 +121,7 @@ class FrontEndLink:
         self._socket = sock
         self._writer, self._reader = rings
         self._wants_room = False
+        self._may_have_room = False
         self._partial = b""  # of an introduction
         self._descriptors: list[int] = []
 
@@ -209,7 +210,7 @@ class FrontEndLink:
         try:
             self._socket.send(_BELL)
         except BlockingIOError:
-            pass  # rule 5
+            pass  # rule 6
         except OSError as error:
             raise LinkError(f"the other end is gone: {error}") from None
 
@@ -241,13 +242,15 @@ class FrontEndLink:
         Raises:
             LinkError: the other end is broken, or gone.
         """
-        for _ in range(_MOST_READS):
-            if not self._read_socket():
-                break
-        else:
-            raise LinkError("its doorbell does not stop")
+        self._read_bells()
         wanted, self._wants_room = self._wants_room, False
         return wanted
+
+    def _read_bells(self) -> None:
+        for _ in range(_MOST_READS):
+            if not self._read_socket():
+                return
+        raise LinkError("its doorbell does not stop")
 
     def receive(self) -> LinkMessage | None:
         """The next message; None if there is none.
@@ -264,14 +267,19 @@ class FrontEndLink:
             raise LinkError(str(error)) from None
         return None
 
-    def release(self) -> None:
+    def release(self) -> bool:
         """Let the other end use the room of what was received.
+
+        Returns:
+            Whether a bell was heard meanwhile (rule 4), so that there may be room again for what was refused.
 
         Raises:
             LinkError: the other end is gone.
         """
         if self._reader.release():
             self._ring()
+        may_have_room, self._may_have_room = self._may_have_room, False
+        return may_have_room
 
     def _read_socket(self) -> bool:
         """Read once; whether there may be more."""
@@ -292,10 +300,10 @@ class FrontEndLink:
             raise LinkError("more descriptors than segments")
         if not data:
             raise LinkError("the other end is gone")
-        self._read_bells(self._partial + data)
+        self._adopt(self._partial + data)
         return len(data) == _SOCKET_BYTES or bool(ancillary)
 
-    def _read_bells(self, data: bytes) -> None:
+    def _adopt(self, data: bytes) -> None:
         """Adopt the segments that are introduced among bells."""
         at = 0
         while (at := data.find(_INTRODUCTION_BYTE, at)) >= 0 and at + _INTRODUCTION.size <= len(data):
@@ -329,6 +337,10 @@ class FrontEndLink:
         if not number:
             return LinkMessage(head, record[end + -end % ALIGNMENT :])
         try:
+            if number - 1 not in self._borrower:
+                self._read_bells()
+                self._may_have_room |= self._wants_room
+                self._wants_room = False
             return LinkMessage(head, self._borrower.borrow(number - 1, nbytes).data)
         except (KeyError, ValueError) as error:
             raise LinkError(f"segment {number - 1}: {error}") from None

@@ -48,7 +48,6 @@ from .values import broken, read_integer, read_list, write_error
 _MOST_READ = 256
 _MOST_HELD = 65_536
 """Traces, and requests that wait for room, of one front end. An honest one has far fewer."""
-
 _MOST_NEWS = 4_096
 
 
@@ -87,7 +86,7 @@ class Port(Recipient):
     """One front end, as the engine sees it.
 
     Args:
-        sock, rings: of this end of the link.
+        sock, rings: of this end.
         describe: finds a model's description by its number.
         prepare: see `Calls.prepare`.
         hear: takes in messages that are not about requests, leases and calls.
@@ -209,7 +208,8 @@ class Port(Recipient):
                 handler(head, payload)
         else:
             self._turn.defer(self)
-        link.release()
+        if link.release():
+            self._retry()
 
     # Requests.
 
@@ -250,7 +250,7 @@ class Port(Recipient):
             reply.notify_each(pending.answered)
 
     def _wait(self, pending: _Pending, sent: SentRequest, lease: Lease | None) -> None:
-        """Admit a request in a task, which waits for room or a thread."""
+        """Admit a request in a task."""
         if self._held >= _MOST_HELD:
             if lease is not None:
                 lease.close()

@@ -12,12 +12,7 @@ Rules:
 from __future__ import annotations
 
 import logging
-import os
-import signal
-import socket
-import subprocess
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -29,37 +24,21 @@ from ..engine.instances.restart import RestartPolicy
 from . import kinds
 from .announcer import Announcer
 from .calls import CHANGING, EngineCalls
-from .link import LinkError, LinkHead, map_rings, ring_memory
+from .child_process import Child
+from .link import LinkError, LinkHead
 from .port import Port
 from .values import read_integer, read_list, read_text
 
 logger = logging.getLogger("trireme.front_ends")
 
 _EXIT_LIMIT_S = 5.0
-"""How long a process may take to end that has nothing more to do."""
+"""How long front ends may take to end that have nothing more to do."""
 
 _HEAR_LIMIT_S = 30.0
 """How long who changes the server may wait for a front end to hear of that."""
 
 _MOST_STARTS = 3
 _MOST_ADDRESSES = 16
-
-_VARIABLES = frozenset({"PATH", "HOME", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV"})
-_PREFIXES = ("LC_", "PYTHON")
-
-
-@dataclass(frozen=True, slots=True)
-class FrontEndCommand:
-    """How to start a front end.
-
-    Attributes:
-        words: the command, to be followed by the numbers of the descriptors of its socket and of its rings, and the
-            bytes of these.
-        settings: what it reads from its standard input.
-    """
-
-    words: Sequence[str]
-    settings: bytes
 
 
 class FrontEnd:
@@ -87,18 +66,21 @@ class FrontEnds:
     Args:
         calls: what front ends may call.
         count: how many there are to be.
+        start: starts the process of one, or raises an OSError.
     """
+
+    port_class = Port
 
     def __init__(
         self,
         server: InferenceServer,
         calls: EngineCalls,
         count: int,
-        command: FrontEndCommand,
+        start: Callable[[], Awaitable[Child]],
     ) -> None:
         options = server.options
         self._server = server
-        self._command = command
+        self._start = start
         self._calls = calls
         self._announcer = Announcer(server)
         self._draining = False
@@ -220,40 +202,26 @@ class FrontEnds:
             LinkError: it has ended.
             OSError: it cannot be started.
         """
-        ours, theirs = socket.socketpair()
-        with ours:
-            ours.setblocking(False)
-            descriptor, nbytes = ring_memory()
-            try:
-                with theirs:
-                    process = await self._start(theirs.fileno(), descriptor, nbytes)
-                rings = map_rings(descriptor, nbytes, first=True)
-            finally:
-                os.close(descriptor)
-            hear = partial(self._hear, member)
-            port = Port(self._server, ours, rings, self._announcer.describe, self._prepare, hear, process.pid)
-            ended = None
-            try:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(_hand_over, process, self._command.settings)
-                    nursery.start_soon(self._introduce, member, port)
-                    try:
-                        await port.run()
-                    except LinkError as error:
-                        ended = error
-                    nursery.cancel_scope.cancel()
-            finally:
-                member.port = None
-                await _end(process)
-                self._heard.unpark_all()
-            if ended is not None:
-                raise LinkError(f"{ended}; exit code {process.returncode}")
-
-    async def _start(self, sock: int, rings: int, nbytes: int) -> trio.Process:
-        words = [*self._command.words, str(sock), str(rings), str(nbytes)]
-        return await trio.lowlevel.open_process(
-            words, stdin=subprocess.PIPE, pass_fds=(sock, rings), start_new_session=True, env=_environment()
-        )
+        child = await self._start()
+        hear = partial(self._hear, member)
+        about = self._announcer.describe, self._prepare, hear, child.pid
+        port = self.port_class(self._server, child.sock, child.rings, *about)
+        ended, how = None, ""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(child.hand_over)
+                nursery.start_soon(self._introduce, member, port)
+                try:
+                    await port.run()
+                except LinkError as error:
+                    ended = error
+                nursery.cancel_scope.cancel()
+        finally:
+            member.port = None
+            how = await child.end()
+            self._heard.unpark_all()
+        if ended is not None:
+            raise LinkError(f"{ended}; {how}")
 
     async def _introduce(self, member: FrontEnd, port: Port) -> None:
         """Tell a new front end all there is to know."""
@@ -300,28 +268,3 @@ class FrontEnds:
             while any(member.port is not None for member in self._members):
                 await self._heard.park()
         return max(0.0, until_s - trio.current_time())
-
-
-def _environment() -> dict[str, str]:
-    """What front ends may know of this process's environment, in which there may be keys."""
-    return {name: value for name, value in os.environ.items() if name in _VARIABLES or name.startswith(_PREFIXES)}
-
-
-async def _hand_over(process: trio.Process, settings: bytes) -> None:
-    """Give a process its settings. One that ends before it has read them is heard of otherwise."""
-    assert process.stdin is not None, "it is a pipe"
-    try:
-        async with process.stdin as stdin:
-            await stdin.send_all(settings)
-    except (trio.BrokenResourceError, trio.ClosedResourceError):
-        pass
-
-
-async def _end(process: trio.Process) -> None:
-    """Wait for the end of a process that has closed its link, or has to."""
-    with trio.CancelScope(shield=True):
-        with trio.move_on_after(_EXIT_LIMIT_S):
-            await process.wait()
-        if process.returncode is None:
-            process.send_signal(signal.SIGKILL)
-            await process.wait()

@@ -10,7 +10,8 @@ import trio
 from ..actors.actor import Recipient, Turn
 from ..actors.socket_readiness import Readiness
 from ..python_backend.child.codec import Payload
-from .link import NOTHING, FrontEndLink, LinkError, LinkHead, map_rings
+from .link import NOTHING, FrontEndLink, LinkError, LinkHead
+from .ring import RingReader, RingWriter
 
 _MOST_READ = 256
 
@@ -35,13 +36,13 @@ class Uplink(Recipient):
     """What a front end says and hears.
 
     Args:
-        sock, descriptor, nbytes: the socket of the link, and the memory of its rings, as the engine has passed them on.
+        sock, rings: of this end.
     """
 
-    def __init__(self, sock: socket.socket, descriptor: int, nbytes: int, turn: Turn) -> None:
+    def __init__(self, sock: socket.socket, rings: tuple[RingWriter, RingReader], turn: Turn) -> None:
         super().__init__()
         self._turn = turn
-        self._link = FrontEndLink(sock, map_rings(descriptor, nbytes, first=False), self._returned)
+        self._link = FrontEndLink(sock, rings, self._returned)
         self._hearer: Hearer | None = None
         self._flushes = False
         self._error: LinkError | None = None
@@ -104,7 +105,8 @@ class Uplink(Recipient):
             received(*message)
         else:
             self._turn.defer(self)
-        link.release()
+        if link.release():
+            self._hearer.room()
 
     def _returned(self) -> None:
         """The engine may wait for segments that it has lent; from any thread."""

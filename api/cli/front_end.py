@@ -11,7 +11,6 @@ import pickle
 import signal
 import socket
 import sys
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -23,8 +22,9 @@ from ...actors.socket_readiness import Readiness
 from ...engine.errors import TriremeError
 from ...engine.options import ServerOptions
 from ...front_ends import kinds
-from ...front_ends.link import LinkError, LinkHead
-from ...front_ends.processes import FrontEndCommand
+from ...front_ends.child_process import FrontEndCommand
+from ...front_ends.link import LinkError, map_rings
+from ...front_ends.listener import EngineListener
 from ...front_ends.remote_server import RemoteServer
 from ...front_ends.uplink import Uplink
 from ..grpc.application import GrpcApplication
@@ -34,8 +34,6 @@ from ..logging import Log, LogSettings, logging_to
 from ..sockets.limits import raise_open_file_limit
 from .command import GrpcSettings, HttpSettings, ServeCommand
 from .interpreter import settle_memory, switch_often
-
-_MOST_UNSENT = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +87,7 @@ def main(words: Sequence[str]) -> int:
 async def _run(settings: FrontEndSettings, log: Log, sock: socket.socket, rings: int, nbytes: int) -> int:
     turn = Turn()
     sock.setblocking(False)
-    uplink = Uplink(sock, rings, nbytes, turn)
+    uplink = Uplink(sock, map_rings(rings, nbytes, first=False), turn)
     engine_gone = False
     async with trio.open_nursery() as nursery:
         nursery.start_soon(turn.keep_running)
@@ -101,10 +99,10 @@ async def _run(settings: FrontEndSettings, log: Log, sock: socket.socket, rings:
             front_ends=settings.front_ends,
             log_settings=LogSettings,
         )
-        front_end = _FrontEnd(settings, log, server, uplink, nursery)
-        nursery.start_soon(front_end.serve)
+        listener = EngineListener(server, uplink.send, log.change)
+        nursery.start_soon(_FrontEnd(settings, server, listener, nursery).serve)
         try:
-            await uplink.run(front_end, readiness)
+            await uplink.run(listener, readiness)
         except LinkError:
             engine_gone = True
         nursery.cancel_scope.cancel()
@@ -116,44 +114,17 @@ class _FrontEnd:
     """The services of this process."""
 
     def __init__(
-        self, settings: FrontEndSettings, log: Log, server: RemoteServer, uplink: Uplink, nursery: trio.Nursery
+        self, settings: FrontEndSettings, server: RemoteServer, listener: EngineListener, nursery: trio.Nursery
     ) -> None:
         self._settings = settings
-        self._log = log
         self._server = server
-        self._uplink = uplink
+        self._listener = listener
         self._nursery = nursery
-        self._unsent: deque[LinkHead] = deque(maxlen=_MOST_UNSENT)
-        self._drains_s = 0.0
-        self._drains = trio.Event()
-
-    def received(self, head: list, payload: memoryview) -> None:
-        """See `uplink.Hearer`."""
-        kind = head[0]
-        if kind == kinds.SYNC:
-            self._tell((kinds.HEARD, head[1]))
-        elif kind == kinds.LOG:
-            self._log.change(**head[1])
-        elif kind == kinds.DRAIN:
-            self._drains_s = head[1]
-            self._drains.set()
-        else:
-            self._server.received(head, payload)
-
-    def room(self) -> None:
-        while self._unsent and self._uplink.send(self._unsent[0]):
-            self._unsent.popleft()
-        self._server.room()
-
-    def _tell(self, head: LinkHead) -> None:
-        """Say something, as soon as there is room: once at the start, and for each `SYNC`."""
-        if self._unsent or not self._uplink.send(head):
-            self._unsent.append(head)
 
     async def serve(self) -> None:
         """Open the services once it is known what is served, and drain them when told to. Ends the process."""
         await self._server.told.wait()
-        settings, server = self._settings, self._server
+        settings, server, listener = self._settings, self._server, self._listener
         http = grpc = application = None
         addresses = []
         try:
@@ -168,12 +139,12 @@ class _FrontEnd:
                 await self._nursery.start(http.serve)
                 addresses += [["HTTPService", *each] for each in http.addresses]
         except TriremeError as error:
-            self._tell((kinds.FAILED, f"{error.kind.value} - {error.message}"))
+            listener.tell((kinds.FAILED, f"{error.kind.value} - {error.message}"))
             return  # the engine ends this process
         settle_memory()
-        self._tell((kinds.OPENED, addresses))
-        await self._drains.wait()
-        remaining_s = self._drains_s
+        listener.tell((kinds.OPENED, addresses))
+        await listener.drains.wait()
+        remaining_s = listener.drains_s
         if http is not None:
             remaining_s = await http.drain(remaining_s)
         if grpc is not None and application is not None:

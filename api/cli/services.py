@@ -118,7 +118,7 @@ class FrontEndServices(ClientServices):
                 http = http._replace(service=self._reserve(http.service))
             started = front_end_command(replace(command, http=http, grpc=grpc))
             calls = EngineCalls(self._server.management, self._log, self._refused())
-            front_ends = self._front_ends = FrontEnds(self._server, calls, command.front_ends, started)
+            front_ends = self._front_ends = FrontEnds(self._server, calls, command.front_ends, started.start)
             self._log.follow(lambda settings: front_ends.tell((kinds.LOG, _changeable(settings))))
             await nursery.start(front_ends.run)
         except TriremeError as error:

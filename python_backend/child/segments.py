@@ -233,6 +233,10 @@ class Borrower:
             sealed = 0
         return "" if sealed else "it may shrink"
 
+    def __contains__(self, number: int) -> bool:
+        """Whether there is such a segment."""
+        return number in self._segments
+
     def borrow(self, number: int, nbytes: int) -> np.ndarray:
         """The first `nbytes` bytes of a segment, uint8; it is given back when nothing refers to them any more. KeyError
         or ValueError if there is no such segment, or it is smaller."""

@@ -305,3 +305,40 @@ def test_a_doorbell_without_end_is_given_up() -> None:
     with pytest.raises(LinkError, match="does not stop"):
         link.hear()
     link.close()
+
+
+def test_a_segment_may_be_introduced_while_messages_are_read(ends) -> None:
+    """A message that comes after the socket was read names a segment of which the socket tells."""
+    one, other = ends
+    assert one.send([1])
+    one.flush()
+    other.hear()
+    payload, _ = payload_of(b"a" * (INLINE_BYTES + 1))
+    assert one.send([2], payload)
+    one.flush()
+    first, second = other.receive(), other.receive()
+    assert first is not None
+    assert second is not None
+    assert (first.head, second.head) == ([1], [2])
+    assert bytes(second.payload[: INLINE_BYTES + 1]) == b"a" * (INLINE_BYTES + 1)
+    assert not other.release()
+
+
+def test_a_bell_that_is_heard_while_messages_are_read_is_not_lost(ends) -> None:
+    """Whoever has been refused room waits for a bell, which may come with the introduction of a segment."""
+    one, other = ends
+    while other.send([3, "a" * 1_000]):
+        pass
+    other.flush()
+    assert one.send([1])
+    one.flush()
+    assert not other.hear() or not other.send([3, "a" * 1_000])
+    all_of(one)  # makes room, and rings
+    payload, _ = payload_of(b"a" * (INLINE_BYTES + 1))
+    assert one.send([2], payload)
+    one.flush()
+    while other.receive() is not None:
+        pass
+    assert other.release()
+    assert other.send([3, "a" * 1_000])
+    assert not other.release()

@@ -17,7 +17,8 @@ from trireme.engine.errors import UnavailableError
 from trireme.engine.options import ServerOptions
 from trireme.front_ends import kinds, processes
 from trireme.front_ends.calls import EngineCalls
-from trireme.front_ends.processes import FrontEndCommand, FrontEnds
+from trireme.front_ends.child_process import FrontEndCommand
+from trireme.front_ends.processes import FrontEnds
 
 
 @asynccontextmanager
@@ -25,7 +26,7 @@ async def front_ends(path: Path, script: str, count: int = 1) -> AsyncIterator[F
     """Front ends that run a Python script."""
     async with InferenceServer(ServerOptions(model_repository=(path,))) as server:
         command = FrontEndCommand((sys.executable, "-c", script), b"")
-        yield FrontEnds(server, EngineCalls(server.management), count, command)
+        yield FrontEnds(server, EngineCalls(server.management), count, command.start)
 
 
 class Port:
@@ -51,7 +52,7 @@ async def test_a_front_end_that_never_starts_is_an_error(tmp_path: Path) -> None
 async def test_a_command_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     async with InferenceServer(ServerOptions(model_repository=(tmp_path,))) as server:
         command = FrontEndCommand((str(tmp_path / "none"),), b"")
-        members = FrontEnds(server, EngineCalls(server.management), 1, command)
+        members = FrontEnds(server, EngineCalls(server.management), 1, command.start)
         async with trio.open_nursery() as nursery:
             with pytest.raises(UnavailableError, match=r"front end 0 cannot be started: .*No such file"):
                 await nursery.start(members.run)
