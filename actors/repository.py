@@ -258,7 +258,7 @@ class Repository(Catalog[Model], Actor[RepositoryMessage]):
     def _begin(self, source: ModelSource, models: Sequence[Model]) -> None:
         shown = self._models.setdefault(source.id, {})
         ids = self._ids.setdefault(source.name, [])
-        self._forget_found()
+        self._forget_found(source.name)
         if source.id not in ids:
             ids.append(source.id)
         for model in models:
@@ -279,7 +279,7 @@ class Repository(Catalog[Model], Actor[RepositoryMessage]):
                 model.mailbox.send_nowait(Drain(retires=True))
             elif model.reason != UNLOADED and shown[model.version] is model:
                 del shown[model.version]  # it failed once, and is not asked for any more
-                self._forget_found()
+                self._forget_found(model.name)
 
     def _show(self, model: Model) -> None:
         """From now on this is what is known under its name and version. One that it displaces drains out of sight."""
@@ -289,7 +289,7 @@ class Repository(Catalog[Model], Actor[RepositoryMessage]):
             self._hidden[before] = None
         self._hidden.pop(model, None)
         shown[model.version] = model
-        self._forget_found()
+        self._forget_found(model.name)
 
     def _unload(self, identity: str) -> None:
         for model in self._all():
@@ -297,7 +297,8 @@ class Repository(Catalog[Model], Actor[RepositoryMessage]):
                 model.mailbox.send_nowait(Drain(unloads=True))
         if not self._versions(identity):
             self._models.pop(identity, None)
-            self._forget_found()
+            for name in [name for name, ids in self._ids.items() if identity in ids]:
+                self._forget_found(name)
 
     def _changed(self, message: StateChanged) -> None:
         """Remember which version is latest, and notify the watchers."""
@@ -311,19 +312,12 @@ class Repository(Catalog[Model], Actor[RepositoryMessage]):
             case ModelState.UNAVAILABLE:
                 text = "failed to load '%s' version %d: %s"
                 logger.error(text, model.id, model.version, message.reason, extra=about(model.id))
-        self._forget_found()
+        self._forget_found(model.name)
         if model.ended:
             self._hidden.pop(model, None)
         self._choose_latest(model.name)
         self._watchers.unpark_all()
         self._on_progress(model.id, model.version, message.state.value)
-
-    def _forget_found(self) -> None:
-        """What was found may not be found again."""
-        self._found.clear()
-        self.described.clear()
-        for changed in self.followers:
-            changed()
 
     def _choose_latest(self, name: str) -> None:
         """Which version answers to a name alone."""
@@ -422,10 +416,11 @@ class Repository(Catalog[Model], Actor[RepositoryMessage]):
             logger.info("loading: %s:%d", model.id, model.version, extra=about(model.id))
             before = model.config
             reason = await model.change(config)
-            self._forget_found()
+            self._forget_found(model.name)
             if reason:
                 for each, former in changed:
                     await each.change(former)
+                    self._forget_found(each.name)
                 return f"version {model.version} is at {reason};"
             changed.append((model, before))
         return ""

@@ -376,13 +376,17 @@ class InferenceServer(Admission):
         """
         return self._repository.describe(name, version)
 
-    def model_names(self) -> dict[str, list[int]]:
-        """All names of models, with the versions of each that there are, whatever their states, ascending."""
+    def model_names(self) -> list[str]:
+        """All names of models, whatever the states of their versions."""
         return self._repository.names()
 
-    def follow_models(self, changed: Callable[[], None]) -> None:
-        """Have `changed` called, until the server ends, whenever `describe` may say something else. It must not
-        raise."""
+    def model_versions(self, name: str) -> list[int] | None:
+        """See `Catalog.versions_of`."""
+        return self._repository.versions_of(name)
+
+    def follow_models(self, changed: Callable[[str], None]) -> None:
+        """Have `changed` called with a name, until the server ends, whenever `describe` may say something else of it,
+        and before it does. It must not raise."""
         self._repository.followers.append(changed)
 
     def statistics(self, name: str = "", version: int = LATEST) -> list[ModelStatisticsEntry]:

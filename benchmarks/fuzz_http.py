@@ -1,6 +1,6 @@
 """Fuzzes `trireme serve` with requests drawn from its OpenAPI document, by new seeds each time.
 
-python benchmarks/fuzz_http.py --minutes 10 [--seed 12345] [--examples 100]
+python benchmarks/fuzz_http.py --minutes 10 [--seed 12345] [--examples 100] [--front-ends 1]
 
 Ends with 1 at the first finding, and says by which seed it comes again.
 """
@@ -26,10 +26,11 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=time.time_ns() // 1_000_000_000)
     parser.add_argument("--examples", type=int, default=100)
+    parser.add_argument("--front-ends", default="0", help="as of `trireme serve`")
     told = parser.parse_args()
     end_s = time.monotonic() + 60 * told.minutes
     seed = told.seed
-    with serve_process(ROOT / "model_repository", *FLAGS) as server:
+    with serve_process(ROOT / "model_repository", *FLAGS, "--front-ends", told.front_ends) as server:
         while time.monotonic() < end_s:
             try:
                 statuses = fuzz_documented(server, MODELS, examples=told.examples, seed=seed)

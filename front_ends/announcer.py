@@ -9,7 +9,7 @@ from ..engine.description import ModelDescription
 from ..python_backend.child.codec import Payload
 from .link import NOTHING, LinkHead
 from .models import ModelTable, write_models
-from .regions import RegionTable
+from .regions import RegionTable, write_regions
 from .state import write_state
 
 Announcement = tuple[LinkHead, Payload]
@@ -20,7 +20,10 @@ class Announcer:
 
     def __init__(self, server: InferenceServer) -> None:
         self._server = server
-        self._models = ModelTable(server.describe, server.model_names, lambda: server.started)
+        self._models = ModelTable(server.describe, server.model_versions, lambda: server.started)
+        for name in server.model_names():
+            self._models.touch(name)
+        server.follow_models(self._models.touch)
         self._regions = RegionTable(server.shared_memory)
         self._state: LinkHead = ()
 
@@ -34,8 +37,9 @@ class Announcer:
         change = self._models.refresh()
         if self._models.generation != before or not change.empty:
             yield from write_models(self._models.generation, change)
-        if self._regions.refresh():
-            yield self._regions.write(), NOTHING
+        rows = self._regions.refresh()
+        if rows:
+            yield write_regions(self._regions.generation, rows)
         state = write_state(self._server.exiting, self._server.tracer)
         if state != self._state:
             self._state = state
@@ -44,6 +48,6 @@ class Announcer:
     def everything(self) -> Iterator[Announcement]:
         """What a new front end is to know. All others know it, too."""
         yield from write_models(self._models.generation, self._models.everything())
-        yield self._regions.write(), NOTHING
+        yield write_regions(self._regions.generation, self._regions.everything())
         self._state = write_state(self._server.exiting, self._server.tracer)
         yield self._state, NOTHING

@@ -59,9 +59,9 @@ WANTED: Final = 37
 RESULT: Final = 38
 """number, bytes of the value, error or None: what has come of a call; payload: its value, as JSON."""
 MODELS: Final = 39
-"""generation, started, rows, descriptions; payload: of the descriptions (`models`)."""
+"""generation, started, bytes of the rows; payload: these, and what they tell of (`models`)."""
 REGIONS: Final = 40
-"""generation, rows: all regions that are registered (`regions`)."""
+"""generation, bytes of the rows; payload: these, of regions that have come or gone (`regions`)."""
 STATE: Final = 41
 """exiting, traces, contexts: whether the server stops, may trace requests, and looks at callers' spans."""
 DRAIN: Final = 42

@@ -6,6 +6,8 @@ Rules:
  2. The engine hears of a lease when it grows for the first time, and that it is over unless a request has taken it
     along: the engine ends that one itself, with the request.
  3. What is granted to a lease that is over is given back by its end.
+ 4. The engine hears of `MOST_TOLD` leases at a time; those that grow for the first time meanwhile wait here, in order.
+    The engine takes many more for a sign that the front end is broken.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from ..engine.admission.shares import ModelShare
 from .kinds import ARRIVED, CLOSE, GROW
 from .link import LinkHead
 from .values import read_integer, write_text
+
+MOST_TOLD = 32_768
 
 
 class _Counterpart:
@@ -61,6 +65,8 @@ class RemoteBudget(InflightBudget):
         self._tell = tell
         self._counterparts: dict[LeaseCore, _Counterpart] = {}
         self._by_number: dict[int, Lease] = {}
+        self._untold: dict[_Counterpart, int] = {}  # how much they are to grow (rule 4)
+        self._told = 0
         self._last = 0
 
     def lease_for(self, name: str, version: int, client: str) -> Lease:
@@ -108,18 +114,33 @@ class RemoteBudget(InflightBudget):
             ours.waiter = None
 
         waiter.give_up = give_up
-        name, version, client = ours.whose
-        whose = () if ours.told else (write_text(name), version, write_text(client))
-        ours.told = True
-        self._tell((GROW, ours.number, nbytes, *whose))
+        if ours.told:
+            self._tell((GROW, ours.number, nbytes))
+        elif self._told < MOST_TOLD:
+            self._introduce(ours, nbytes)
+        else:
+            self._untold[ours] = nbytes
         return waiter
+
+    def _introduce(self, ours: _Counterpart, nbytes: int) -> None:
+        name, version, client = ours.whose
+        ours.told = True
+        self._told += 1
+        self._tell((GROW, ours.number, nbytes, write_text(name), version, write_text(client)))
 
     def end(self, lease: LeaseCore) -> None:
         ours = self._counterparts.pop(lease)
         del self._by_number[ours.number]
         lease.nbytes = 0
-        if ours.told and not ours.moved:
+        self._untold.pop(ours, None)
+        if not ours.told:
+            return
+        self._told -= 1
+        if not ours.moved:
             self._tell((CLOSE, ours.number))
+        if self._untold:
+            waiting = next(iter(self._untold))
+            self._introduce(waiting, self._untold.pop(waiting))
 
     # What the engine says; of leases that are over, nothing matters.
 

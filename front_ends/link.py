@@ -116,7 +116,8 @@ class FrontEndLink:
         on_returned: Callable[[], object] = lambda: None,
     ) -> None:
         self.lender = Lender(MOST_SEGMENTS)
-        self._borrower = Borrower(MOST_SEGMENTS)
+        # A new segment may be introduced before the message is read that says which was dropped for it.
+        self._borrower = Borrower(2 * MOST_SEGMENTS)
         self._borrower.on_returned = on_returned
         self._socket = sock
         self._writer, self._reader = rings
@@ -140,7 +141,7 @@ class FrontEndLink:
         """
         if payload.nbytes <= INLINE_BYTES:
             return self._put(head, payload)
-        if not self.lender.has_room:
+        if self._wants_room or not self.lender.has_room:  # else each try could introduce a segment
             self._wants_room = True
             return False
         segment = self.lender.take(payload.nbytes)
@@ -174,7 +175,10 @@ class FrontEndLink:
             self._ring()
 
     def _put(self, head: LinkHead, payload: Payload, number: int = 0, nbytes: int = 0) -> bool:
-        packed = orjson.dumps(head)
+        try:
+            packed = orjson.dumps(head)
+        except orjson.JSONEncodeError as error:
+            raise ValueError(f"the head of a message is not of plain values: {error}") from None
         size = len(packed)
         if size > MOST_HEAD_BYTES:
             raise ValueError(f"names, parameters and texts take {size} bytes, and may take {MOST_HEAD_BYTES}")

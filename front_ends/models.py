@@ -5,8 +5,11 @@ A row says what there is to say of one name: ``[name, latest, others, [[version,
 if there is no such model any more. A result is the number of a description, or an error; `latest` is that of a request
 without a version, and `others` an error, or None for the one that a version has that there is not. Descriptions are
 sent once. ``[number, model, version, versions, bytes of the configuration, bytes of the labels]`` says what one is.
+Rows and descriptions are JSON in the payload, which may be as long as what models say of themselves, and before the
+configurations and labels.
 
-The table has a *generation*, which grows with every change; so the engine knows which front ends have heard of it.
+The table has a *generation*, which grows with every change; so the engine knows which front ends have heard of it. Only
+names of which something has changed are looked at again, however many models there are.
 """
 
 from __future__ import annotations
@@ -26,11 +29,11 @@ from ..python_backend.child.codec import Payload
 from .kinds import MODELS
 from .link import LinkHead
 from .requests import NO_DESCRIPTION
-from .slots import aligned, check_payload
+from .slots import aligned, check_payload, read_json
 from .values import broken, read_bool, read_error, read_integer, read_list, read_text, write_error, write_text
 
 _ROWS, _DESCRIPTIONS = 256, 32
-"""Of one message."""
+"""Of one message: to read one is not to take long."""
 
 _NO_VERSION = -(2**62)
 """What no model has: to learn what is said of versions that there are not."""
@@ -59,7 +62,7 @@ class ModelTable:
 
     Args:
         describe: as `InferenceServer.describe`.
-        names: all names of models, with the versions of each that there are, whatever their states.
+        versions: of a name, whatever their states; None if there is no such name.
         started: as `InferenceServer.started`.
 
     Attributes:
@@ -69,60 +72,83 @@ class ModelTable:
     def __init__(
         self,
         describe: Callable[[str, int], ModelDescription],
-        names: Callable[[], Mapping[str, Sequence[int]]],
+        versions: Callable[[str], Sequence[int] | None],
         started: Callable[[], bool] = lambda: True,
     ) -> None:
         self.generation = 0
         self._describe = describe
-        self._names = names
+        self._versions = versions
         self._started = started
         self._was_started = True
+        self._touched: dict[str, None] = {}
         self._rows: dict[str, ModelRow] = {}
         self._described: dict[int, ModelDescription] = {}
-        self._numbers: dict[tuple[str, int], int] = {}  # by name and version
+        self._numbers: dict[str, dict[int, int]] = {}  # by name and version
         self._last = NO_DESCRIPTION
 
     def get(self, number: int) -> ModelDescription | None:
         """The description of this number, as it is now; None if it does not hold any more."""
         return self._described.get(number)
 
+    def touch(self, name: str) -> None:
+        """Something may have changed of a name, or be about to."""
+        self._touched[name] = None
+
     def refresh(self) -> ModelChange:
-        """Look at the models again; what has changed since the last call."""
+        """Look again at the names that were touched; what has changed since the last call."""
         started = self._started()
+        touched, self._touched = self._touched, {}
+        if started is not self._was_started:
+            touched |= dict.fromkeys(self._rows)
+        changed: list[ModelRow] = []
         new: dict[int, ModelDescription] = {}
-        numbers: dict[tuple[str, int], int] = {}
+        for name in touched:
+            row = self._look(name, new)
+            before = self._rows.pop(name, None)
+            if row is not None:
+                self._rows[name] = row
+            if row != before:
+                changed.append([write_text(name)] if row is None else row)
+        if changed or started is not self._was_started:
+            self.generation += 1
+        self._was_started = started
+        return ModelChange(started, changed, new)
+
+    def _look(self, name: str, new: dict[int, ModelDescription]) -> ModelRow | None:
+        """What there is to say of a name now, with descriptions that were not known; None if there is no such name."""
+        former, numbers = self._numbers.pop(name, {}), dict[int, int]()
         described: dict[int, ModelDescription] = {}
 
-        def result(name: str, version: int) -> Any:
+        def result(version: int) -> Any:
             try:
                 description = self._describe(name, version)
             except TriremeError as error:
                 return write_error(error)
-            key = description.name, description.version
-            number = numbers.get(key)
+            number = numbers.get(description.version)
             if number is None:
-                number = self._numbers.get(key)
+                number = former.get(description.version)
                 if number is None or not _same(self._described[number], description):
                     self._last = number = self._last + 1
                     new[number] = description
-                numbers[key] = number
+                numbers[description.version] = number
             if number not in described or version == LATEST:
                 described[number] = description
             return number
 
-        rows: dict[str, ModelRow] = {}
-        for name, versions in self._names().items():
-            latest = result(name, LATEST)
-            others = result(name, _NO_VERSION)
+        row: ModelRow | None = None
+        versions = self._versions(name)
+        if versions is not None:
+            latest = result(LATEST)
+            others = result(_NO_VERSION)
             plain = others == write_error(_not_there(name, _NO_VERSION))
-            results = [[version, result(name, version)] for version in versions]
-            rows[name] = [write_text(name), latest, None if plain else others, results]
-        changed = [row for name, row in rows.items() if self._rows.get(name) != row]
-        changed += [[write_text(name)] for name in self._rows if name not in rows]
-        if changed or started is not self._was_started:
-            self.generation += 1
-        self._rows, self._numbers, self._described, self._was_started = rows, numbers, described, started
-        return ModelChange(started, changed, new)
+            results = [[version, result(version)] for version in versions]
+            row = [write_text(name), latest, None if plain else others, results]
+        for number in former.values():
+            self._described.pop(number, None)
+        self._described |= described
+        if numbers:
+            self._numbers[name] = numbers
+        return row
 
     def everything(self) -> ModelChange:
         """For a front end that knows nothing yet: all that `refresh` has said."""
@@ -153,14 +179,17 @@ def _message(
 ) -> tuple[LinkHead, Payload]:
     payload = Payload()
     descriptions: list[Any] = []
+    contents: list[bytes] = []
     for number, each in described:
         config = each.config.message.SerializeToString()
         labels = orjson.dumps([[write_text(name), list(map(write_text, texts))] for name, texts in each.labels.items()])
-        payload.add(config)
-        payload.add(labels)
+        contents += config, labels
         numbers = number, write_text(each.name), each.version, each.versions
         descriptions.append([*numbers, len(config), len(labels)])
-    return (MODELS, generation, started, rows, descriptions), payload
+    said = orjson.dumps((rows, descriptions))
+    for part in (said, *contents):
+        payload.add(part)
+    return (MODELS, generation, started, len(said)), payload
 
 
 class ModelMirror:
@@ -203,17 +232,17 @@ class ModelMirror:
         Raises:
             LinkError: it is none.
         """
-        _, generation, started, rows, descriptions = read_list(head, 5, 5)
+        _, generation, started, nbytes = read_list(head, 4, 4)
+        rows, descriptions = read_list(read_json(nbytes, payload), 2, 2)
         self._started = read_bool(started)
-        at = 0
+        at = aligned(nbytes)
         for each in read_list(descriptions):
             number, description, at = _read_description(each, payload, at)
             self._described[number] = description
             self.numbers[description] = number
         for row in read_list(rows):
             self._read_row(read_list(row, 1, 4))
-        generation = read_integer(generation)
-        if generation:
+        if read_integer(generation):
             self.generation = generation
             self._forget_unused()
 

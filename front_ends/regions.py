@@ -1,17 +1,27 @@
 """What front ends know of registered shared memory (`kinds.REGIONS`): names, kinds and sizes, so that requests can be
-checked. The memory itself is the engine's alone, which reads inputs and writes outputs."""
+checked. The memory itself is the engine's alone, which reads inputs and writes outputs.
+
+A row is ``[name, kind, bytes]`` of a region that is new, or ``[name]`` of one that is gone. Rows are JSON in the
+payload: names may be long.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from ..engine.memory.regions import Region, RegionKind, Regions, RegionSlice
+import orjson
+
+from ..engine.memory.regions import CudaRegion, Region, RegionKind, Regions, RegionSlice
+from ..python_backend.child.codec import Payload
 from .kinds import REGIONS
 from .link import LinkHead
+from .slots import read_json
 from .values import broken, read_integer, read_list, read_text, write_text
 
 _END_64 = 2**64
+
+RegionRow = list[Any]
 
 
 class RemoteRegion(Region):
@@ -48,32 +58,21 @@ class RemoteRegions(Regions):
         """All of them: the engine puts outputs there."""
         return places or None
 
-    def read(self, head: list[Any]) -> None:
+    def read(self, head: list[Any], payload: memoryview) -> None:
         """Take in a message. Slices of what is still there stay equal to new ones.
 
         Raises:
             LinkError: it is none.
         """
-        _, generation, rows = read_list(head, 3, 3)
-        before, self._regions = self._regions, {}
-        for row in read_list(rows):
-            name, kind, byte_size, number = read_list(row, 4, 4)
-            given = read_text(name)
-            known = before.get(given)
-            fresh = (number, read_integer(byte_size, 0, _END_64))
-            if isinstance(known, _Numbered) and (known.number, known.byte_size) == fresh:
-                self._regions[given] = known
-            else:
-                self._regions[given] = _Numbered(given, _kind(kind), *fresh)
+        _, generation, nbytes = read_list(head, 3, 3)
+        for row in read_list(read_json(nbytes, payload)):
+            parts = read_list(row, 1, 3)
+            name = read_text(parts[0])
+            self._regions.pop(name, None)
+            if len(parts) > 1:
+                _, kind, byte_size = read_list(parts, 3, 3)
+                self._regions[name] = RemoteRegion(name, _kind(kind), read_integer(byte_size, 0, _END_64))
         self.generation = read_integer(generation)
-
-
-class _Numbered(RemoteRegion):
-    """One that is known by its number: a name may be registered again."""
-
-    def __init__(self, name: str, kind: RegionKind, number: Any, byte_size: int) -> None:
-        super().__init__(name, kind, byte_size)
-        self.number = read_integer(number)
 
 
 def _kind(value: Any) -> RegionKind:
@@ -93,28 +92,29 @@ class RegionTable:
     def __init__(self, regions: Regions) -> None:
         self.generation = 0
         self._regions = regions
-        self._numbers: dict[Any, int] = {}
-        self._last = 0
+        self._known: dict[str, Region | CudaRegion] = {}
 
-    def refresh(self) -> bool:
-        """Look at the regions again; whether anything has changed."""
-        now = [region for kind in RegionKind for region in self._regions.status(kind)]
-        if now == list(self._numbers):
-            return False
-        numbers: dict[Any, int] = {}
-        for region in now:
-            number = self._numbers.get(region)
-            if number is None:
-                number = self._last = self._last + 1
-            numbers[region] = number
-        self._numbers = numbers
-        self.generation += 1
-        return True
+    def refresh(self) -> list[RegionRow]:
+        """Look at the regions again; a row of each that has come or gone since the last call."""
+        now = {region.name: region for kind in RegionKind for region in self._regions.status(kind)}
+        before, self._known = self._known, now
+        rows = [_row(region) for name, region in now.items() if before.get(name) is not region]
+        rows += [[write_text(name)] for name in before if name not in now]
+        self.generation += bool(rows)
+        return rows
 
-    def write(self) -> LinkHead:
-        """The message that tells of all regions."""
-        rows = [
-            [write_text(region.name), region.kind.value, region.byte_size, number]
-            for region, number in self._numbers.items()
-        ]
-        return (REGIONS, self.generation, rows)
+    def everything(self) -> list[RegionRow]:
+        """For a front end that knows nothing yet."""
+        return [_row(region) for region in self._known.values()]
+
+
+def _row(region: Region | CudaRegion) -> RegionRow:
+    return [write_text(region.name), region.kind.value, region.byte_size]
+
+
+def write_regions(generation: int, rows: list[RegionRow]) -> tuple[LinkHead, Payload]:
+    """The message that rows become."""
+    payload = Payload()
+    said = orjson.dumps(rows)
+    payload.add(said)
+    return (REGIONS, generation, len(said)), payload

@@ -98,6 +98,26 @@ class _Sent:
             call()
 
 
+class _Call:
+    """A call that the engine has.
+
+    Attributes:
+        task: that waits for the result.
+        result: if it has come before.
+    """
+
+    __slots__ = ("result", "task")
+
+    def __init__(self) -> None:
+        self.task: trio.lowlevel.Task | None = None
+        self.result: outcome.Value[Any] | outcome.Error | None = None
+
+    def end(self, result: outcome.Value[Any] | outcome.Error) -> None:
+        self.result = result
+        if self.task is not None:
+            trio.lowlevel.reschedule(self.task, result)
+
+
 class _Credit(AnswerWindow):
     """Tells the engine what has been taken, which counts there (rule 4)."""
 
@@ -116,6 +136,9 @@ class _Credit(AnswerWindow):
 
 _ANSWERS_HERE = 64
 """Of one request, that may wait here; the engine has its own limit."""
+
+_MOST_CALLS = 1_024
+"""That are made at once. Others wait: the engine takes many more for a sign that the front end is broken."""
 
 
 class RemoteServer:
@@ -166,7 +189,7 @@ class RemoteServer:
         self._writer = RequestWriter()
         self._reader = ResponseReader()
         self._sent: dict[int, _Sent] = {}
-        self._calls: dict[int, trio.lowlevel.Task] = {}
+        self._calls: dict[int, _Call] = {}
         self._unsent: deque[LinkHead] = deque()
         self._last = 0
         self._held = False
@@ -271,17 +294,27 @@ class RemoteServer:
         Raises:
             TriremeError: what the call raises; or it is too long.
         """
-        number = self._last = self._last + 1
+        call = _Call()
 
-        def attempt() -> bool | None:
-            return (not self._unsent and self._try((kinds.CALL, number, name, arguments), payload)) or None
+        def attempt() -> int | None:
+            if self._unsent or len(self._calls) >= _MOST_CALLS:
+                return None
+            number = self._last + 1
+            if not self._try((kinds.CALL, number, name, arguments), payload):
+                return None
+            self._last = number
+            self._calls[number] = call
+            return number
 
-        await self._calls_line.wait(attempt)
-        self._calls[number] = trio.lowlevel.current_task()
+        number = await self._calls_line.wait(attempt)
+        if call.result is not None:  # it was faster than this task
+            return call.result.unwrap()
+        call.task = trio.lowlevel.current_task()
 
         def give_up(_raise_cancel: object) -> trio.lowlevel.Abort:
             self._calls.pop(number, None)
             self._tell((kinds.GIVE_UP, number))
+            self._calls_line.serve()
             return trio.lowlevel.Abort.SUCCEEDED
 
         return await trio.lowlevel.wait_task_rescheduled(give_up)
@@ -343,8 +376,8 @@ class RemoteServer:
             sent.reply.deliver(error, True)
         self._sent.clear()
         calls, self._calls = self._calls, {}
-        for task in calls.values():
-            trio.lowlevel.reschedule(task, outcome.Error(UnavailableError("the server has ended")))
+        for call in calls.values():
+            call.end(outcome.Error(UnavailableError("the server has ended")))
 
     def _answered(self, head: list[Any], payload: memoryview) -> None:
         """The final answer, as most are."""
@@ -395,18 +428,18 @@ class RemoteServer:
 
     def _result(self, head: list[Any], payload: memoryview) -> None:
         _, number, nbytes, error = read_list(head, 4, 4)
-        task = self._calls.pop(read_integer(number), None)
-        if task is None:
+        call = self._calls.pop(read_integer(number), None)
+        if call is None:
             return  # it was given up
         failed = None if error is None else read_error(error)
-        result = outcome.Value(read_result(nbytes, payload)) if failed is None else outcome.Error(failed)
-        trio.lowlevel.reschedule(task, result)
+        call.end(outcome.Value(read_result(nbytes, payload)) if failed is None else outcome.Error(failed))
+        self._calls_line.serve()
 
     def _models(self, head: list[Any], payload: memoryview) -> None:
         self.models.read(head, payload)
 
-    def _regions(self, head: list[Any], _payload: memoryview) -> None:
-        self.shared_memory.read(head)
+    def _regions(self, head: list[Any], payload: memoryview) -> None:
+        self.shared_memory.read(head, payload)
 
     def _state(self, head: list[Any], _payload: memoryview) -> None:
         _, exiting, traces, contexts = read_list(head, 4, 4)

@@ -161,6 +161,19 @@ def check_payload(payload: memoryview, nbytes: int) -> None:
         raise LinkError(f"a payload of {len(payload)} bytes, where {nbytes} are due")
 
 
+def read_json(nbytes: Any, payload: memoryview) -> Any:
+    """What a payload begins with, written by `orjson`, in so many bytes.
+
+    Raises:
+        LinkError: it is none.
+    """
+    check_payload(payload, read_integer(nbytes))
+    try:
+        return orjson.loads(payload[:nbytes])
+    except orjson.JSONDecodeError as error:
+        raise LinkError(str(error)) from None
+
+
 def is_private(payload: memoryview) -> bool:
     """Whether no other process can write there: it was copied out of a ring."""
     return payload.obj.__class__ is bytes

@@ -38,6 +38,9 @@ MOST_ITEMS = 65_536
 _LEAST_INTEGER, _END_INTEGER = -(2**63), 2**64
 _MOST_DIGITS = 400
 
+_MOST_CHARACTERS = 32_768
+"""Of the text of an error, which may repeat what a client has sent: as JSON they fit into a head, whatever they are."""
+
 
 # ---- written ----
 
@@ -161,7 +164,10 @@ def write_error(error: TriremeError) -> list[Any]:
     """An error: its kind, why an accepted request has failed by it, its text, why it refuses one, and whether that has
     been counted."""
     refusal = None if error.refusal is None else error.refusal.value
-    return [error.kind.value, error.reason.value, write_text(error.message), refusal, error.refusal_counted]
+    text = error.message
+    if len(text) > _MOST_CHARACTERS:
+        text = f"{text[:_MOST_CHARACTERS]}... ({len(text)} characters)"
+    return [error.kind.value, error.reason.value, write_text(text), refusal, error.refusal_counted]
 
 
 def read_error(value: Any) -> TriremeError:

@@ -67,8 +67,8 @@ class Catalog(Generic[M]):
         namespacing: models of one name may be in several repositories.
 
     Attributes:
-        described: the models of the descriptions that still hold. Every change empties it.
-        followers: called whenever it is emptied, before the change is complete; must not raise.
+        described: the models of the descriptions that still hold. A change of a name takes those of that name out.
+        followers: called then with the name, before the change is complete; must not raise.
         started: False if the server could not start, and goes on without models (``--exit-on-error=false``): then each
             call about a model is refused, as Triton does.
     """
@@ -79,10 +79,11 @@ class Catalog(Generic[M]):
         self._ids: dict[str, list[str]] = {}  # by name
         self._latest: dict[str, M] = {}  # by name
         self._found: dict[tuple[str, int], ModelDescription] = {}
+        self._found_of: dict[str, list[tuple[int, ModelDescription]]] = {}  # the same by name
         self._hidden: dict[M, None] = {}
         self._scan = Scan(())
         self.described: dict[ModelDescription, M] = {}
-        self.followers: list[Callable[[], None]] = []
+        self.followers: list[Callable[[str], None]] = []
         self.started = True
 
     def check_started(self) -> None:
@@ -201,17 +202,30 @@ class Catalog(Generic[M]):
             return retiring[0].describe(tuple(self.ready_versions(retiring[0].id)))
         description = model.describe(tuple(self.ready_versions(model.id)))
         self._found[name, version] = description
+        self._found_of.setdefault(name, []).append((version, description))
         self.described[description] = model
         return description
 
-    def names(self) -> dict[str, list[int]]:
-        """All names of models, with the versions of each that there are, whatever their states, ascending."""
-        names: dict[str, list[int]] = {}
-        for name, ids in self._ids.items():
-            known = {each.version for identity in ids for each in self._versions(identity)}
-            known.update(each.version for each in self._hidden if each.name == name and each.retiring)
-            names[name] = sorted(known)
-        return names
+    def _forget_found(self, name: str) -> None:
+        """What was found of a name may not be found again."""
+        for version, description in self._found_of.pop(name, ()):
+            del self._found[name, version]
+            del self.described[description]
+        for changed in self.followers:
+            changed(name)
+
+    def names(self) -> list[str]:
+        """All names of models, whatever the states of their versions."""
+        return list(self._ids)
+
+    def versions_of(self, name: str) -> list[int] | None:
+        """The versions that there are of a name, whatever their states, ascending; None if there is no such name."""
+        ids = self._ids.get(name)
+        if ids is None:
+            return None
+        known = {each.version for identity in ids for each in self._versions(identity)}
+        known.update(each.version for each in self._hidden if each.name == name and each.retiring)
+        return sorted(known)
 
     def model_ready(self, name: str, version: int = LATEST) -> bool:
         """Whether the version is ready and all its parts are alive."""

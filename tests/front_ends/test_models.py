@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 import hypothesis.strategies as st
+import orjson
 import pytest
 from hypothesis import given
 from wired import JSON, wired
@@ -35,12 +36,18 @@ class World:
         self.labels = {"OUT": ("cat", "dog \udc80")}
         self.ambiguous: set[str] = set()
         self.started = True
-        self.table = ModelTable(self.describe, self.names, lambda: self.started)
+        self.looked: list[tuple[str, int]] = []
+        self.table = ModelTable(self.describe, self.versions, lambda: self.started)
 
-    def names(self) -> dict[str, list[int]]:
-        return {name: sorted(versions) for name, versions in self.models.items()}
+    def versions(self, name: str) -> list[int] | None:
+        return sorted(self.models[name]) if name in self.models else None
+
+    def touch(self, *names: str) -> None:
+        for name in names or self.models:
+            self.table.touch(name)
 
     def describe(self, name: str, version: int = LATEST) -> ModelDescription:
+        self.looked.append((name, version))
         if not self.started:
             raise UnavailableError("Server not ready")
         versions = self.models.get(name)
@@ -107,6 +114,7 @@ def test_a_front_end_says_of_models_what_the_engine_does(steps: list[tuple[str, 
             del world.models[name]
         else:
             world.ambiguous ^= {name}
+        world.touch(name)
         world.tell(*mirrors)
         if index == late:
             mirrors.append(ModelMirror())
@@ -119,12 +127,14 @@ def test_a_front_end_says_of_models_what_the_engine_does(steps: list[tuple[str, 
 def test_what_has_not_changed_is_not_sent_again() -> None:
     world, mirror = World(), ModelMirror()
     world.models = {"a": {1: config("a")}, "b": {1: config("b")}}
+    world.touch()
     world.tell(mirror)
     before = mirror.describe("a")
     generation = world.table.generation
     assert world.table.refresh().empty
     assert world.table.generation == generation
     world.models["b"][2] = config("b")
+    world.touch()
     change = world.table.refresh()
     assert [row[0] for row in change.rows] == ["b"]
     assert [each.version for each in change.descriptions.values()] == [2, 1]  # another version more is news of both
@@ -137,10 +147,12 @@ def test_what_has_not_changed_is_not_sent_again() -> None:
 def test_a_model_that_is_loaded_anew_has_another_description() -> None:
     world, mirror = World(), ModelMirror()
     world.models = {"a": {1: config("a")}}
+    world.touch()
     world.tell(mirror)
     before = mirror.describe("a")
     number = mirror.numbers[before]
     world.models["a"][1] = config("a")
+    world.touch("a")
     world.tell(mirror)
     assert mirror.describe("a") is not before
     assert before not in mirror.numbers
@@ -150,6 +162,7 @@ def test_a_model_that_is_loaded_anew_has_another_description() -> None:
 def test_many_models_are_told_in_several_messages_of_which_the_last_has_the_generation() -> None:
     world, mirror = World(), ModelMirror()
     world.models = {f"m{number}": {1: config(f"m{number}")} for number in range(600)}
+    world.touch()
     messages = list(write_models(5, world.table.refresh()))
     assert [head[1] for head, _ in messages] == [0] * (len(messages) - 1) + [5]
     assert len(messages) > 19
@@ -157,6 +170,31 @@ def test_many_models_are_told_in_several_messages_of_which_the_last_has_the_gene
         mirror.read(*wired(*message))
     assert all(mirror.describe(name).name == name for name in world.models)
     assert mirror.generation == 5
+
+
+def test_a_change_costs_no_look_at_other_models() -> None:
+    world, mirror = World(), ModelMirror()
+    world.models = {f"m{number}": {1: config(f"m{number}")} for number in range(100)}
+    world.touch()
+    world.tell(mirror)
+    world.looked.clear()
+    world.models["m7"][1] = config("m7")
+    world.touch("m7")
+    world.tell(mirror)
+    assert {name for name, _ in world.looked} == {"m7"}
+    assert mirror.numbers[mirror.describe("m7")] > 100
+    check_same(world, mirror)
+
+
+def test_models_may_have_as_much_to_say_as_they_like() -> None:
+    world, mirror = World(), ModelMirror()
+    names = [f"{number}-{'n' * 4_000}" for number in range(200)]
+    world.models = {name: {1: None} for name in names}
+    world.touch()
+    for head, payload in write_models(1, world.table.refresh()):
+        assert len(orjson.dumps(head)) < 100
+        mirror.read(*wired(head, payload))
+    assert all(said(mirror.describe, name, 1) == said(world.describe, name, 1) for name in names)
 
 
 def test_a_server_that_did_not_start_says_so_of_all_models() -> None:
@@ -172,3 +210,10 @@ def test_a_server_that_did_not_start_says_so_of_all_models() -> None:
 def test_any_other_word_is_an_error_of_the_link(tail: list[Any], payload: bytes) -> None:
     with suppress(LinkError):
         ModelMirror().read([39, *tail], memoryview(payload))
+
+
+@given(JSON, JSON, st.binary(max_size=64))
+def test_any_other_rows_are_an_error_of_the_link(rows: Any, descriptions: Any, rest: bytes) -> None:
+    said = orjson.dumps([rows, descriptions])
+    with suppress(LinkError):
+        ModelMirror().read([39, 1, True, len(said)], memoryview(said + bytes(-len(said) % 16) + rest))

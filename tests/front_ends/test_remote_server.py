@@ -28,7 +28,7 @@ from trireme.engine.errors import (
 )
 from trireme.engine.request import InferenceRequest, InferenceResponse
 from trireme.engine.tensor import Tensor
-from trireme.front_ends import kinds
+from trireme.front_ends import kinds, leases, remote_server
 from trireme.front_ends.calls import write_result
 from trireme.front_ends.link import LinkError, LinkHead
 from trireme.front_ends.values import write_error
@@ -184,6 +184,41 @@ async def test_a_lease_that_no_request_takes_is_closed() -> None:
         unknown = there.server.lease()
         unknown.close()
         assert len(there.got) == 2
+
+
+async def test_the_engine_hears_of_a_bounded_number_of_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "MOST_TOLD", 2)
+    async with world() as there:
+        made = [there.server.lease("one") for _ in range(4)]
+        async with trio.open_nursery() as nursery:
+            for lease in made:
+                nursery.start_soon(lease.grow, 10)
+                await trio.testing.wait_all_tasks_blocked()
+            made[2].close()  # before its turn has come
+            assert [head[:2] for head, _ in there.got] == [[kinds.GROW, 1], [kinds.GROW, 2]]
+            there.say((kinds.GRANTED, 1, 10))
+            made[0].close()
+            assert [head[:2] for head, _ in there.got[2:]] == [[kinds.ARRIVED, 1], [kinds.CLOSE, 1], [kinds.GROW, 4]]
+            nursery.cancel_scope.cancel()
+
+
+async def test_the_engine_has_a_bounded_number_of_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_server, "_MOST_CALLS", 1)
+    async with world() as there:
+        told: list[bool] = []
+
+        async def ask() -> None:
+            told.append(await there.server.management.live())
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(ask)
+            await trio.testing.wait_all_tasks_blocked()
+            for number in range(1, 4):  # the second result is here before the task that has asked goes on
+                assert there.take(kinds.CALL)[:3] == [kinds.CALL, number, "live"]
+                assert not there.got
+                there.say(*write_result(number, True))
+        assert told == [True] * 3
 
 
 async def test_answers_of_many_are_counted_as_they_are_taken() -> None:

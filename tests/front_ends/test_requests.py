@@ -9,6 +9,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
+import orjson
 import pytest
 from hypothesis import given
 from wired import JSON, damaged, wired
@@ -23,7 +24,7 @@ from trireme.engine.tensor import Tensor, pack_bytes
 from trireme.engine.tracing.record import SpanContext
 from trireme.front_ends.kinds import ADMIT
 from trireme.front_ends.link import LinkError
-from trireme.front_ends.regions import RegionTable, RemoteRegions
+from trireme.front_ends.regions import RegionTable, RemoteRegions, write_regions
 from trireme.front_ends.requests import RequestReader, RequestWriter, SentRequest, TraceWish
 from trireme.front_ends.slots import NO_SLOT, SLOTS
 
@@ -253,8 +254,7 @@ def regions() -> Iterator[Regions]:
 
 def test_inputs_and_outputs_in_regions_are_found_by_the_engine(regions: Regions) -> None:
     table, remote = RegionTable(regions), RemoteRegions()
-    assert table.refresh()
-    remote.read(wired(table.write())[0])
+    remote.read(*wired(*write_regions(1, table.refresh())))
     request = InferenceRequest(
         "m",
         inputs=[
@@ -289,22 +289,38 @@ def test_a_region_that_is_gone_refuses_the_request_and_not_the_link(regions: Reg
 
 def test_regions_keep_their_identity_until_they_are_registered_again(regions: Regions) -> None:
     table, remote = RegionTable(regions), RemoteRegions()
-    table.refresh()
-    remote.read(wired(table.write())[0])
+    remote.read(*wired(*write_regions(1, table.refresh())))
     place = remote.slice("r", 0, 8)
-    assert not table.refresh()
-    remote.read(wired(table.write())[0])
-    assert remote.slice("r", 0, 8).region is place.region
     region: Any = regions.status(RegionKind.SYSTEM, "r")[0]
+    assert not table.refresh()
+    regions.register_system("s", region.key, 0, 4096)
+    rows = table.refresh()
+    assert rows == [["s", RegionKind.SYSTEM.value, 4096]]  # what has not changed is not told again
+    remote.read(*wired(*write_regions(2, rows)))
+    assert remote.slice("r", 0, 8).region is place.region
     regions.unregister(RegionKind.SYSTEM)
     regions.register_system("r", region.key, 0, 4096)
-    assert table.refresh()
-    remote.read(wired(table.write())[0])
+    remote.read(*wired(*write_regions(table.generation, table.refresh())))
     assert remote.slice("r", 0, 8).region is not place.region
-    assert remote.generation == table.generation
+    with pytest.raises(NotFoundError):
+        remote.slice("s", 0, 8)
+    assert table.everything() == [["r", RegionKind.SYSTEM.value, 4096]]
+
+
+def test_names_of_regions_may_be_long(regions: Regions) -> None:
+    table, remote = RegionTable(regions), RemoteRegions()
+    key = regions.status(RegionKind.SYSTEM, "r")[0].key  # type: ignore[union-attr]
+    for number in range(100):
+        regions.register_system(f"{number}-{'n' * 8_000}", key, 0, 4096)
+    head, payload = write_regions(1, table.refresh())
+    assert len(orjson.dumps(head)) < 100
+    remote.read(*wired(head, payload))
+    assert remote.slice(f"99-{'n' * 8_000}", 0, 8).byte_size == 8
 
 
 @given(JSON)
 def test_any_other_word_about_regions_is_an_error_of_the_link(value: Any) -> None:
-    with suppress(LinkError):
-        RemoteRegions().read([40, 1, value])
+    said = orjson.dumps(value)
+    for head in ([40, 1, value], [40, value, len(said)], [40, 1, len(said)]):
+        with suppress(LinkError):
+            RemoteRegions().read(head, memoryview(said))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 import re
@@ -310,3 +311,28 @@ def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
         with serve_process(tmp_path, *flags, wait=False) as server:
             assert server.wait() == 1
             assert re.search("failed to start HTTP service: .* already in use", server.log)
+
+
+@pytest.fixture
+def region_key() -> Iterator[str]:
+    path = Path(f"/dev/shm/front-ends-{os.getpid()}")
+    path.write_bytes(bytes(4_096))
+    yield f"/{path.name}"
+    path.unlink()
+
+
+def test_what_clients_say_at_length_ends_no_front_end(server: ServeProcess, http: Any, region_key: str) -> None:
+    before = pids(server)
+    names = [f"{number}-{'n' * 8_000}" for number in range(60)]
+    for name in names:
+        http.register_system_shared_memory(name, region_key, 64)
+    assert {each["name"] for each in http.get_system_shared_memory_status()} == set(names)
+    http.unregister_system_shared_memory()
+    with pytest.raises(InferenceServerException, match="zzz"):
+        http.load_model("any_fp32", config=json.dumps({"backend": "z" * 500_000}))
+    http.load_model("any_fp32")
+    with pytest.raises(InferenceServerException, match="too long"):
+        http.infer("any_fp32", http_input(np.ones((1, 1), np.float32)), request_id="x" * 500_000)
+    array = np.ones((1, 1), np.float32)
+    assert np.array_equal(http.infer("any_fp32", http_input(array)).as_numpy("OUTPUT0"), array)
+    assert pids(server) == before

@@ -15,7 +15,7 @@ from wired import JSON, wired
 from trireme.engine.errors import ErrorKind, FailureReason, InvalidArgumentError, RefusalReason, TriremeError
 from trireme.engine.tensor_limits import LimitError
 from trireme.front_ends import values
-from trireme.front_ends.link import LinkError
+from trireme.front_ends.link import MOST_HEAD_BYTES, LinkError
 
 TEXTS = st.text(st.characters(), max_size=20)  # lone surrogates, too
 PARAMETERS = st.booleans() | st.integers() | st.floats() | TEXTS
@@ -84,3 +84,12 @@ def test_what_only_looks_like_a_value_is_none(value: Any) -> None:
 def test_what_is_nested_deeply_is_refused_as_well() -> None:
     with pytest.raises(LinkError, match="an integer"):
         values.read_integer(orjson.loads("[" * 1_000 + "]" * 1_000))
+
+
+@given(st.text(st.characters(), min_size=1, max_size=4), st.integers(1, 400_000))
+def test_errors_of_any_length_fit_into_a_head(text: str, times: int) -> None:
+    error = InvalidArgumentError(text * times)
+    written = orjson.dumps(values.write_error(error))
+    assert len(written) < MOST_HEAD_BYTES
+    again = values.read_error(orjson.loads(written)).message
+    assert again == error.message or (len(error.message) > 32_768 and again.startswith(error.message[:32_768]))

@@ -1,8 +1,8 @@
 """A server to be fuzzed, as a process of its own: models of every kind, short limits, and a count of what it holds.
 
-python fuzz_server.py REPOSITORY      # an empty folder; says its ports on the first line
+python fuzz_server.py REPOSITORY [by_front_end]     # an empty folder; says its ports on the first line
 
-A line on its standard input is answered with one of JSON: `_report`, or `_stacks`; at the end of the input it stops.
+A line on its standard input is answered with one of JSON: `_held`, or `_stacks`; at the end of the input it stops.
 What it logs goes to standard error, whatever clients say: there is no log for them to see or change.
 """
 
@@ -12,7 +12,10 @@ import gc
 import json
 import logging
 import os
+import pickle
 import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +24,15 @@ import trio
 from http2_held import watch
 
 from trireme.actors import InferenceServer
+from trireme.api.cli import front_end
+from trireme.api.cli.command import GrpcSettings, HttpSettings
+from trireme.api.cli.front_end import FrontEndSettings
 from trireme.api.grpc.application import GrpcApplication
 from trireme.api.grpc.options import GrpcOptions, GrpcServiceOptions
 from trireme.api.grpc.service import GrpcService
 from trireme.api.http.app import HttpApplication, HttpService
 from trireme.api.http.exchange import HttpOptions
+from trireme.api.logging import LogSettings
 from trireme.api.sockets.limits import Limits
 from trireme.api.sockets.service import ServiceOptions
 from trireme.engine.backends.interface import Backend, InstanceSpec, LoadedModel, ModelFiles, ModelInstance
@@ -36,6 +43,8 @@ from trireme.engine.errors import InternalError
 from trireme.engine.job import ExecutionBatch, Job
 from trireme.engine.options import ControlMode, ServerOptions
 from trireme.engine.tensor import Tensor
+from trireme.front_ends.calls import EngineCalls
+from trireme.front_ends.processes import FrontEndCommand, FrontEnds
 
 TYPES = (
     *("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"),
@@ -119,7 +128,7 @@ class EchoBackend(Backend):
         return _Loaded(config.decoupled)
 
 
-async def serve(repository: Path) -> None:
+async def serve(repository: Path, by_front_end: bool) -> None:
     options = ServerOptions(
         model_repository=(repository,),
         model_control_mode=ControlMode.EXPLICIT,
@@ -127,31 +136,64 @@ async def serve(repository: Path) -> None:
         exit_timeout_s=5,
     )
     limits = Limits(head_timeout_s=3, body_timeout_s=3, write_timeout_s=3, linger_timeout_s=1)
-    async with InferenceServer(options, backends=BackendRegistry(lambda _name: {}, {"echo": EchoBackend})) as server:
-        application = HttpApplication(server, HttpOptions(max_input_bytes=1 << 20, allow_client_shm=True))
-        http = HttpService(application, ServiceOptions(("127.0.0.1:0",), limits=limits))
-        calls = GrpcApplication(server, GrpcOptions(allow_client_shm=True))
-        grpc = GrpcService(calls.services, GrpcServiceOptions(("127.0.0.1:0",), limits=limits), guards=calls.guards)
-        async with trio.open_nursery() as nursery:
-            (http_port,) = await nursery.start(http.serve)
-            (grpc_port,) = await nursery.start(grpc.serve)
-            print(json.dumps({"http": http_port, "grpc": grpc_port}), flush=True)
-            while line := await trio.to_thread.run_sync(sys.stdin.readline):
-                asked = _stacks() if line.startswith("stacks") else _report(server, http, grpc)
-                print(json.dumps(asked), flush=True)
-            http.close()
-            grpc.close()
+    http = HttpSettings(
+        ServiceOptions(("127.0.0.1:0",), limits=limits), HttpOptions(max_input_bytes=1 << 20, allow_client_shm=True)
+    )
+    grpc = GrpcSettings(GrpcServiceOptions(("127.0.0.1:0",), limits=limits), GrpcOptions(allow_client_shm=True))
+    served = _serve_by_front_end if by_front_end else _serve_here
+    async with (
+        InferenceServer(options, backends=BackendRegistry(lambda _name: {}, {"echo": EchoBackend})) as server,
+        trio.open_nursery() as nursery,
+    ):
+        ports, report, close = await served(server, http, grpc, nursery)
+        print(json.dumps(ports), flush=True)
+        while line := await trio.to_thread.run_sync(sys.stdin.readline):
+            asked = _stacks() if line.startswith("stacks") else _held(server) | report()
+            print(json.dumps(asked), flush=True)
+        await close()
 
 
-def _report(server: InferenceServer, http: HttpService, grpc: GrpcService) -> dict[str, Any]:
+Served = tuple[dict[str, int], Callable[[], dict[str, int]], Callable[[], Awaitable[object]]]
+"""The ports, what else the services hold, and what ends them."""
+
+
+async def _serve_here(server: InferenceServer, http: HttpSettings, grpc: GrpcSettings, nursery: trio.Nursery) -> Served:
+    http_service = HttpService(HttpApplication(server, http.options), http.service)
+    calls = GrpcApplication(server, grpc.options)
+    grpc_service = GrpcService(calls.services, grpc.service, guards=calls.guards)
+    (http_address,) = await nursery.start(http_service.serve)
+    (grpc_address,) = await nursery.start(grpc_service.serve)
+
+    def report() -> dict[str, int]:
+        connections = http_service.statistics().connections + grpc_service.statistics().connections
+        return {"connections": connections, "calls": watch(grpc_service).calls}
+
+    async def close() -> None:
+        http_service.close()
+        grpc_service.close()
+
+    return {"http": http_address, "grpc": grpc_address}, report, close
+
+
+async def _serve_by_front_end(
+    server: InferenceServer, http: HttpSettings, grpc: GrpcSettings, nursery: trio.Nursery
+) -> Served:
+    log = LogSettings(verbose=0)
+    settings = pickle.dumps(FrontEndSettings(1, server.options, log, http, grpc))
+    command = FrontEndCommand((sys.executable, "-m", front_end.__name__), settings)
+    front_ends = FrontEnds(server, EngineCalls(server.management), 1, command)
+    await nursery.start(front_ends.run)
+    ports = {"HTTPService": "http", "GRPCInferenceService": "grpc"}
+    return {ports[name]: port for name, _, port in front_ends.addresses}, dict, partial(front_ends.drain, 5.0)
+
+
+def _held(server: InferenceServer) -> dict[str, int]:
     """What it holds at this moment."""
     gc.collect()
     return {
         "tasks": trio.lowlevel.current_statistics().tasks_living,
         "descriptors": len(os.listdir("/proc/self/fd")),
         "requests": server.budget_statistics().requests,
-        "connections": http.statistics().connections + grpc.statistics().connections,
-        "calls": watch(grpc).calls,
     }
 
 
@@ -174,4 +216,4 @@ def _stacks() -> list[str]:
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     write_models(Path(sys.argv[1]))
-    trio.run(serve, Path(sys.argv[1]))
+    trio.run(serve, Path(sys.argv[1]), "by_front_end" in sys.argv[2:])

@@ -23,7 +23,9 @@ PATIENCE_S = 15.0
 """Whatever takes longer is taken for a hang."""
 
 SERVER = Path(__file__).with_name("fuzz_server.py")
-COMPLAINT = re.compile(r"Traceback|unexpected failure|Internal Server Error|internal error|unfinished|CRITICAL")
+COMPLAINT = re.compile(
+    r"Traceback|unexpected failure|Internal Server Error|internal error|unfinished|CRITICAL|front end \d+ has ended"
+)
 _CANARY = {
     "inputs": [
         {"name": "A", "datatype": "INT32", "shape": [4], "data": [1, 2, 3, 4]},
@@ -40,14 +42,17 @@ class Finding(AssertionError):
 class Target:
     """A running ``fuzz_server.py``.
 
+    Args:
+        by_front_end: a process is between it and its clients.
+
     Attributes:
         http_port, grpc_port: on the loopback interface.
         log: the last lines that it has written.
     """
 
-    def __init__(self, repository: Path) -> None:
+    def __init__(self, repository: Path, by_front_end: bool = False) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, str(SERVER), str(repository)],
+            [sys.executable, str(SERVER), str(repository), *["by_front_end"][: int(by_front_end)]],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -161,9 +166,9 @@ class Target:
 
 
 @contextmanager
-def fuzz_target(repository: Path) -> Iterator[Target]:
-    """Args: an empty folder."""
-    target = Target(repository)
+def fuzz_target(repository: Path, by_front_end: bool = False) -> Iterator[Target]:
+    """See `Target`; the folder must be empty."""
+    target = Target(repository, by_front_end)
     try:
         target.check_canary()
         yield target

@@ -64,7 +64,9 @@ class World:
         self.turn = turn
         readiness: Any = None
         self.server = RemoteServer(self._send, turn, readiness, Offload(), ServerOptions())
-        self.table = ModelTable(describe, lambda: {name: [1] for name in MODELS})
+        self.table = ModelTable(describe, lambda name: [1] if name in MODELS else None)
+        for name in MODELS:
+            self.table.touch(name)
         self.reader = RequestReader(self.table.get, Regions(lambda: None))
         self.writer = ResponseWriter()
         for message in write_models(1, self.table.refresh()):
