@@ -182,6 +182,11 @@ class Turn:
             self._calls.clear()  # or what they hold would be kept, and nothing makes them any more
             raise
 
+    @property
+    def called(self) -> bool:
+        """A thread has asked for a call that was not made yet."""
+        return bool(self._calls)
+
     def _make_calls(self) -> None:
         calls = self._calls
         with self:

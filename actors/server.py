@@ -155,7 +155,7 @@ class InferenceServer(Admission):
         (await self._nurseries.enter_async_context(trio.open_nursery())).start_soon(self.turn.keep_running, True)
         self._nurseries.callback(self.turn.stop)  # when all actors have ended, however they do
         self._nursery = await self._nurseries.enter_async_context(trio.open_nursery())
-        self.readiness = Readiness(self._nursery.start_soon, self.turn)
+        self.readiness = Readiness(self._nursery.start_soon, self.turn, poll_s=self.options.poll_s)
         self.offload.start(self._nursery)
         executors = self._executors or Executors(self.options.model_load_thread_count, self.readiness)
         self._tracing.start(self._nursery)

@@ -21,10 +21,14 @@ Rules:
     and so do the addresses of their clients: a client waits for one socket of each other address, however many sockets
     those have. A task that could go on without waiting asks for such a turn with `yield_turn`, and what can be done
     later with `call_in_turn`.
+ 6. Before it sleeps, the task may poll for a while; `engine.polling` says when. It does not while another task, a
+    deadline or a thread's call is due, and goes through trio's loop after each burst as ever. Between two looks it offers
+    its core to other processes.
 """
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 from collections.abc import Awaitable, Callable
@@ -32,7 +36,9 @@ from collections.abc import Awaitable, Callable
 import outcome
 import trio
 
+from ..engine.clock import Clock, SystemClock
 from ..engine.fair_queue import FairQueue
+from ..engine.polling import PollRecord
 from .actor import Turn
 
 _READ_BYTES = 65_536
@@ -81,6 +87,7 @@ class Readiness:
         start_soon: starts `keep_waking` when the first socket is to be watched; None if another task does.
         turn: in which listeners are called; None for one of its own.
         use_epoll: False leaves the waiting to trio.
+        poll_s: seconds for which it may poll (rule 6).
 
     Attributes:
         turn: of the listeners.
@@ -93,11 +100,17 @@ class Readiness:
         turn: Turn | None = None,
         *,
         use_epoll: bool = hasattr(select, "epoll"),
+        poll_s: float = 0.0,
+        clock: Clock | None = None,
     ) -> None:
         self.buffer = memoryview(bytearray(_READ_BYTES))
         self.turn = turn or Turn()
         self._start_soon = start_soon
         self._gives_way = False
+        self._polls = poll_s > 0
+        self._after_client, self._after_process = PollRecord(poll_s), PollRecord(poll_s)
+        self._last = self._after_client  # what has come last
+        self._now_s = (clock or SystemClock()).now_s
         self._epoll = select.epoll() if use_epoll and start_soon is None else None
         self._opens = use_epoll and start_soon is not None
         self._watches: dict[int, _EpollWatch | Callable[[int], None]] = {}
@@ -208,21 +221,22 @@ class Readiness:
                 nursery.start_soon(self._keep_granting)
                 while True:
                     await trio.lowlevel.wait_readable(self._epoll.fileno())
-                    self._wake_burst(self._epoll)
+                    while self._wake_burst(self._epoll):
+                        await trio.lowlevel.checkpoint()
         finally:
             trio.lowlevel.notify_closing(self._epoll.fileno())
             self._epoll.close()
             self._epoll = None
 
-    def _wake_burst(self, epoll: select.epoll) -> None:
-        """Rules 4 and 5."""
+    def _wake_burst(self, epoll: select.epoll) -> bool:
+        """Rules 4 to 6. Whether to come back after the others' turn, instead of sleeping."""
         watches = self._watches
         woken = 0
         self._gives_way = False
         while woken < _BURST and not self._gives_way:
-            events = epoll.poll(0)
+            events = epoll.poll(0) or self._poll(epoll)
             if not events:
-                return
+                return False
             woken += len(events)
             crowded = len(events) > _BURST or self._queue.length > 0
             with self.turn:
@@ -231,16 +245,47 @@ class Readiness:
                     if watch is None:
                         continue
                     if not isinstance(watch, _EpollWatch):
+                        self._last = self._after_process
                         watch(what)
-                    elif crowded:
+                        continue
+                    self._last = self._after_client
+                    if crowded:
                         if not watch.queued_events:
                             self._put(watch.address, watch.have_turn)
                         watch.queued_events |= what
                     else:
                         watch.edge(what)
+        return self._polls
+
+    def _poll(self, epoll: select.epoll) -> list[tuple[int, int]]:
+        """Rule 6. What has come; possibly nothing."""
+        if not self._polls:
+            return []
+        record, turn, now_s = self._last, self.turn, self._now_s
+        limit_s = record.poll_s()
+        if not limit_s or _others_are_due(limit_s):
+            return []
+        events: list[tuple[int, int]] = []
+        began_s = now = now_s()
+        while not events and now < began_s + limit_s and not turn.called:
+            os.sched_yield()
+            events = epoll.poll(0)
+            now = now_s()
+        record.polled(bool(events) or turn.called, now - began_s)
+        return events
 
     def __repr__(self) -> str:
         return f"<Readiness of {len(self._watches)} sockets>"
+
+
+def _others_are_due(within_s: float) -> bool:
+    """Whether trio has something else to do, or will have."""
+    statistics = trio.lowlevel.current_statistics()
+    return (
+        statistics.tasks_runnable > 0
+        or statistics.run_sync_soon_queue_size > 0
+        or statistics.seconds_to_next_deadline <= within_s
+    )
 
 
 class _EpollWatch(Watch):

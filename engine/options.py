@@ -45,6 +45,7 @@ class ServerOptions:
         max_inflight_requests, max_inflight_bytes: server-wide budget of accepted, unanswered requests; at the bound,
             callers wait.
         address_share: ``--max-address-share``, as a part of one: of what arrives, or waits to be read, for one address.
+        poll_s: seconds for which the event loop may poll before it sleeps (`polling`); 0 for not at all.
         hang_limit_s: an instance whose batch takes longer is given up and replaced, unless its model has a limit of its
             own (`execution_limit_s`); 0 for no limit.
         watchdog_limit_s: an event loop that is held up for longer makes the server not ready for a while; 0 turns the
@@ -83,6 +84,7 @@ class ServerOptions:
     max_inflight_bytes: int = 4 << 30
     address_share: float = 0.5
     tensor_limits: TensorLimits = DEFAULT_LIMITS
+    poll_s: float = 0.0
     hang_limit_s: float = 300.0
     watchdog_limit_s: float = 0.0
     restart_limit: int = 5

@@ -46,7 +46,8 @@ class PythonBackend(Backend):
 
     Options (docs/reference/python-backend.md#files-and-imports): ``stub-timeout-seconds`` (30), how long a process may
     take to come up, and a model to end; ``auto-complete-timeout-seconds`` (300), for a model to complete its
-    configuration; ``debug-port``, where its process waits for a debugger before it loads the model (0: it does not).
+    configuration; ``debug-port``, where its process waits for a debugger before it loads the model (0: it does not);
+    ``slice-us`` (100), the time slices of models' processes (`slices`; 0: the kernel's own).
 
     Args:
         script: the file with the class of all models of a Python-based backend; None where each model has its own.
@@ -64,6 +65,7 @@ class PythonBackend(Backend):
         self._timeout_s = _option(options, "stub-timeout-seconds", 30, 1)
         self._auto_complete_s = _option(options, "auto-complete-timeout-seconds", 300, 1)
         self._debug_port = _option(options, "debug-port", 0, 0)
+        self._slice_us = _option(options, "slice-us", 100, 0)
         self._script = script
         if script is not None:
             self.runtime = SCRIPT
@@ -84,7 +86,7 @@ class PythonBackend(Backend):
     def load(self, config: ModelConfig, files: ModelFiles) -> LoadedModel:
         interpreter = self._check(config, files)
         settings = partial(start_settings, config, files, self._script, debug_port=self._debug_port)
-        return PythonModel(config, settings, interpreter, self._timeout_s, self.services)
+        return PythonModel(config, settings, interpreter, self._timeout_s, self._slice_us, self.services)
 
     def _check(self, config: ModelConfig, files: ModelFiles) -> Interpreter:
         path = Path(model_path(config, files, first_instance(config), self._script))
@@ -111,6 +113,7 @@ class PythonModel(LoadedModel):
     settings: Callable[[InstanceSpec], dict[str, Any]]
     interpreter: Interpreter
     timeout_s: float
+    slice_us: int
     services: Services
 
     def __post_init__(self) -> None:
@@ -125,7 +128,7 @@ class PythonModel(LoadedModel):
             make_loop = None if wants_asyncio else self.services.event_loop
             process = ModelThread(spec.name, make_loop or AsyncioLoop)
         else:
-            process = Process(spec.name, self.interpreter, self.services.confinement)
+            process = Process(spec.name, self.interpreter, self.services.confinement, self.slice_us)
         settings, timeout_s = self.settings(spec), self.timeout_s
         return PythonInstance(self.config, spec, process, self.services, settings, timeout_s, self._most_batches)
 

@@ -30,6 +30,7 @@ from .child.channel import Channel, ChannelClosedError, socket_pair
 from .child.process import ModelProcess
 from .child.process_host import ProcessHost
 from .child.utils.event_loop import EventLoop
+from .slices import shorten_slices
 
 _CHILD = Path(__file__).parent / "child"
 MAIN = _CHILD / "main.py"
@@ -56,14 +57,17 @@ class Interpreter:
 
 class Process:
     """A running process, in a session of its own: what a terminal sends to the server does not reach it, and what it
-    starts can be ended with it. InternalError if it cannot be started.
+    starts can be ended with it. Its slices may be shortened to `slice_us` (`slices`). InternalError if it cannot be
+    started.
 
     Of pipes it has the writing end of its bell (`child.protocol`), and the reading ends of stdout and stderr, which
     their reader closes. The descriptor `ended` can be read when the process has ended."""
 
     killable = True
 
-    def __init__(self, name: str, interpreter: Interpreter, confinement: Confinement = _NOT_CONFINED) -> None:
+    def __init__(
+        self, name: str, interpreter: Interpreter, confinement: Confinement = _NOT_CONFINED, slice_us: int = 0
+    ) -> None:
         ours, theirs = socket_pair()
         ours.setblocking(False)
         hears, self.bell = os.pipe()
@@ -86,6 +90,8 @@ class Process:
         self._popen = popen
         self.channel = Channel(ours, trusted=False, checked=confinement.account is not None)
         self.pid = popen.pid
+        if slice_us:
+            shorten_slices(self.pid, slice_us)
         self.ended = os.pidfd_open(self.pid)
         assert popen.stdout is not None, "these are pipes"
         assert popen.stderr is not None, "both"

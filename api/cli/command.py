@@ -85,7 +85,8 @@ def build_command(flags: ParsedFlags, environment: Mapping[str, str]) -> ServeCo
     for flag in flags.without_effect():
         if flag.refused:  # it would mislead if it did nothing
             raise UsageError(f"Error: --{flag.name} cannot be used in this version: {flag.missing}.")
-    server = _server_options(flags, environment)
+    front_ends = front_end_count(flags["front-ends"], len(os.sched_getaffinity(0)))
+    server = _server_options(flags, environment, front_ends)
     return ServeCommand(
         server=server,
         log=LogSettings(
@@ -101,7 +102,7 @@ def build_command(flags: ParsedFlags, environment: Mapping[str, str]) -> ServeCo
         grpc=grpc_settings(flags, environment) if flags["allow-grpc"] else None,
         metrics=metrics_settings(flags) if flags["allow-metrics"] else None,
         request_log=Path(flags["request-log"]) if flags["request-log"] else None,
-        front_ends=front_end_count(flags["front-ends"], len(os.sched_getaffinity(0))),
+        front_ends=front_ends,
         deprecations=tuple(_deprecations(flags)),
         warnings=(*_warnings(flags), *_open_management(flags), *trace_warnings(flags, server.tracing)),
     )
@@ -115,6 +116,18 @@ def front_end_count(wanted: int | None, cores: int) -> int:
     """How many front ends there are to be: if nothing is said (None), none below 4 cores, and then one for each 4 of
     them, up to 8, for one engine keeps no more busy."""
     return min(cores // _CORES_OF_FRONT_END, _MOST_AUTOMATIC) if wanted is None else wanted
+
+
+_POLL_US = 60
+_CORES_OF_POLLER = 2
+
+
+def poll_us(wanted: int | None, cores: int, processes: int) -> int:
+    """For how long each of the server's processes polls, in microseconds: if nothing is said (None), only where they
+    leave as many cores to others."""
+    if wanted is not None:
+        return wanted
+    return _POLL_US if cores >= _CORES_OF_POLLER * processes else 0
 
 
 def _check_combinations(flags: ParsedFlags) -> None:
@@ -174,7 +187,7 @@ def _check_ports(flags: ParsedFlags) -> None:
             )
 
 
-def _server_options(flags: ParsedFlags, environment: Mapping[str, str]) -> ServerOptions:
+def _server_options(flags: ParsedFlags, environment: Mapping[str, str], front_ends: int) -> ServerOptions:
     repositories = sorted({*flags["model-repository"], *flags["model-store"]})
     mode = ControlMode(flags["model-control-mode"])
     backend_config: dict[str, dict[str, str]] = {}
@@ -202,6 +215,7 @@ def _server_options(flags: ParsedFlags, environment: Mapping[str, str]) -> Serve
         max_inflight_bytes=flags["max-inflight-bytes"],
         address_share=flags["max-address-share"] / 100,
         tensor_limits=TensorLimits(flags["max-tensor-rank"], flags["max-tensor-elements"]),
+        poll_s=poll_us(flags["poll-us"], len(os.sched_getaffinity(0)), 1 + front_ends) / 1e6,
         hang_limit_s=flags["hang-limit-secs"],
         watchdog_limit_s=flags["watchdog-limit-secs"],
         restart_limit=flags["restart-limit"],

@@ -26,6 +26,7 @@ from .values import (
     INTEGER,
     INTEGER64,
     PATTERN,
+    POLL_US,
     PORT,
     STRING,
     VERBOSITY,
@@ -521,6 +522,13 @@ GROUPS: tuple[Group, ...] = (
             "Processes that serve HTTP and gRPC, besides the one that executes requests, so that more cores are used; "
             "0 for none: one process does all. With auto there are some if the machine has at least 4 cores.",
             0,
+        ),
+        Flag(
+            "poll-us",
+            POLL_US,
+            "Microseconds for which the server looks again and again for what comes next, before it sleeps, while "
+            "events follow each other that closely; 0 for never. With auto, which is the default, 60 if there are two "
+            "cores for each process of the server, else 0.",
         ),
         Flag(
             "max-address-share",

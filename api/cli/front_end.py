@@ -60,6 +60,7 @@ def front_end_command(command: ServeCommand) -> FrontEndCommand:
         max_inflight_bytes=given.max_inflight_bytes,
         address_share=given.address_share,
         tensor_limits=given.tensor_limits,
+        poll_s=given.poll_s,
     )
     http, grpc = command.http, command.grpc
     if http is not None:
@@ -91,7 +92,7 @@ async def _run(settings: FrontEndSettings, log: Log, sock: socket.socket, rings:
     engine_gone = False
     async with trio.open_nursery() as nursery:
         nursery.start_soon(turn.keep_running)
-        readiness = Readiness(nursery.start_soon, turn)
+        readiness = Readiness(nursery.start_soon, turn, poll_s=settings.server.poll_s)
         offload = Offload()
         offload.start(nursery)
         server = RemoteServer(

@@ -295,14 +295,21 @@ def list_of(pattern: re.Pattern[str], option: str, form: str) -> Kind:
 MOST_FRONT_ENDS = 256
 
 
-def read_front_ends(text: str) -> int | None:
-    """How many processes; None for as many as the machine is good for."""
-    if text.lower() == "auto":
-        return None
-    count = read_int(text)
-    if not 0 <= count <= MOST_FRONT_ENDS:
-        raise BadValueError(f"must be auto, or from 0 to {MOST_FRONT_ENDS}. Got {text}")
-    return count
+MOST_POLL_US = 1000
+
+
+def number_or_auto(most: int) -> Kind:
+    """A number from 0 to `most`; None for what suits the machine (``auto``)."""
+
+    def read(text: str) -> int | None:
+        if text.lower() == "auto":
+            return None
+        count = read_int(text)
+        if not 0 <= count <= most:
+            raise BadValueError(f"must be auto, or from 0 to {most}. Got {text}")
+        return count
+
+    return Kind("<integer>|auto", read, f"auto, or an integer from 0 to {most}")
 
 
 STRING = Kind("<string>", str)
@@ -312,5 +319,6 @@ INTEGER64 = Kind("<integer>", read_int64, "an integer of 64 bits")
 FLOAT = Kind("<float>", read_float, "a number")
 PORT = number(0, 65535)
 PATTERN = Kind("<string>", read_pattern)
-FRONT_ENDS = Kind("<integer>|auto", read_front_ends, f"auto, or an integer from 0 to {MOST_FRONT_ENDS}")
+FRONT_ENDS = number_or_auto(MOST_FRONT_ENDS)
+POLL_US = number_or_auto(MOST_POLL_US)
 VERBOSITY = Kind("<integer>", read_verbosity, "a level (an integer), true or false")
