@@ -233,7 +233,7 @@ def _stop(started: subprocess.Popen[bytes], mark: str) -> None:
     except subprocess.TimeoutExpired:
         os.killpg(started.pid, signal.SIGKILL)
         started.wait()
-    for process in _marked(mark):
+    for process in [*_marked(mark), *_of_session(started.pid)]:
         with suppress(psutil.NoSuchProcess):
             process.kill()
 
@@ -243,6 +243,16 @@ def stop_all() -> None:
     for process in _marked(f"{os.getpid()}-"):
         with suppress(psutil.NoSuchProcess):
             process.kill()
+
+
+def _of_session(leader: int) -> list[psutil.Process]:
+    """Processes of a session whose leader has ended: some write a title over their environment, and lose the mark."""
+    found: list[psutil.Process] = []
+    for process in psutil.process_iter():
+        with suppress(ProcessLookupError):
+            if os.getsid(process.pid) == leader:
+                found.append(process)
+    return found
 
 
 def _marked(start: str) -> list[psutil.Process]:
@@ -270,14 +280,16 @@ def identity_config(name: str, backend: str, dims: int, max_batch_size: int) -> 
     ) + (BATCHING if max_batch_size else "")
 
 
-def model_config(name: str, backend: str, max_batch_size: int, inputs: Tensors, outputs: Tensors) -> str:
-    """config.pbtxt of a model with one instance on the CPU."""
+def model_config(
+    name: str, backend: str, max_batch_size: int, inputs: Tensors, outputs: Tensors, *, instances: int = 1
+) -> str:
+    """config.pbtxt of a model on the CPU."""
     lines = [f'name: "{name}"', f'backend: "{backend}"', f"max_batch_size: {max_batch_size}"]
     for kind, tensors in (("input", inputs), ("output", outputs)):
         for tensor, (datatype, dims) in tensors.items():
             shape = ", ".join(map(str, dims))
             lines.append(f'{kind} {{ name: "{tensor}" data_type: TYPE_{datatype} dims: [ {shape} ] }}')
-    return "\n".join([*lines, "instance_group { kind: KIND_CPU count: 1 }", ""])
+    return "\n".join([*lines, f"instance_group {{ kind: KIND_CPU count: {instances} }}", ""])
 
 
 def free_port() -> int:

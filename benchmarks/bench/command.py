@@ -12,7 +12,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -28,7 +27,7 @@ from .models import MODELS, Model, write_file
 from .peers import PEERS
 from .peers.base import Peer
 from .peers.environment import UnavailableError
-from .peers.runtime import best_batch
+from .peers.runtime import best_settings
 from .peers.v2 import perf_analyzer
 from .plan import RUNTIME, Plan, expected_s, make_plan, to_measure
 from .runner import OutOfTimeError, Runner
@@ -202,18 +201,19 @@ def install(
 def prepare(
     document: Document, settings: Settings, workloads: Sequence[Workload], console: Console
 ) -> dict[str, Model]:
-    """Write the models' files; networks whose limit is measured get the batch size at which the runtime is fastest."""
+    """Write the models' files; networks whose limit is measured are served as the runtime is fastest."""
     models = {name: write_file(MODELS[name], settings.cache / "models") for name in _needed(workloads)}
     limited = [row for workload in workloads for row in workload.rows if row.limited]
     for row in (row for row in limited if row.quick or not settings.quick):
         try:
-            batch, results = best_batch(models[row.model], settings.seconds)
+            best, results = best_settings(models[row.model], settings.seconds, os.cpu_count() or 1)
         except FailedError as error:
             console.print(f"[red]{row.model}: {escape(str(error))}")
             continue
-        document.facts.setdefault("runtime_by_batch", {})[row.model] = results
-        console.print(f"{row.model}: the runtime alone is at its best with batches of {batch}")
-        models[row.model] = replace(models[row.model], max_batch_size=batch)
+        document.facts.setdefault("runtime_settings", {})[row.model] = results
+        settings_text = f"{best.instances} x {best.threads} threads, batches of {best.max_batch_size}"
+        console.print(f"{row.model}: the runtime alone is at its best with {settings_text}")
+        models[row.model] = best
     return models
 
 

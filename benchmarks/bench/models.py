@@ -43,6 +43,7 @@ class Model:
         max_batch_size: 0 if it takes no batches.
         code: of `model.py`.
         steps: models that it calls, or that it is an ensemble of.
+        instances: how many batches are executed at a time.
         threads: of ONNX Runtime for one batch.
         file: the ONNX file, once it is written.
     """
@@ -54,6 +55,7 @@ class Model:
     max_batch_size: int = 64
     code: str = ""
     steps: tuple[str, ...] = ()
+    instances: int = 1
     threads: int = 1
     file: Path | None = None
 
@@ -123,11 +125,12 @@ def write_file(model: Model, folder: Path) -> Model:
     return replace(model, file=file)
 
 
-def write_repository(folder: Path, models: Iterable[Model], *, native: bool) -> None:
+def write_repository(folder: Path, models: Iterable[Model], *, native: bool, packages: Path | None = None) -> None:
     """Write a repository for Triton or Trireme.
 
     Args:
         native: whether the server has a backend for ONNX files.
+        packages: where `model.py` finds ONNX Runtime, if the server's Python has none.
     """
     for model in models:
         version = folder / model.name / "1"
@@ -150,8 +153,8 @@ def write_repository(folder: Path, models: Iterable[Model], *, native: bool) -> 
         else:
             assert model.file is not None, "write_file comes first"
             shutil.copy(model.file, version / "model.onnx")
-            (version / "model.py").write_text(sources.ONNX_PY.replace("THREADS", str(model.threads)))
-        config = model_config(model.name, backend, model.max_batch_size, inputs, outputs)
+            (version / "model.py").write_text(sources.onnx_py(model.threads, packages))
+        config = model_config(model.name, backend, model.max_batch_size, inputs, outputs, instances=model.instances)
         if model.kind is Kind.ENSEMBLE:
             config = "\n".join(line for line in config.splitlines() if not line.startswith(("backend", "instance")))
             config += '\nplatform: "ensemble"\n'

@@ -162,7 +162,9 @@ class Servers:
         self._running[name] = (server, own)
 
     def others(self, name: str) -> list[Server]:
-        return [server for other, (server, _) in self._running.items() if other != name]
+        """Servers that must be idle while the one of this peer is measured."""
+        peers = self.runner.peers
+        return [server for other, (server, _) in self._running.items() if other != name and peers[other].serves]
 
     @contextmanager
     def awake(self, name: str) -> Iterator[None]:

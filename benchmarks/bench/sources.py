@@ -1,5 +1,7 @@
 """Programs of Python models, and pieces of configurations, as they are written into model repositories."""
 
+from pathlib import Path
+
 CHAIN_PY = '''"""Three models one after the other, each on what the one before has answered."""
 
 import triton_python_backend_utils as pb_utils
@@ -20,12 +22,15 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse([tensor])
 '''
 
-ONNX_PY = '''"""Runs model.onnx on ONNX Runtime: all requests of a batch at once."""
+_ONNX_PY = '''"""Runs model.onnx on ONNX Runtime: all requests of a batch at once."""
 
 import json
 import os
+import sys
 
 import numpy as np
+
+sys.path += PACKAGES
 import onnxruntime
 import triton_python_backend_utils as pb_utils
 
@@ -51,6 +56,17 @@ class TritonPythonModel:
             first += len(each)
         return responses
 '''
+
+
+def onnx_py(threads: int, packages: Path | None) -> str:
+    """A `model.py` that runs `model.onnx`.
+
+    Args:
+        packages: a folder with ONNX Runtime, for a Python that has none.
+    """
+    folders = repr([str(packages)] if packages else [])
+    return _ONNX_PY.replace("THREADS", str(threads)).replace("PACKAGES", folders)
+
 
 RUNNING_SUM_PY = '''"""The sum of the sequence's inputs so far."""
 

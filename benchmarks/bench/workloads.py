@@ -108,7 +108,9 @@ def _python(name: str, what: str, model: str, concurrencies: tuple[int, ...], qu
 
 
 _SEQUENCES = PerfAnalyzer(Form.STREAMS, ("--sequence-length", str(SEQUENCE_LENGTH), "--max-threads", "4"), least_s=1.0)
-_NETWORK = ClosedLoop(Form.BINARY, least_s=6.0, or_json=True)
+_NETWORK = ClosedLoop(Form.BINARY, least_s=5.0, or_json=True)
+_IN_FLIGHT = 32
+"""Requests to a large network: enough for two instances, and as many full batches that wait."""
 
 WORKLOADS = {
     each.name: each
@@ -149,8 +151,8 @@ WORKLOADS = {
             "resnet50",
             "a large network, against the runtime alone",
             "resnet50",
-            [("ResNet-50, HTTP binary", _NETWORK, (16,))],
-            quick=(16,),
+            [("ResNet-50, HTTP binary", _NETWORK, (_IN_FLIGHT,))],
+            quick=(_IN_FLIGHT,),
             slow=True,
             limited=True,
         ),
@@ -158,7 +160,7 @@ WORKLOADS = {
             "encoder",
             "a transformer encoder, against the runtime alone",
             "encoder",
-            [("6-layer encoder, HTTP binary", _NETWORK, (16,))],
+            [("6-layer encoder, HTTP binary", _NETWORK, (_IN_FLIGHT,))],
             limited=True,
         ),
         workload(

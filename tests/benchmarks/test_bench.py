@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -24,7 +25,7 @@ from bench.machine import load_warning
 from bench.models import MODELS, Kind, with_steps, write_file, write_repository
 from bench.peers import PEERS
 from bench.peers.base import Form, Peer
-from bench.peers.runtime import choose_batch
+from bench.peers.runtime import choose
 from bench.peers.v2 import Trireme
 from bench.plan import expected_s, make_plan, to_measure
 from bench.settings import Settings
@@ -275,8 +276,9 @@ def test_an_answer_that_is_not_the_input_is_found_out(tmp_path: Path) -> None:
 
 
 def test_the_batch_size_is_the_smallest_that_is_nearly_the_best() -> None:
-    results = [{"batch": 1, "throughput": 80.0}, {"batch": 4, "throughput": 99.0}, {"batch": 8, "throughput": 100.0}]
-    assert choose_batch(results) == 4
+    found = [(1, 1, 80.0), (1, 4, 98.5), (1, 8, 99.0), (2, 1, 90.0), (2, 4, 99.5), (2, 8, 100.0)]
+    results = [{"sessions": sessions, "batch": batch, "throughput": rate} for sessions, batch, rate in found]
+    assert choose(results) == (2, 4)
 
 
 def test_a_busy_machine_is_noticed() -> None:
@@ -302,6 +304,19 @@ def test_repositories_hold_what_the_server_can_load(tmp_path: Path) -> None:
     assert (tmp_path / "python" / "digits" / "1" / "model.py").exists()
     assert 'platform: "ensemble"' in (tmp_path / "python" / "ensemble" / "config.pbtxt").read_text()
     assert not any(model.file for model in models if model.kind in {Kind.PYTHON, Kind.ENSEMBLE})
+
+
+def test_networks_are_served_with_the_instances_and_threads_of_the_runtime_alone(tmp_path: Path) -> None:
+    (digits,) = (write_file(MODELS["digits"], tmp_path) for _ in "1")
+    best = replace(digits, instances=2, threads=3)
+    write_repository(tmp_path / "native", [best], native=True)
+    config = (tmp_path / "native" / "digits" / "config.pbtxt").read_text()
+    assert "count: 2" in config
+    assert '"intra_op_thread_count" value { string_value: "3" }' in config
+    write_repository(tmp_path / "python", [best], native=False, packages=Path("/opt/there"))
+    code = (tmp_path / "python" / "digits" / "1" / "model.py").read_text()
+    assert "sys.path += ['/opt/there']" in code
+    assert "intra_op_num_threads = 3" in code
 
 
 class Unconnected(GrpcConnection):

@@ -14,6 +14,10 @@ import psutil
 import pytest
 
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
+sys.path.append(str(SCRIPTS))  # last: names there are also those of other tests
+
+from servers import serving  # noqa: E402
+
 PATIENCE_S = 120
 
 
@@ -64,6 +68,25 @@ def test_a_peer_that_does_not_work_costs_its_cells_only(tmp_path: Path) -> None:
     assert results["ended"] == "complete"
     table = (tmp_path / "results" / "bench.md").read_text()
     assert table.count("| –") >= 4
+
+
+_LOSES_ITS_MARK = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env={})
+with open("child.partial", "w") as file:
+    file.write(str(child.pid))
+os.rename("child.partial", "child")
+time.sleep(600)
+"""
+
+
+def test_no_process_of_a_server_is_left_though_its_environment_is_gone(tmp_path: Path) -> None:
+    """Some of Ray's write a title over it."""
+    file = tmp_path / "child"
+    with serving("x", [sys.executable, "-c", _LOSES_ITS_MARK], 0, is_ready=lambda _: file.exists(), folder=tmp_path):
+        child = psutil.Process(int(file.read_text()))
+        assert child.is_running()
+    child.wait(PATIENCE_S)
 
 
 @pytest.fixture

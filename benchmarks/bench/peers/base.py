@@ -55,6 +55,7 @@ class Peer(ABC):
         kinds, forms: what it can serve, and how it can be asked.
         perf_analyzer: whether perf_analyzer can drive it.
         idle: whether it uses no processor while it is not asked; others are suspended meanwhile.
+        serves: whether it is a server at all.
         start_s: how long a start takes, roughly.
     """
 
@@ -64,6 +65,7 @@ class Peer(ABC):
     forms: frozenset[Form] = frozenset({Form.JSON, Form.BINARY})
     perf_analyzer = False
     idle = False
+    serves = True
     start_s = 5.0
 
     def __init__(self, settings: Settings) -> None:

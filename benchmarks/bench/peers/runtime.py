@@ -1,9 +1,10 @@
-"""The limit of large networks: ONNX Runtime alone, at its best batch size."""
+"""The limit of large networks: ONNX Runtime alone, at its best batch size and number of sessions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from .base import Call, Form, Peer
 NEAR_BEST = 0.98
 """A smaller batch that reaches this share of the best throughput is preferred."""
 BATCHES = [1, 2, 4, 8]
+LEAST_S = 0.5
+"""Of a measurement that looks for the best."""
 
 
 class RuntimeAlone(Peer):
@@ -27,6 +30,7 @@ class RuntimeAlone(Peer):
     kinds = frozenset({Kind.ONNX})
     forms = frozenset(Form)
     idle = True
+    serves = False
     start_s = 0.0
 
     def install(self) -> str:
@@ -49,22 +53,29 @@ class RuntimeAlone(Peer):
 
     def measure_alone(self, model: Model, seconds: float) -> dict[str, float]:
         assert model.file is not None
-        (result,) = run_alone(model.file, [model.max_batch_size], model.given[1], model.threads, seconds)
+        batches, shape = [model.max_batch_size], model.given[1]
+        (result,) = run_alone(model.file, batches, shape, model.instances, model.threads, seconds)
         return {"throughput": result["throughput"]}
 
 
-def best_batch(model: Model, seconds: float) -> tuple[int, list[dict[str, float]]]:
-    """The smallest batch size with nearly the best throughput, and what was measured to find it.
+def best_settings(model: Model, seconds: float, cores: int) -> tuple[Model, list[dict[str, float]]]:
+    """The model with the batch size, instances and threads at which the runtime is fastest, and what was measured to
+    find them: one session with all cores, and two that share them.
 
     Raises:
         FailedError: the runtime fails.
     """
     assert model.file is not None
-    results = run_alone(model.file, BATCHES, model.given[1], model.threads, seconds)
-    return choose_batch(results), results
+    results: list[dict[str, float]] = []
+    for sessions in (1, 2)[:cores]:
+        results += run_alone(model.file, BATCHES, model.given[1], sessions, cores // sessions, max(seconds, LEAST_S))
+    sessions, batch = choose(results)
+    return replace(model, instances=sessions, threads=cores // sessions, max_batch_size=batch), results
 
 
-def choose_batch(results: Sequence[dict[str, float]]) -> int:
+def choose(results: Sequence[dict[str, float]]) -> tuple[int, int]:
+    """Sessions and batch size that are nearly the best, with the smallest batches."""
     best = max(result["throughput"] for result in results)
-    near = [result["batch"] for result in results if result["throughput"] >= NEAR_BEST * best]
-    return int(min(near))
+    near = [result for result in results if result["throughput"] >= NEAR_BEST * best]
+    least = min(near, key=lambda result: (result["batch"], -result["throughput"]))
+    return int(least["sessions"]), int(least["batch"])

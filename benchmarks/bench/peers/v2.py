@@ -9,7 +9,8 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from servers import FailedError, Server, free_port, serving, trireme, triton
 
 from ..models import MODELS, Kind, Model, write_file, write_manifest, write_repository
 from ..settings import Settings
-from .base import Call, Form, Peer, json_call
+from .base import Call, Form, Peer, is_answered, json_call
 from .environment import UnavailableError, install, library_folder, site_packages
 
 PROGRAMS = Path(__file__).with_name("programs")
@@ -79,37 +80,51 @@ class Earlier(Trireme):
 class Triton(V2Peer):
     """The real Triton: the one that the user names or has, or else the one inside NVIDIA's Python package.
 
-    The latter has the python backend alone. Whether there is one for ONNX files is tried out.
+    The latter has the python backend alone. Whether there is one for ONNX files is tried out; if not, a `model.py` runs
+    them, with ONNX Runtime from an environment of ours if its Python has none.
     """
 
     name, title = "triton", "Triton"
     kinds, forms = frozenset(Kind), frozenset(Form)
     perf_analyzer = idle = True
     start_s = 3.0
-    command = ""
+    command = version = ""
     native = False
+    packages: Path | None = None
 
     def install(self) -> str:
         self.command = self.settings.triton_command or shutil.which("tritonserver") or self._install_package()
-        with ExitStack() as stack:
-            try:
-                server = stack.enter_context(self._probe([MODELS["identity_fp32"]], native=True))
-                self.native = True
-            except FailedError:
-                try:
-                    server = stack.enter_context(self._probe([MODELS["identity_fp32"]], native=False))
-                except FailedError as error:
-                    lines = str(error).strip().splitlines()
-                    raise UnavailableError(f"does not start: {lines[-1] if lines else self.command}") from error
-            return json.loads(server.get("/v2"))["version"]
+        packages = self.settings.cache / "onnxruntime"
+        self.packages = site_packages(packages / "bin") if packages.exists() else None
+        try:
+            ready = self._probe()
+            if not ready & {"native", "onnx_py"} and self.packages is None:
+                self.packages = site_packages(install(packages, [RUNTIME]))
+                ready = self._probe()
+        except FailedError as error:
+            lines = str(error).strip().splitlines()
+            raise UnavailableError(f"does not start: {lines[-1] if lines else self.command}") from error
+        if "identity" not in ready:
+            raise UnavailableError("does not start: its python backend loads no model")
+        self.native = "native" in ready
+        if not ready & {"native", "onnx_py"}:
+            self.kinds -= {Kind.ONNX}
+        return self.version
 
-    @contextmanager
-    def _probe(self, models: Sequence[Model], *, native: bool) -> Iterator[Server]:
+    def _probe(self) -> set[str]:
+        """Start it; which of three models it loads: an ONNX file, a `model.py` that runs one, a `model.py`."""
         folder = self.settings.cache / "triton-probe"
         shutil.rmtree(folder, ignore_errors=True)
-        write_repository(folder, [write_file(each, self.settings.cache / "models") for each in models], native=native)
-        with triton(self.command, folder) as server:
-            yield server
+        identity = write_file(MODELS["identity_fp32"], self.settings.cache / "models")
+        write_repository(folder, [replace(identity, name="native")], native=True)
+        network = replace(identity, name="onnx_py", kind=Kind.ONNX)
+        models = [replace(identity, name="identity"), network]
+        write_repository(folder, models, native=False, packages=self.packages)
+        with triton(self.command, folder, "--exit-on-error", "false", "--strict-readiness", "false") as server:
+            self.version = json.loads(server.get("/v2"))["version"]
+            return {
+                name for name in ("identity", "onnx_py", "native") if is_answered(server, f"/v2/models/{name}/ready")
+            }
 
     def _install_package(self) -> str:
         """The command that starts the server inside NVIDIA's package."""
@@ -130,14 +145,16 @@ class Triton(V2Peer):
 
     @contextmanager
     def serve(self, models: Sequence[Model], folder: Path, *, grpc: bool) -> Iterator[Server]:
-        write_repository(folder, models, native=self.native)
+        write_repository(folder, models, native=self.native, packages=self.packages)
         with triton(self.command, folder, grpc=grpc) as server:
             yield server
 
     def how(self, model: Model) -> str | None:
         if self.native or model.kind not in {Kind.IDENTITY, Kind.ONNX}:
             return None
-        return "its python backend gives the tensor back" if model.kind is Kind.IDENTITY else "in its python backend"
+        if model.kind is Kind.IDENTITY:
+            return "its python backend gives the tensor back"
+        return "a model.py with ONNX Runtime, in its python backend"
 
 
 def perf_analyzer(settings: Settings) -> str:
@@ -197,14 +214,22 @@ class MLServer(V2Peer):
         variables = {"PATH": f"{self._binaries}:{os.environ.get('PATH', '')}"}
         words = [str(self._binaries / "mlserver"), "start", str(folder)]
         with serving(
-            self.title, words, http_port, metrics_port, grpc_port, environment=variables, folder=folder
+            self.title,
+            words,
+            http_port,
+            metrics_port,
+            grpc_port,
+            is_ready=lambda server: all(is_answered(server, f"/v2/models/{model.name}/ready") for model in models),
+            environment=variables,
+            folder=folder,
         ) as server:
             yield server
 
 
 def _mlserver_settings(model: Model) -> dict[str, object]:
     settings: dict[str, object] = {"name": model.name, "implementation": "served.Served"}
-    settings["parameters"] = {"extra": {"file": str(model.file), "kind": model.kind.value, "threads": model.threads}}
+    threads = model.instances * model.threads  # one instance, with all of them
+    settings["parameters"] = {"extra": {"file": str(model.file), "kind": model.kind.value, "threads": threads}}
     if model.kind is Kind.ONNX:
         settings |= {"max_batch_size": model.max_batch_size, "max_batch_time": 0.002}
     return settings

@@ -57,5 +57,10 @@ class Served(litserve.LitAPI):
 
 if __name__ == "__main__":
     models = json.loads(Path(sys.argv[1]).read_text())
-    server = litserve.LitServer([Served(model) for model in models], accelerator="cpu", timeout=120)
+    server = litserve.LitServer(
+        [Served(model) for model in models],
+        accelerator="cpu",
+        timeout=120,
+        workers_per_device=max(model["instances"] for model in models),
+    )
     server.run(host="127.0.0.1", port=int(sys.argv[2]), generate_client_file=False, log_level="warning")

@@ -26,7 +26,12 @@ class Identity:
 
 
 def network(model: dict[str, Any]) -> Any:
-    @serve.deployment(name=model["name"], max_ongoing_requests=100, ray_actor_options={"num_cpus": 0.01})
+    @serve.deployment(
+        name=model["name"],
+        num_replicas=model["instances"],
+        max_ongoing_requests=100,
+        ray_actor_options={"num_cpus": 0.01},
+    )
     class Network:
         def __init__(self) -> None:
             import onnxruntime
