@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ COLOURS = {
     "runtime": "#777777",
     "earlier": "#b0a030",
 }
+MOST_ROWS = 16
 TICKS = (0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
@@ -28,10 +30,15 @@ class Bar:
     times: Spread
 
 
-def bars(document: Document) -> list[Bar]:
-    """What each row is about, for every peer that has figures for it."""
+def bars(document: Document, featured: Collection[str] = ()) -> list[Bar]:
+    """What each row is about, for every peer that has figures for it.
+
+    Args:
+        featured: keys of the rows that are shown if there are more than `MOST_ROWS`.
+    """
     result: list[Bar] = []
-    for row in document.rows:
+    rows = [row for row in document.rows if row.key in featured]
+    for row in rows if rows and len(document.rows) > MOST_ROWS else document.rows:
         metric = row.metrics[0]
         for peer in document.peers:
             by = None if peer == SUBJECT else ratio(document, row.key, peer, metric)
@@ -43,9 +50,9 @@ def bars(document: Document) -> list[Bar]:
     return result
 
 
-def draw(document: Document, paths: list[Path]) -> bool:
+def draw(document: Document, paths: list[Path], featured: Collection[str] = ()) -> bool:
     """Write the chart to files, whose endings say what kind they are; whether there was anything to draw."""
-    shown = bars(document)
+    shown = bars(document, featured)
     if not shown:
         return False
     import matplotlib as mpl

@@ -2,7 +2,7 @@
 
 `make bench` runs it, as does `PYTHONPATH=benchmarks python -m bench`. Peers are installed into a cache folder, serve
 the same models, and are measured in turn; the results are a table, a JSON file and a chart. Without `--quick` it takes
-about an hour. Ctrl-C ends it and keeps what has been measured.
+forty minutes. Ctrl-C ends it and keeps what has been measured.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from rich.console import Console
 from rich.markup import escape
 from servers import FailedError, stop_all
 
-from . import chart, report
+from . import chart, goals, report
 from .clients import PerfAnalyzer
-from .document import SUBJECT, Document, RowFacts
+from .document import SUBJECT, DifferentError, Document, RowFacts, merge
 from .machine import commit, load_average, load_warning, machine, open_files
 from .models import MODELS, Model, write_file
 from .peers import PEERS
@@ -29,12 +29,14 @@ from .peers.base import Peer
 from .peers.environment import UnavailableError
 from .peers.runtime import best_settings
 from .peers.v2 import perf_analyzer
-from .plan import RUNTIME, Plan, expected_s, make_plan, to_measure
+from .plan import RUNTIME, Plan, expected_s, make_plan, to_measure, without
 from .runner import OutOfTimeError, Runner
 from .settings import Settings, cache_folder
-from .workloads import WORKLOADS, Workload
+from .workloads import FEATURED, WORKLOADS, Workload
 
 OTHERS = ("triton", "mlserver", "litserve", "ray-serve")
+KEYS = tuple(row.key for workload in WORKLOADS.values() for row in workload.rows)
+ALTERNATIONS, SECONDS = 5, 0.5
 QUICK_MINUTES, QUICK_ALTERNATIONS, QUICK_SECONDS = 9.0, 3, 0.25
 GRACE_S = 20.0
 """How long a measurement that was begun in time may take, before it is given up."""
@@ -65,7 +67,7 @@ def parser(description: str | None = __doc__) -> argparse.ArgumentParser:
     result.add_argument("--peers", nargs="*", choices=OTHERS, metavar="NAME", help=f"some of: {', '.join(OTHERS)}")
     result.add_argument("--alternations", type=_above(int), help="how often each is measured (5; quick: 3)")
     result.add_argument(
-        "--seconds", type=_above(float), help="a measurement window; a sample has three (1; quick: .25)"
+        "--seconds", type=_above(float), help="a measurement window; a sample has three (.5; quick: .25)"
     )
     result.add_argument("--concurrency", type=int, nargs="+", default=(), help="only rows with one of these")
     result.add_argument("--quick", action="store_true", help="fewer rows; ends within ten minutes, installing aside")
@@ -74,7 +76,10 @@ def parser(description: str | None = __doc__) -> argparse.ArgumentParser:
     result.add_argument("--perf-analyzer", default=os.environ.get("PERF_ANALYZER"), help="or $PERF_ANALYZER")
     result.add_argument("--earlier", help="starts Trireme at another commit, as 'DIR/.venv/bin/trireme serve'")
     result.add_argument("--output", type=Path, default=Path("bench-results"), help="folder for the results")
-    result.add_argument("--again-from", type=Path, metavar="JSON", help="only make table and chart again, from a file")
+    result.add_argument("--continue", dest="goes_on", action="store_true", help="measure what is not in --output yet")
+    again = "only make table and chart again, from files; of a row that is in several, the last one counts"
+    result.add_argument("--again-from", type=Path, nargs="+", metavar="JSON", help=again)
+    result.add_argument("--goals", action="store_true", help="with --again-from: print goals and what was measured")
     return result
 
 
@@ -85,29 +90,61 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not console.is_terminal:
         console.width = max(console.width, PRINTED_COLUMNS)
     if asked.again_from:
-        finish(Document.read(asked.again_from), asked.output, console)
-        return 0
+        return again(asked.again_from, asked.output, console, goals_only=asked.goals)
     chosen = [WORKLOADS[name] for name in asked.workloads or WORKLOADS]
     chosen = to_measure(chosen, quick=asked.quick, concurrencies=asked.concurrency)
     if not chosen:
         options.error("these workloads have no row that --quick and --concurrency leave to be measured")
     settings = Settings(
         cache_folder(),
-        asked.seconds or (QUICK_SECONDS if asked.quick else 1.0),
-        asked.alternations or (QUICK_ALTERNATIONS if asked.quick else 5),
+        asked.seconds or (QUICK_SECONDS if asked.quick else SECONDS),
+        asked.alternations or (QUICK_ALTERNATIONS if asked.quick else ALTERNATIONS),
         asked.quick,
         asked.triton_command,
         asked.perf_analyzer,
         asked.earlier,
     )
-    minutes = asked.minutes or (QUICK_MINUTES if asked.quick else None)
+    names = [SUBJECT, *(["earlier"] if asked.earlier else []), *(OTHERS if asked.peers is None else asked.peers)]
+    names += [RUNTIME] if any(row.limited for each in chosen for row in each.rows) else []
+    path = asked.output / "bench.json"
+    done = Document.read(path) if asked.goes_on and path.exists() else None
+    if done:
+        done.ended = "complete"  # but for what is measured now
+        chosen = without(chosen, [row.key for row in done.rows if done.has_all(row.key, names, settings.alternations)])
+    return run(settings, chosen, names, asked.minutes, asked.output, console, done)
+
+
+def again(files: Sequence[Path], output: Path, console: Console, *, goals_only: bool) -> int:
+    """Make table and chart from results, or print how far they reach the goals; the exit code."""
+    try:
+        document = merge([Document.read(file) for file in files], KEYS)
+    except (OSError, ValueError, TypeError, KeyError, DifferentError) as error:
+        console.print(f"[red]{escape(str(error) or type(error).__name__)}")
+        return 2
+    if goals_only:
+        for line in goals.lines(document):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+    else:
+        finish(document, output, console)
+    return 0
+
+
+def run(
+    settings: Settings,
+    workloads: Sequence[Workload],
+    names: Sequence[str],
+    minutes: float | None,
+    output: Path,
+    console: Console,
+    done: Document | None,
+) -> int:
+    """Measure, and write and print the results, together with those of a run that is continued; the exit code."""
+    minutes = minutes or (QUICK_MINUTES if settings.quick else None)
     for number in INTERRUPTS:
         signal.signal(number, _interrupt)
     before = load_average()
     if warning := load_warning(before[0], os.cpu_count() or 1):
         console.print(f"[yellow]{warning}.")
-    names = [SUBJECT, *(["earlier"] if asked.earlier else []), *(OTHERS if asked.peers is None else asked.peers)]
-    names += [RUNTIME] if any(row.limited for each in chosen for row in each.rows) else []
     document = Document({name: PEERS[name].title for name in names}, [])
     document.facts = {
         "began": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -118,10 +155,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "alternations": settings.alternations,
         "seconds": settings.seconds,
     }
+
+    def whole() -> Document:
+        return merge([done, document], KEYS) if done else document
+
     open_files()
-    asked.output.mkdir(parents=True, exist_ok=True)
+    output.mkdir(parents=True, exist_ok=True)
     try:
-        measure(document, settings, chosen, names, minutes, asked.output, console)
+        measure(document, settings, workloads, names, minutes, lambda: whole().write(output / "bench.json"), console)
         document.ended = "complete"
     except OutOfTimeError:
         document.ended = f"it ran out of its {minutes:g} minutes"
@@ -131,7 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.alarm(0)
         _ignore_interrupts()
         stop_all()
-        finish(document, asked.output, console)
+        finish(whole(), output, console)
     return 130 if document.ended == "it was interrupted" else 0
 
 
@@ -141,13 +182,17 @@ def measure(
     workloads: Sequence[Workload],
     names: Sequence[str],
     minutes: float | None,
-    output: Path,
+    written: Callable[[], None],
     console: Console,
 ) -> None:
-    """Install, plan and measure; the results go into the document, which is written as they come.
+    """Install, plan and measure; the results go into the document.
+
+    Args:
+        written: called when the document has changed.
 
     Raises:
         OutOfTimeError: the time is over.
+        DifferentError: a run that is continued was on another machine, or of other versions.
     """
     rows = [row for workload in workloads for row in workload.rows]
     uses_tool = any(isinstance(row.client, PerfAnalyzer) for row in rows)
@@ -162,7 +207,6 @@ def measure(
     if minutes:
         signal.signal(signal.SIGALRM, _run_out_of_time)
         signal.alarm(round(60 * minutes + GRACE_S))
-    path = output / "bench.json"
     runner = Runner(
         settings,
         peers,
@@ -170,7 +214,7 @@ def measure(
         tool,
         document,
         lambda line: console.print(line, highlight=False, soft_wrap=True),
-        lambda: document.write(path),
+        written,
         deadline_s,
     )
     runner.run(plan)
@@ -239,7 +283,7 @@ def finish(document: Document, output: Path, console: Console) -> None:
     output.mkdir(parents=True, exist_ok=True)
     document.write(output / "bench.json")
     (output / "bench.md").write_text(report.markdown(document))
-    drawn = chart.draw(document, [output / "bench.png", output / "bench.svg"])
+    drawn = chart.draw(document, [output / "bench.png", output / "bench.svg"], FEATURED)
     table, notes = report.terminal_table(document, full=len(document.rows) <= DETAILED_ROWS)
     console.print(table, crop=False, soft_wrap=True)
     for place, note in enumerate(notes, start=1):

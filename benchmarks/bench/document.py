@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ METRICS = {
     "p50_us": Metric("p50 µs", False),
     "p99_us": Metric("p99 µs", False),
     "cpu_us": Metric("server CPU µs a request", False, 1),
+    "engine_us": Metric("engine CPU µs a request", False, 1),
+    "front_end_us": Metric("front end CPU µs a request", False, 1),
     "growth": Metric("CPU by that without the others", False, 2),
     "ready_ms": Metric("ms until ready", False),
     "connections": Metric("open connections", True),
@@ -121,7 +124,63 @@ class Document:
     def reason(self, row: str, peer: str) -> str | None:
         """Why there are no figures."""
         known = self.missing.get(row, {}).get(peer) or self.unavailable.get(peer)
-        return known or (None if self.ended == "complete" else "not reached")
+        return known or (None if self.ended == "complete" or peer not in self.peers else "not reached")
+
+    def has_all(self, row: str, peers: Iterable[str], alternations: int) -> bool:
+        """Whether a row was measured so often on each of these peers, or has a reason why one was not."""
+        taken = Counter(sample.peer for sample in self.samples if sample.row == row)
+        known = self.missing.get(row, {}).keys() | self.unavailable.keys()
+        return all(taken[peer] >= alternations or peer in known for peer in peers)
+
+
+class DifferentError(Exception):
+    """Results do not belong together; the message says why not."""
+
+
+def merge(parts: Sequence[Document], order: Sequence[str] = ()) -> Document:
+    """Results of several runs as one: of a row that is in more than one, those of the last run that measured it.
+
+    Args:
+        parts: at least one; those that were taken first come first.
+        order: keys of rows, those of other rows come behind.
+
+    Raises:
+        DifferentError: the machines or versions differ.
+    """
+    first = parts[0]
+    for other in parts[1:]:
+        _check_same("machine", first.facts.get("machine", {}), other.facts.get("machine", {}))
+        _check_same("versions", first.versions, other.versions)
+    whole = Document({}, [])
+    rows: dict[str, RowFacts] = {}
+    for part in parts:
+        whole.peers |= part.peers
+        whole.versions |= part.versions
+        measured = {sample.row for sample in part.samples}
+        for row in part.rows:
+            if row.key in rows and row.key not in measured:
+                continue
+            rows[row.key] = row
+            whole.missing[row.key] = {**part.unavailable, **part.missing.get(row.key, {})}
+            whole.notes[row.key] = part.notes.get(row.key, {})
+            whole.samples = [sample for sample in whole.samples if sample.row != row.key]
+            whole.samples += [sample for sample in part.samples if sample.row == row.key]
+        found = {**whole.facts.get("runtime_settings", {}), **part.facts.get("runtime_settings", {})}
+        whole.facts |= {**part.facts, "runtime_settings": found}
+    for name in ("began", "commit", "warning", "alternations", "seconds"):
+        values = [part.facts[name] for part in parts if part.facts.get(name)]
+        whole.facts[name] = "; ".join(dict.fromkeys(map(str, values)))
+    whole.facts["load_before"] = first.facts.get("load_before", ["?"])
+    places = {key: place for place, key in enumerate(order)}
+    whole.rows = sorted(rows.values(), key=lambda row: places.get(row.key, len(places)))
+    whole.ended = next((part.ended for part in parts if part.ended != "complete"), "complete")
+    return whole
+
+
+def _check_same(what: str, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
+    for name in ours.keys() & theirs.keys():
+        if ours[name] != theirs[name]:
+            raise DifferentError(f"the runs differ in {what}: {name} is {ours[name]} in one, {theirs[name]} in another")
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -80,6 +80,12 @@ def to_measure(workloads: Iterable[Workload], *, quick: bool, concurrencies: Seq
         if rows:
             chosen.append(replace(workload, rows=tuple(rows)))
     return chosen
+
+
+def without(workloads: Iterable[Workload], keys: Collection[str]) -> list[Workload]:
+    """The workloads without some rows, and without those that have none left."""
+    left = [replace(each, rows=tuple(row for row in each.rows if row.key not in keys)) for each in workloads]
+    return [each for each in left if each.rows]
 
 
 def make_plan(

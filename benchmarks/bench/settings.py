@@ -25,7 +25,7 @@ class Settings:
     """
 
     cache: Path
-    seconds: float = 1.0
+    seconds: float = 0.5
     alternations: int = 5
     quick: bool = False
     triton_command: str | None = None

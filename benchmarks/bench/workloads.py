@@ -91,7 +91,7 @@ def workload(
 
 
 def _identity(
-    name: str, form: Form, client: Client, concurrencies: tuple[int, ...] = (16, 4, 1), quick: tuple[int, ...] = (16, 1)
+    name: str, form: Form, client: Client, concurrencies: tuple[int, ...] = (16, 1), quick: tuple[int, ...] = (16, 1)
 ) -> Workload:
     cases = [(f"identity FP32[16], {form.value}", client, concurrencies)]
     return workload(name, f"small requests, {form.value}", "identity_fp32", cases, quick=quick)
@@ -108,7 +108,7 @@ def _python(name: str, what: str, model: str, concurrencies: tuple[int, ...], qu
 
 
 _SEQUENCES = PerfAnalyzer(Form.STREAMS, ("--sequence-length", str(SEQUENCE_LENGTH), "--max-threads", "4"), least_s=1.0)
-_NETWORK = ClosedLoop(Form.BINARY, least_s=5.0, or_json=True)
+_NETWORK = ClosedLoop(Form.BINARY, least_s=4.0, or_json=True)
 _IN_FLIGHT = 32
 """Requests to a large network: enough for two instances, and as many full batches that wait."""
 
@@ -199,3 +199,20 @@ WORKLOADS = {
         ),
     )
 }
+
+
+def row_keys(name: str, concurrency: int) -> list[str]:
+    """Of the workload's rows at this concurrency."""
+    return [row.key for row in WORKLOADS[name].rows if row.concurrency == concurrency]
+
+
+FEATURED = tuple(
+    row_keys(name, concurrency)[0]
+    for name, concurrency in (
+        *(("identity-http", 16), ("identity-http", 1), ("identity-grpc", 16), ("identity-grpc", 1)),
+        *(("identity-streams", 16), ("identity-json", 16), ("large-http", 4), ("large-grpc", 4), ("large-shm", 4)),
+        *(("python", 1), ("chain", 16), ("digits", 16), ("resnet50", _IN_FLIGHT), ("encoder", _IN_FLIGHT)),
+        ("startup", 1),
+    )
+)
+"""Rows of the chart, if there are more than fit into it."""

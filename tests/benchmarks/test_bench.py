@@ -15,11 +15,11 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # last: names there are also those of other tests
 
-from bench import chart, report
+from bench import chart, goals, report
 from bench.clients import ClosedLoop, ManyModels, PerfAnalyzer, random_data, request_bytes, verify
 from bench.command import QUICK_MINUTES, main
 from bench.connections import DATA, END_HEADERS, END_STREAM, HEADERS, GrpcConnection, RefusedError, frame
-from bench.document import Document, RowFacts, Sample, Spread, is_ahead, ratio, spread
+from bench.document import METRICS, DifferentError, Document, RowFacts, Sample, Spread, is_ahead, merge, ratio, spread
 from bench.loop import summary
 from bench.machine import load_warning
 from bench.models import MODELS, Kind, with_steps, write_file, write_repository
@@ -27,9 +27,9 @@ from bench.peers import PEERS
 from bench.peers.base import Form, Peer
 from bench.peers.runtime import choose
 from bench.peers.v2 import Trireme
-from bench.plan import expected_s, make_plan, to_measure
+from bench.plan import expected_s, make_plan, to_measure, without
 from bench.settings import Settings
-from bench.workloads import WORKLOADS, Row, Workload
+from bench.workloads import FEATURED, WORKLOADS, Row, Workload, row_keys
 from servers import FailedError, Server
 
 LOAD = ["throughput", "p50_us"]
@@ -363,3 +363,118 @@ def test_workloads_name_models_that_there_are() -> None:
 
     assert all(names(workload) <= MODELS.keys() for workload in WORKLOADS.values())
     assert any(isinstance(row.client, PerfAnalyzer) for row in WORKLOADS["identity-grpc"].rows)
+
+
+def part(row: str, throughput: float, **changes: Any) -> Document:
+    """Results of a run with one row."""
+    facts = {"machine": {"cores": 2}, "commit": "abc", "alternations": 1}
+    known = Document(
+        {"trireme": "Trireme", "triton": "Triton"},
+        [RowFacts(row, row, row, 16, "closed loop", LOAD)],
+        versions={"trireme": "0.1.0", "triton": "2.51.0"},
+        facts=facts,
+        samples=[sample(row, "trireme", 0, throughput=throughput), sample(row, "triton", 0, throughput=50.0)],
+        ended="complete",
+    )
+    return replace(known, **changes)
+
+
+def test_results_of_several_runs_are_put_together_and_later_ones_count() -> None:
+    first, second, third = part("one", 100.0), part("two", 200.0), part("one", 300.0)
+    third.facts = {**third.facts, "commit": "def"}
+    whole = merge([first, second, third], ["one", "two"])
+    assert [row.key for row in whole.rows] == ["one", "two"]
+    assert whole.values("one", "trireme", "throughput") == {0: 300.0}
+    assert whole.values("two", "triton", "throughput") == {0: 50.0}
+    assert whole.facts["commit"] == "abc; def"
+    assert whole.ended == "complete"
+    assert [row.key for row in merge([second, first], ["one", "two"]).rows] == ["one", "two"]
+
+
+def test_a_row_that_a_later_run_did_not_reach_keeps_its_figures() -> None:
+    unreached = part("one", 1.0, samples=[], ended="it was interrupted")
+    whole = merge([part("one", 100.0), unreached])
+    assert whole.values("one", "trireme", "throughput") == {0: 100.0}
+    assert whole.ended == "it was interrupted"
+
+
+def test_a_peer_that_one_run_could_not_have_is_missing_in_its_rows_only() -> None:
+    without_triton = part("one", 1.0, unavailable={"triton": "not installed"})
+    whole = merge([without_triton, part("two", 2.0)])
+    assert whole.missing == {"one": {"triton": "not installed"}, "two": {}}
+    assert whole.unavailable == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"facts": {"machine": {"cores": 64}}}, "the runs differ in machine: cores is 2 in one, 64 in another"),
+        ({"versions": {"triton": "2.52.0"}}, "the runs differ in versions: triton is 2.51.0 in one, 2.52.0 in another"),
+    ],
+)
+def test_results_of_other_machines_and_versions_are_not_put_together(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(DifferentError, match=message):
+        merge([part("one", 1.0), part("two", 2.0, **changes)])
+
+
+def test_tables_are_made_from_the_files_of_several_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [tmp_path / "a.json", tmp_path / "b.json"]
+    part("one", 100.0).write(files[0])
+    part("two", 200.0).write(files[1])
+    assert main(["--again-from", *map(str, files), "--output", str(tmp_path / "whole")]) == 0
+    assert "| two | infer/s | 200" in (tmp_path / "whole" / "bench.md").read_text()
+    part("two", 200.0, versions={"trireme": "0.2.0"}).write(files[1])
+    assert main(["--again-from", *map(str, files), "--output", str(tmp_path / "other")]) == 2
+    assert "differ in versions: trireme is 0.1.0" in capsys.readouterr().out
+    assert main(["--again-from", str(tmp_path / "none.json")]) == 2
+
+
+def test_a_run_that_is_continued_measures_what_is_left(tmp_path: Path) -> None:
+    known = part("one", 1.0, missing={"one": {"mlserver": "has no gRPC"}})
+    assert known.has_all("one", ["trireme", "triton", "mlserver"], 1)
+    assert not known.has_all("one", ["trireme"], 2)
+    assert not known.has_all("one", ["trireme", "litserve"], 1)
+    assert not known.has_all("two", ["trireme"], 1)
+    left = without([WORKLOADS["identity-http"], WORKLOADS["connections"]], row_keys("identity-http", 16))
+    assert [row.key for each in left for row in each.rows] == [
+        *row_keys("identity-http", 1),
+        *row_keys("connections", 16),
+    ]
+
+
+def test_goals_are_met_missed_or_not_measured(document: Document) -> None:
+    (fast, late) = (
+        RowFacts(row_keys(name, concurrency)[0], name, name, concurrency, "perf_analyzer", LOAD)
+        for name, concurrency in (("identity-http", 16), ("identity-http", 1))
+    )
+    document.rows = [fast, late, RowFacts("start", "startup", "start", 1, "", ["ready_ms"])]
+    document.samples = [
+        *(sample(fast.key, peer, 0, throughput=value) for peer, value in (("trireme", 250.0), ("triton", 100.0))),
+        *(sample(late.key, peer, 0, p50_us=value) for peer, value in (("trireme", 56.0), ("triton", 100.0))),
+        sample("start", "trireme", 0, ready_ms=599.0),
+    ]
+    lines = list(goals.lines(document))
+    assert f"| {fast.key} | infer/s | Triton | ≥ 2.5 × | 2.5 × | met |" in lines
+    assert f"| {late.key} | p50 µs | Triton | ≤ 0.55 × | 0.56 × | **missed** |" in lines
+    assert "| start | ms until ready |  | ≤ 600 ms | 599 ms | met |" in lines
+    assert "| ResNet-50, of the runtime alone | infer/s | runtime | ≥ 0.97 × | – | not measured |" in lines
+
+
+def test_goals_are_about_rows_and_figures_that_there_are() -> None:
+    for goal in goals.GOALS:
+        assert goal.metric in METRICS
+        if goal.workload == "front-ends" and goal.workload not in WORKLOADS:
+            continue
+        rows = [row for row in WORKLOADS[goal.workload].rows if goal.concurrency in {0, row.concurrency}]
+        assert rows
+        assert all(goal.metric in row.metrics for row in rows)
+
+
+def test_a_chart_of_many_rows_shows_those_that_matter_most(document: Document) -> None:
+    keys = [f"row {number}" for number in range(chart.MOST_ROWS + 1)]
+    document.rows = [RowFacts(key, key, key, 16, "closed loop", LOAD) for key in keys]
+    document.samples = [sample(key, peer, 0, throughput=2.0) for key in keys for peer in ("trireme", "triton")]
+    assert [bar.row for bar in chart.bars(document, ["row 3", "row 8"])] == ["row 3", "row 8"]
+    document.rows = document.rows[1:]
+    assert len(chart.bars(document, ["row 3", "row 8"])) == chart.MOST_ROWS
+    assert len(FEATURED) == len(set(FEATURED)) <= chart.MOST_ROWS
