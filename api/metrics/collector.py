@@ -4,10 +4,7 @@ them (docs/reference/http.md#metrics-port)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
-
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from typing import TYPE_CHECKING, Protocol
 
 from ...engine.clock import Clock, SystemClock
 from ...engine.metrics.families import (
@@ -19,6 +16,7 @@ from ...engine.metrics.families import (
     pinned_memory_families,
     sealed_families,
 )
+from ...engine.metrics.family import MetricFamily
 from ...engine.metrics.page import DEFAULT_QUANTILES, Scrape, Section, write_text
 from ...engine.metrics.refusals import refused_families
 from ..http.exchange import TEXT, Answer, Exchange, method_not_allowed
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from ...engine.description import ModelActorStatistics
 
 
-class ServerCollector(Collector):
+class ServerCollector:
     """Collects from a server whenever it is asked; can be registered with any prometheus-client registry.
 
     Args:
@@ -53,11 +51,11 @@ class ServerCollector(Collector):
         self._quantiles = tuple(quantiles)
         self._clock = clock or SystemClock()
 
-    def describe(self) -> Iterable[Metric]:
+    def describe(self) -> Iterable[MetricFamily]:
         """No names in advance: a registry would collect once to learn them."""
         return ()
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[MetricFamily]:
         entries = self._server.statistics() if self._server.started else []
         added = self._server.metrics
         scrape = Scrape(entries, self._clock.now_ns(), self._counter_latencies, self._quantiles)
@@ -75,28 +73,32 @@ class ServerCollector(Collector):
         yield from refused_families(entries, self._server.refusal_statistics())
         yield from _instance_families(self._server.model_statistics())
         budget = self._server.budget_statistics()
-        yield GaugeMetricFamily(
-            "trireme_inflight_requests", "Number of requests accepted and not yet answered", value=budget.requests
+        yield MetricFamily(
+            "trireme_inflight_requests", "Number of requests accepted and not yet answered", "gauge", budget.requests
         )
-        yield GaugeMetricFamily("trireme_inflight_bytes", "Size of their inputs, in bytes", value=budget.bytes)
+        yield MetricFamily("trireme_inflight_bytes", "Size of their inputs, in bytes", "gauge", budget.bytes)
 
 
-def _instance_families(models: Iterable[ModelActorStatistics]) -> Iterator[Metric]:
-    alive = GaugeMetricFamily("trireme_instance_count", "Number of instances that can execute batches")
-    restarts = CounterMetricFamily(
-        "trireme_instance_restart_count", "Number of times that an instance died and was replaced"
+def _instance_families(models: Iterable[ModelActorStatistics]) -> Iterator[MetricFamily]:
+    alive = MetricFamily("trireme_instance_count", "Number of instances that can execute batches", "gauge")
+    restarts = MetricFamily(
+        "trireme_instance_restart_count", "Number of times that an instance died and was replaced", "counter"
     )
     for model in models:
         namespace = {"namespace": model.namespace} if model.namespace else {}
         labels = {**namespace, "model": model.name, "version": str(model.version)}
-        alive.add_sample(alive.name, labels, model.instances_alive)
-        restarts.add_sample(f"{restarts.name}_total", labels, model.restarts)
+        alive.add(labels, model.instances_alive)
+        restarts.add(labels, model.restarts)
     yield alive
     yield restarts
 
 
 _PATHS = (b"/metrics", b"/metrics/")
 _PAGE = TEXT + b"; charset=utf-8"
+
+
+class Collector(Protocol):
+    def collect(self) -> Iterable[MetricFamily]: ...
 
 
 class MetricsApplication:

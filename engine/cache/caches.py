@@ -12,10 +12,9 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
-
 from ..clock import Clock
 from ..errors import InvalidArgumentError
+from ..metrics.family import MetricFamily
 from ..plugins import Plugins, import_package
 from .interface import CacheError, EntryTooLargeError, ResponseCache
 
@@ -84,7 +83,7 @@ class LocalCache(ResponseCache):
             self._insertion_ns += self.clock.now_ns() - began_ns
             return True
 
-    def families(self) -> Iterator[Metric]:
+    def families(self) -> Iterator[MetricFamily]:
         """Triton's gauges of its local cache (docs/reference/response-cache.md#metrics-of-the-local-cache)."""
         with self._lock:
             values = {
@@ -104,7 +103,7 @@ class LocalCache(ResponseCache):
                 ),
             }
         for name, (description, value) in values.items():
-            yield GaugeMetricFamily(f"nv_cache_{name}", description, value=value)
+            yield MetricFamily(f"nv_cache_{name}", description, "gauge", value)
 
     def close(self) -> None:
         with self._lock:

@@ -11,10 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
-from prometheus_client.metrics_core import Metric
-
 from ..clock import Clock
 from ..errors import InternalError
+from ..metrics.family import MetricFamily
 
 
 class CacheError(InternalError):
@@ -71,7 +70,7 @@ class ResponseCache(ABC):
             CacheError: it is not kept, for another reason.
         """
 
-    def families(self) -> Iterable[Metric]:
+    def families(self) -> Iterable[MetricFamily]:
         """What the metrics show about this cache; called on the event loop."""
         return ()
 

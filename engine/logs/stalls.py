@@ -19,8 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
-
+from ..metrics.family import MetricFamily
 from ..metrics.page import Scrape
 
 STALL_S = 1.0
@@ -67,10 +66,13 @@ class LoopStalls:
             self.unwell = False
         return took_s if stalled else 0.0
 
-    def families(self, _scrape: Scrape) -> Iterator[Metric]:
+    def families(self, _scrape: Scrape) -> Iterator[MetricFamily]:
         """For the metrics: how many stalls there were, and how long the longest was."""
         held_up = f"Number of times that the event loop was held up for {STALL_S:g} s or longer"
-        yield CounterMetricFamily("trireme_loop_stall_count", held_up, value=self.count)
-        yield GaugeMetricFamily(
-            "trireme_loop_longest_stall_seconds", "Longest time that the event loop was held up", value=self.longest_s
+        yield MetricFamily("trireme_loop_stall_count", held_up, "counter", self.count)
+        yield MetricFamily(
+            "trireme_loop_longest_stall_seconds",
+            "Longest time that the event loop was held up",
+            "gauge",
+            self.longest_s,
         )

@@ -21,10 +21,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count, pairwise
 
-from prometheus_client.metrics_core import Metric
-
 from ..errors import InternalError, InvalidArgumentError, UnsupportedError
 from .families import add_histogram
+from .family import MetricFamily
 from .statistics import Histogram
 
 
@@ -200,7 +199,7 @@ class CustomMetrics:
                 return []
             return [(dict(series.labels), series.value) for series in family.series.values()]
 
-    def families(self) -> list[Metric]:
+    def families(self) -> list[MetricFamily]:
         """What is to be printed, in the order of creation."""
         with self._lock:
             return [_printed(family) for family in self._families.values()]
@@ -263,12 +262,12 @@ def _checked_buckets(kind: MetricKind, labels: _Labels, buckets: Sequence[float]
     return buckets
 
 
-def _printed(family: _Family) -> Metric:
-    metric = Metric(family.name, family.description, family.kind.value)
+def _printed(family: _Family) -> MetricFamily:
+    printed = MetricFamily(family.name, family.description, family.kind.value)
     for series in family.series.values():
         labels = dict(series.labels)
         if series.histogram is None:
-            metric.add_sample(family.name, labels, series.value)
+            printed.add(labels, series.value)
         else:
-            add_histogram(metric, labels, series.histogram)
-    return metric
+            add_histogram(printed, labels, series.histogram)
+    return printed

@@ -1,7 +1,7 @@
 """The statistics as metric families: Triton's, then ours (docs/reference/metrics.md).
 
-Held as prometheus-client's families, so that any registry can collect them; printed by `page.write_text`. Nothing here
-runs on a request's way: families are made from the statistics when they are scraped.
+Printed by `page.write_text`. Nothing here runs on a request's way: families are made from the statistics when they are
+scraped.
 
 Labels (docs/reference/metrics.md#labels):
 
@@ -19,16 +19,9 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from types import MappingProxyType
 
-from prometheus_client.metrics_core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-    SummaryMetricFamily,
-)
-
 from ..errors import FailureReason
 from ..job import SealReason
+from .family import MetricFamily
 from .page import Scrape, number_text
 from .statistics import (
     FIRST_RESPONSE_FAMILY,
@@ -218,7 +211,7 @@ def model_labels(entry: ModelStatisticsEntry) -> dict[str, str]:
 
 def model_families(
     entries: Sequence[ModelStatisticsEntry], *, counter_latencies: bool = True, gpu_uuids: Mapping[int, str] = NO_GPUS
-) -> Iterator[Metric]:
+) -> Iterator[MetricFamily]:
     """Triton's families of each model version, in Triton's order.
 
     Args:
@@ -227,61 +220,63 @@ def model_families(
     """
     labelled = [labels for entry in entries for labels in label_sets(entry, gpu_uuids)]
     for name, description, attribute in (*_COUNTERS, *(_DURATIONS if counter_latencies else ())):
-        family = CounterMetricFamily(name, description)
+        family = MetricFamily(name, description, "counter")
         for label_set in labelled:
             for labels, number in _numbers(name, attribute, label_set.labels):
-                _add(family, labels, label_set.value(number) if counter_latencies else 0)
+                family.add(labels, label_set.value(number) if counter_latencies else 0)
         yield family
-    pending = GaugeMetricFamily(
+    pending = MetricFamily(
         "nv_inference_pending_request_count",
         "Instantaneous number of pending requests awaiting execution per-model.",
+        "gauge",
     )
-    load_duration = GaugeMetricFamily("nv_model_load_duration_secs", "Model load time in seconds")
+    load_duration = MetricFamily("nv_model_load_duration_secs", "Model load time in seconds", "gauge")
     for entry in entries:
         labels = model_labels(entry)
-        _add(pending, labels, entry.statistics.pending)
-        _add(load_duration, labels, entry.statistics.load_duration_s)
+        pending.add(labels, entry.statistics.pending)
+        load_duration.add(labels, entry.statistics.load_duration_s)
     yield pending
     yield load_duration
 
 
-def pinned_memory_families(host: HostReadings) -> Iterator[Metric]:
+def pinned_memory_families(host: HostReadings) -> Iterator[MetricFamily]:
     for name, description, value in (
         ("nv_pinned_memory_pool_total_bytes", "Pinned memory pool total memory size, in bytes", host.pinned_pool_bytes),
         ("nv_pinned_memory_pool_used_bytes", "Pinned memory pool used memory size, in bytes", host.pinned_used_bytes),
     ):
-        yield GaugeMetricFamily(name, description, value=value)
+        yield MetricFamily(name, description, "gauge", value)
 
 
-def cpu_families(cpu: CpuReading | None) -> Iterator[Metric]:
+def cpu_families(cpu: CpuReading | None) -> Iterator[MetricFamily]:
     """The machine's CPUs and memory; none for None."""
     if cpu is not None:
-        yield GaugeMetricFamily("nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0]", value=cpu.utilization)
-        yield GaugeMetricFamily("nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes", value=cpu.total_bytes)
-        yield GaugeMetricFamily("nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes", value=cpu.used_bytes)
+        yield MetricFamily("nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0]", "gauge", cpu.utilization)
+        yield MetricFamily("nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes", "gauge", cpu.total_bytes)
+        yield MetricFamily("nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes", "gauge", cpu.used_bytes)
 
 
-def gpu_families(gpus: Sequence[GpuReading]) -> Iterator[Metric]:
+def gpu_families(gpus: Sequence[GpuReading]) -> Iterator[MetricFamily]:
     """The families of all GPUs; without series, and so not printed, where there are none."""
     for name, description, attribute in _GPU_FAMILIES:
-        make = CounterMetricFamily if attribute == "energy_joules" else GaugeMetricFamily
-        family = make(name, description, labels=("gpu_uuid",))
+        family = MetricFamily(name, description, "counter" if attribute == "energy_joules" else "gauge")
         for gpu in gpus:
             value = getattr(gpu, attribute)
             if value is not None:
-                family.add_metric((gpu.uuid,), value)
+                family.add({"gpu_uuid": gpu.uuid}, value)
         yield family
 
 
-def sealed_families(entries: Iterable[ModelStatisticsEntry]) -> Iterator[Metric]:
+def sealed_families(entries: Iterable[ModelStatisticsEntry]) -> Iterator[MetricFamily]:
     """Trireme's own answer to "why did it not batch?": executions by the reason that closed their batch."""
-    family = CounterMetricFamily(
-        "trireme_batch_sealed_count", "Number of model executions, by the reason for which their batch was closed"
+    family = MetricFamily(
+        "trireme_batch_sealed_count",
+        "Number of model executions, by the reason for which their batch was closed",
+        "counter",
     )
     for entry in entries:
         labels = model_labels(entry)
         for reason in SealReason:
-            _add(family, {**labels, "reason": reason.name.lower()}, entry.statistics.sealed[reason])
+            family.add({**labels, "reason": reason.name.lower()}, entry.statistics.sealed[reason])
     yield family
 
 
@@ -290,10 +285,12 @@ def latency_families(
     quantiles: Sequence[float],
     now_ns: int,
     gpu_uuids: Mapping[int, str] = NO_GPUS,
-) -> Iterator[Metric]:
+) -> Iterator[MetricFamily]:
     """The distributions of those model versions that keep any: the histogram, then the summaries
     (docs/reference/metrics.md#families-of-a-model). For `gpu_uuids` see `label_sets`."""
-    histograms = HistogramMetricFamily(FIRST_RESPONSE_FAMILY, "Duration from request to first response in milliseconds")
+    histograms = MetricFamily(
+        FIRST_RESPONSE_FAMILY, "Duration from request to first response in milliseconds", "histogram"
+    )
     for entry in entries:
         if entry.statistics.first_responses is not None:
             add_histogram(histograms, model_labels(entry), entry.statistics.first_responses)
@@ -308,19 +305,19 @@ def latency_families(
         yield _summary(name, description, kind, labelled, quantiles, now_ns)
 
 
-def cache_counter_families(scrape: Scrape) -> Iterator[Metric]:
+def cache_counter_families(scrape: Scrape) -> Iterator[MetricFamily]:
     """What the response cache did for the models whose configuration asks for it, whether or not the server has one
     (docs/reference/metrics.md#families-of-a-model)."""
     if scrape.counter_latencies:
         for name, description, attribute in _CACHE_COUNTERS:
-            family = CounterMetricFamily(name, description)
+            family = MetricFamily(name, description, "counter")
             for entry in scrape.entries:
                 if entry.statistics.cached:
-                    _add(family, model_labels(entry), attrgetter(attribute)(entry.statistics))
+                    family.add(model_labels(entry), attrgetter(attribute)(entry.statistics))
             yield family
 
 
-def cache_summary_families(scrape: Scrape) -> Iterator[Metric]:
+def cache_summary_families(scrape: Scrape) -> Iterator[MetricFamily]:
     """Summaries of the same models, where distributions are kept."""
     labelled = [
         LabelSet(model_labels(entry), entry.statistics, (), (entry.statistics.recent,))
@@ -331,26 +328,26 @@ def cache_summary_families(scrape: Scrape) -> Iterator[Metric]:
         yield _summary(name, description, kind, labelled, scrape.quantiles, scrape.now_ns)
 
 
-def add_histogram(metric: Metric, labels: Mapping[str, str], histogram: Histogram) -> None:
+def add_histogram(family: MetricFamily, labels: Mapping[str, str], histogram: Histogram) -> None:
     """One series of a histogram: its count, its sum and its buckets."""
     buckets = histogram.buckets()
-    metric.add_sample(f"{metric.name}_count", dict(labels), buckets[-1][1])
-    metric.add_sample(f"{metric.name}_sum", dict(labels), histogram.total)
+    family.add(labels, buckets[-1][1], "_count")
+    family.add(labels, histogram.total, "_sum")
     for bound, number in buckets:
-        metric.add_sample(f"{metric.name}_bucket", {**labels, "le": number_text(bound)}, number)
+        family.add({**labels, "le": number_text(bound)}, number, "_bucket")
 
 
 def _summary(
     name: str, description: str, kind: str, labelled: Iterable[LabelSet], quantiles: Sequence[float], now_ns: int
-) -> Metric:
-    family = SummaryMetricFamily(name, description)
+) -> MetricFamily:
+    family = MetricFamily(name, description, "summary")
     for label_set in labelled:
         labels = label_set.labels
-        family.add_sample(f"{name}_count", labels, label_set.value(attrgetter(f"{kind}.count")))
-        family.add_sample(f"{name}_sum", labels, label_set.value(attrgetter(f"{kind}.us")))
+        family.add(labels, label_set.value(attrgetter(f"{kind}.count")), "_count")
+        family.add(labels, label_set.value(attrgetter(f"{kind}.us")), "_sum")
         values = common_quantiles([recent[kind] for recent in label_set.recent], quantiles, now_ns)
         for quantile, value in zip(quantiles, values, strict=True):
-            family.add_sample(name, {**labels, "quantile": number_text(quantile)}, value)
+            family.add({**labels, "quantile": number_text(quantile)}, value)
     return family
 
 
@@ -363,12 +360,6 @@ def _numbers(
         return
     for reason in FailureReason:
         yield {**labels, "reason": reason.value}, lambda statistics, reason=reason: statistics.failures[reason]
-
-
-def _add(family: CounterMetricFamily | GaugeMetricFamily, labels: dict[str, str], value: float) -> None:
-    """Like `family.add_metric`, for series of one family whose label names differ."""
-    name = f"{family.name}_total" if isinstance(family, CounterMetricFamily) else family.name
-    family.add_sample(name, labels, value)
 
 
 def _recent(*parts: ModelStatistics) -> tuple[RecentLatencies, ...]:

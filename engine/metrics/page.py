@@ -13,9 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from prometheus_client.metrics_core import Metric
-from prometheus_client.samples import Sample
-
+from .family import MetricFamily, Sample
 from .statistics import ModelStatisticsEntry
 
 DEFAULT_QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
@@ -44,7 +42,7 @@ class Section(enum.Enum):
     LAST = "after the CPU's families: backends, caches, custom metrics"
 
 
-FamilySource = Callable[[Scrape], Iterable[Metric]]
+FamilySource = Callable[[Scrape], Iterable[MetricFamily]]
 
 
 class MetricsRegistry:
@@ -57,7 +55,7 @@ class MetricsRegistry:
         """Print what `source` makes, in every scrape from now on."""
         self._sources[section].append(source)
 
-    def families(self, section: Section, scrape: Scrape) -> Iterator[Metric]:
+    def families(self, section: Section, scrape: Scrape) -> Iterator[MetricFamily]:
         for source in self._sources[section]:
             yield from source(scrape)
 
@@ -65,7 +63,7 @@ class MetricsRegistry:
 # Metric families as text, the way Triton's library writes them (docs/reference/metrics.md).
 #
 # Differences from prometheus-client's own writer, which is why this one exists: counters keep their names (no
-# ``_total``, no ``_created``), labels are sorted, whole numbers have no decimals, a family without series is left out,
+# ``_total``), labels are sorted, whole numbers have no decimals, a family without series is left out,
 # and summaries and histograms begin with ``_count`` and ``_sum``.
 
 
@@ -73,7 +71,7 @@ _LAST_LABELS = ("quantile", "le")
 _LARGEST_PLAIN = 2**64
 
 
-def write_text(families: Iterable[Metric]) -> str:
+def write_text(families: Iterable[MetricFamily]) -> str:
     """The families in the text format, in the order given."""
     lines: list[str] = []
     for family in families:
@@ -85,10 +83,8 @@ def write_text(families: Iterable[Metric]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _series_in_order(family: Metric) -> list[str]:
+def _series_in_order(family: MetricFamily) -> list[str]:
     samples: Iterable[Sample] = family.samples
-    if family.type in ("counter", "summary", "histogram"):
-        samples = [sample for sample in samples if not sample.name.endswith("_created")]
     if family.type in ("summary", "histogram"):
         samples = _grouped(family.name, samples)
     named = family.name if family.type == "counter" else None

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 
-from prometheus_client.metrics_core import Metric
-
 from ..errors import RefusalReason, TriremeError
 from .families import model_labels
+from .family import MetricFamily
 from .statistics import ModelStatisticsEntry
 
 _NAME = "trireme_refused_total"
@@ -60,12 +59,14 @@ class RefusalCounts:
         counts[reason] = counts.get(reason, 0) + times
 
 
-def refused_families(entries: Iterable[ModelStatisticsEntry], others: Mapping[RefusalReason, int]) -> Iterator[Metric]:
+def refused_families(
+    entries: Iterable[ModelStatisticsEntry], others: Mapping[RefusalReason, int]
+) -> Iterator[MetricFamily]:
     """The series of models have only reasons that have occurred; those without a model have them all."""
-    family = Metric(_NAME, "Number of requests and connections that were refused, by reason", "counter")
+    family = MetricFamily(_NAME, "Number of requests and connections that were refused, by reason", "counter")
     for reason, count in others.items():
-        family.add_sample(_NAME, {"reason": reason.value}, count)
+        family.add({"reason": reason.value}, count)
     for entry in entries:
         for reason, count in entry.statistics.refused.items():
-            family.add_sample(_NAME, {**model_labels(entry), "reason": reason.value}, count)
+            family.add({**model_labels(entry), "reason": reason.value}, count)
     yield family

@@ -10,7 +10,6 @@ from typing import Any
 import grpc
 import pytest
 from grpc_stub import MESSAGES, OpenStream, infer_request, stub_for
-from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 from scripted_models import Script, write_scripted_models
 from scripted_server import ScriptedServer, scripted_server
@@ -19,6 +18,7 @@ from trireme.actors import InferenceServer
 from trireme.api.metrics.collector import ServerCollector
 from trireme.engine.metrics.custom import MetricKind
 from trireme.engine.metrics.families import CpuReading, HostReadings
+from trireme.engine.metrics.family import MetricFamily
 from trireme.engine.metrics.page import Section, write_text
 from trireme.engine.metrics.statistics import MemoryUsage
 from trireme.engine.options import ServerOptions
@@ -144,7 +144,7 @@ def test_added_families_stand_in_their_sections(server: ScriptedServer) -> None:
     """Models, pinned memory, what is added, summaries, what is added there, GPUs, the CPU, all other additions."""
     for section in Section:
         name = f"added_{section.name}"
-        server.server.metrics.add(section, lambda _scrape, name=name: [GaugeMetricFamily(name, "help", value=1)])
+        server.server.metrics.add(section, lambda _scrape, name=name: [MetricFamily(name, "help", "gauge", 1)])
     host = HostReadings(cpu=CpuReading())
     families = server.call(lambda: list(ServerCollector(server.server, lambda: host).collect()))
     names = [family.name for family in families if not family.name.startswith("nv_cache_")]

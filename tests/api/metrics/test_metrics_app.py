@@ -6,21 +6,20 @@ from collections.abc import Iterator
 
 import pytest
 from http_fakes import FakeExchange, HttpReply
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from trireme.api.metrics.collector import MetricsApplication
+from trireme.engine.metrics.family import MetricFamily
 
 
-class OneGauge(Collector):
+class OneGauge:
     """Counts how often it was collected."""
 
     def __init__(self) -> None:
         self.collected = 0
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[MetricFamily]:
         self.collected += 1
-        yield GaugeMetricFamily("g", "help", value=self.collected)
+        yield MetricFamily("g", "help", "gauge", self.collected)
 
 
 async def ask(application: MetricsApplication, method: str, path: str) -> HttpReply:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.registry import CollectorRegistry
 
 from trireme.engine.errors import FailureReason
 from trireme.engine.job import SealReason
@@ -19,6 +18,7 @@ from trireme.engine.metrics.families import (
     pinned_memory_families,
     sealed_families,
 )
+from trireme.engine.metrics.family import MetricFamily
 from trireme.engine.metrics.page import write_text
 from trireme.engine.metrics.statistics import ModelStatistics, ModelStatisticsEntry
 
@@ -162,12 +162,12 @@ def test_a_namespace_is_a_label_where_there_is_one(entry: ModelStatisticsEntry) 
 
 
 def test_families_can_be_collected_by_a_registry(entry: ModelStatisticsEntry) -> None:
-    class Everything(Collector):
-        def collect(self) -> Iterator[Metric]:
+    class Everything:
+        def collect(self) -> Iterator[MetricFamily]:
             return model_families([entry])
 
     registry = CollectorRegistry()
-    registry.register(Everything())
+    registry.register(Everything())  # type: ignore[arg-type]
     labels = {"_aa": "x", "_zz": '1"q\\', "model": "m", "version": "1"}
     assert registry.get_sample_value("nv_inference_count_total", labels) == 5
     assert registry.get_sample_value("nv_inference_pending_request_count", labels) == 3

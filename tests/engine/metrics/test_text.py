@@ -5,18 +5,12 @@ from __future__ import annotations
 import math
 
 import pytest
-from prometheus_client.metrics_core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-    SummaryMetricFamily,
-)
 
+from trireme.engine.metrics.family import MetricFamily
 from trireme.engine.metrics.page import write_text
 
 
-def lines(*families: Metric) -> list[str]:
+def lines(*families: MetricFamily) -> list[str]:
     return [line for line in write_text(families).splitlines() if not line.startswith("#")]
 
 
@@ -36,35 +30,36 @@ def lines(*families: Metric) -> list[str]:
     ],
 )
 def test_numbers(value: float, text: str) -> None:
-    assert lines(GaugeMetricFamily("g", "help", value=value)) == [f"g {text}"]
+    assert lines(MetricFamily("g", "help", "gauge", value)) == [f"g {text}"]
 
 
-def test_counters_keep_their_name_and_do_not_tell_when_they_were_created() -> None:
-    family = CounterMetricFamily("c", "help", labels=["a"])
-    family.add_metric(["x"], 1, created=123.0)
+def test_counters_keep_their_name() -> None:
+    family = MetricFamily("c", "help", "counter")
+    family.add({"a": "x"}, 1)
     assert write_text([family]) == '# HELP c help\n# TYPE c counter\nc{a="x"} 1\n'
 
 
 def test_labels_are_sorted_and_escaped() -> None:
-    family = GaugeMetricFamily("g", "help", labels=["z", "_a", "m"])
-    family.add_metric(['quo"te', "back\\slash", "new\nline"], 1)
+    family = MetricFamily("g", "help", "gauge")
+    family.add({"z": 'quo"te', "_a": "back\\slash", "m": "new\nline"}, 1)
     assert lines(family) == ['g{_a="back\\\\slash",m="new\\nline",z="quo\\"te"} 1']
 
 
 def test_help_is_escaped() -> None:
-    assert write_text([GaugeMetricFamily("g", "a\\b\nc", value=1)]).startswith("# HELP g a\\\\b\\nc\n")
+    assert write_text([MetricFamily("g", "a\\b\nc", "gauge", 1)]).startswith("# HELP g a\\\\b\\nc\n")
 
 
 def test_a_family_without_series_is_left_out() -> None:
-    assert write_text([GaugeMetricFamily("g", "help")]) == ""
+    assert write_text([MetricFamily("g", "help", "gauge")]) == ""
 
 
 def test_a_summary_has_count_and_sum_first_and_the_quantile_last_in_the_labels() -> None:
-    family = SummaryMetricFamily("s", "help", labels=["z"])
+    family = MetricFamily("s", "help", "summary")
     for quantile in ("0.5", "0.9"):
-        family.add_sample("s", {"quantile": quantile, "z": "1"}, 7)
-    family.add_metric(["1"], count_value=4, sum_value=10.5)
-    family.add_metric(["2"], count_value=0, sum_value=0)
+        family.add({"quantile": quantile, "z": "1"}, 7)
+    for labels, number, total in (({"z": "1"}, 4, 10.5), ({"z": "2"}, 0, 0)):
+        family.add(labels, number, "_count")
+        family.add(labels, total, "_sum")
     assert lines(family) == [
         's_count{z="1"} 4',
         's_sum{z="1"} 10.5',
@@ -76,8 +71,11 @@ def test_a_summary_has_count_and_sum_first_and_the_quantile_last_in_the_labels()
 
 
 def test_a_histogram_has_count_and_sum_first_and_its_buckets_in_order() -> None:
-    family = HistogramMetricFamily("h", "help", labels=["z"])
-    family.add_metric(["1"], buckets=[("100", 1), ("500", 2), ("+Inf", 3)], sum_value=1234)
+    family = MetricFamily("h", "help", "histogram")
+    for bound, number in (("100", 1), ("500", 2), ("+Inf", 3)):
+        family.add({"z": "1", "le": bound}, number, "_bucket")
+    family.add({"z": "1"}, 3, "_count")
+    family.add({"z": "1"}, 1234, "_sum")
     assert lines(family) == [
         'h_count{z="1"} 3',
         'h_sum{z="1"} 1234',
