@@ -3,7 +3,8 @@
 What comes out is committed, so that running Trireme needs no compiler; run this after any change to a `.proto`:
 
 - a descriptor set each (`.pb`), for those that ask what a message looks like: the reader of configurations, reflection;
-- `messages/`, betterproto2's classes and service bases, a package for each protobuf package.
+- `messages/`, betterproto2's classes of messages, a package for each protobuf package. Service bases are left out:
+  they would need grpclib's server, and with it asyncio and another HTTP/2.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def compile_messages(target: Path) -> None:
     target.mkdir(parents=True)
     _protoc(
         f"--python_betterproto2_out={target}",
-        "--python_betterproto2_opt=server_generation=async,client_generation=none",
+        "--python_betterproto2_opt=server_generation=none,client_generation=none",
         *(f"{source}.proto" for source in SOURCES),
     )
     (target / "__init__.py").touch()

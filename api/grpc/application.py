@@ -57,8 +57,9 @@ _ANSWERS: Mapping[str, tuple[str, Callable[[GrpcContext, Any], Any]]] = {
     "TraceSetting": ("trace", management.change_trace),
     "LogSettings": ("logging", management.change_log),
 }
-"""Calls with one message each way: the category that a restriction names them by, and what answers them. That takes the
-message of the request, and gives that of the response, or its fields, or an awaitable of them."""
+"""Calls `X` with one message each way, `XRequest` and `XResponse`: the category that a restriction names them by, and
+what answers them. That takes the message of the request, and gives that of the response, or its fields, or an awaitable
+of them."""
 
 
 def paths_of(category: str) -> list[str]:
@@ -123,12 +124,11 @@ class GrpcApplication:
 
     def __mapping__(self) -> dict[str, Handler]:
         mapping: dict[str, Handler] = {}
-        for path, promised in pb.GrpcInferenceServiceBase().__mapping__().items():
-            name = path.removeprefix(_PREFIX)
-            request_type = RawMessage if name == "RepositoryModelLoad" else promised.request_type
-            if name in _ANSWERS:
-                answer = partial(self._answer, _ANSWERS[name][1], promised.reply_type)
-                mapping[path] = Handler(answer, promised.cardinality, request_type, promised.reply_type)
+        for name, (_, its_answer) in _ANSWERS.items():
+            request_type = RawMessage if name == "RepositoryModelLoad" else getattr(pb, f"{name}Request")
+            reply_type = getattr(pb, f"{name}Response")
+            answer = partial(self._answer, its_answer, reply_type)
+            mapping[_PREFIX + name] = Handler(answer, Cardinality.UNARY_UNARY, request_type, reply_type)
         infer = partial(answer_infer, self._context)
         mapping[MODEL_INFER] = Handler(infer, Cardinality.UNARY_UNARY, RawMessage, RawMessage)
         mapping[MODEL_STREAM_INFER] = Handler(self._infer_stream, Cardinality.STREAM_STREAM, RawMessage, RawMessage)

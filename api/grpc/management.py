@@ -9,7 +9,9 @@ dispatcher answers that there is no such method.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from grpclib.const import Cardinality, Handler
 
 from ...actors.facade import Management
 from ...engine.config import config_protobuf
@@ -23,6 +25,9 @@ from ..logging import FORMATS, log_file_refused, log_unreachable, verbose_level
 from ..request_parameters import refuse_region_changes
 from .infer import GrpcContext
 from .infer_request import parse_version
+
+if TYPE_CHECKING:
+    from .streaming import StreamingCall
 
 Fields = dict[str, Any]
 """Of a response, as `from_dict` of its class takes them; None for an empty one."""
@@ -68,18 +73,23 @@ async def statistics(context: GrpcContext, message: pb.ModelStatisticsRequest) -
     return await context.server.management.model_statistics(message.name, parse_version(message.version))
 
 
-class Health(health.HealthBase):
+class Health:
     """`grpc.health.v1.Health` of a server."""
 
     def __init__(self, context: GrpcContext) -> None:
         self._context = context
 
-    async def check(self, message: health.HealthCheckRequest) -> health.HealthCheckResponse:
+    def __mapping__(self) -> dict[str, Handler]:
+        types = health.HealthCheckRequest, health.HealthCheckResponse
+        return {"/grpc.health.v1.Health/Check": Handler(self._check, Cardinality.UNARY_UNARY, *types)}
+
+    async def _check(self, stream: StreamingCall) -> None:
         """Whether the server is ready; that it is not is no error."""
+        await stream.recv_message()
         about.refuse_when_exiting(self._context.server)
         status = health.HealthCheckResponseServingStatus
         ready = await self._context.server.management.ready()
-        return health.HealthCheckResponse(status=status.SERVING if ready else status.NOT_SERVING)
+        await stream.send_message(health.HealthCheckResponse(status=status.SERVING if ready else status.NOT_SERVING))
 
 
 # ---- shared-memory regions: `engine.memory.regions` says which errors they raise ----

@@ -7,20 +7,24 @@ a process that imports both ends with an error.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor import FileDescriptor
-from grpclib.const import Handler, Status
+from grpclib.const import Cardinality, Handler, Status
 
 from ...proto.descriptors import descriptor_pool
 from ...proto.messages.grpc.reflection import v1 as pb
+
+if TYPE_CHECKING:
+    from .streaming import StreamingCall
 
 _V1 = "/grpc.reflection.v1."
 _V1_ALPHA = "/grpc.reflection.v1alpha."
 
 
-class Reflection(pb.ServerReflectionBase):
+class Reflection:
     """``grpc.reflection.v1.ServerReflection``, and v1alpha, whose messages have the same fields.
 
     Args:
@@ -32,18 +36,18 @@ class Reflection(pb.ServerReflectionBase):
         self._pool = descriptor_pool()
 
     def __mapping__(self) -> dict[str, Handler]:
-        mapping = super().__mapping__()
-        return mapping | {path.replace(_V1, _V1_ALPHA): handler for path, handler in mapping.items()}
+        types = pb.ServerReflectionRequest, pb.ServerReflectionResponse
+        handler = Handler(self._info, Cardinality.STREAM_STREAM, *types)
+        return {f"{package}ServerReflection/ServerReflectionInfo": handler for package in (_V1, _V1_ALPHA)}
 
-    async def server_reflection_info(
-        self, messages: AsyncIterator[pb.ServerReflectionRequest]
-    ) -> AsyncIterator[pb.ServerReflectionResponse]:
+    async def _info(self, stream: StreamingCall) -> None:
         """Answers each question as it comes; a question that is none, or that has no answer, does not end the call."""
-        async for question in messages:
+        async for question in stream:
             try:
-                yield self._answer(question)
+                answer = self._answer(question)
             except KeyError:
-                yield _error(Status.NOT_FOUND, "not found")
+                answer = _error(Status.NOT_FOUND, "not found")
+            await stream.send_message(answer)
 
     def _answer(self, question: pb.ServerReflectionRequest) -> pb.ServerReflectionResponse:
         """Raises KeyError: there is nothing of that name. (The schema has no extensions.)"""

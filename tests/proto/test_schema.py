@@ -10,9 +10,6 @@ from typing import Any
 import pytest
 
 from trireme.proto.descriptors import SOURCES, descriptor_pool
-from trireme.proto.messages import inference
-from trireme.proto.messages.grpc.health import v1 as health
-from trireme.proto.messages.grpc.reflection import v1 as reflection
 from trireme.proto.messages.message_pool import default_message_pool
 
 POOL = descriptor_pool()
@@ -107,18 +104,11 @@ def test_reflection_is_the_standard_service() -> None:
 
 
 def test_every_message_has_a_class() -> None:
-    """betterproto2's classes are those of the descriptors, and the service bases have a handler for every method."""
+    """betterproto2's classes are those of the descriptors."""
     known = {url.partition("/")[2] for url in default_message_pool.url_to_type}
     files = [POOL.FindFileByName(f"{name}.proto") for name in SOURCES]
     facts = [fact for file in files for fact in file_facts(file)]
     assert known == {fact[1] for fact in facts if fact[0] == "message" and not fact[2]}
-    for service, package in (
-        (inference.GrpcInferenceServiceBase(), "inference."),
-        (health.HealthBase(), "grpc.health."),
-        (reflection.ServerReflectionBase(), "grpc.reflection."),
-    ):
-        paths = {f"/{fact[1]}" for fact in facts if fact[0] == "method" and fact[1].startswith(package)}
-        assert {path.replace("/", ".").replace(".", "/", 1) for path in service.__mapping__()} == paths
 
 
 def test_default_pool_of_protobuf_stays_empty() -> None:

@@ -9,9 +9,12 @@ import pytest
 from grpc_fakes import GrpcClient
 from http_fakes import FakeServer
 
+from trireme.api.grpc.codec import RawMessage
 from trireme.engine.errors import NotFoundError, UnavailableError, UnsupportedError
+from trireme.proto.descriptors import descriptor_pool
 from trireme.proto.messages import inference as pb
 from trireme.proto.messages.grpc.health.v1 import HealthCheckRequest, HealthCheckResponseServingStatus
+from trireme.proto.messages.message_pool import default_message_pool
 
 CHECK = "/grpc.health.v1.Health/Check"
 
@@ -26,10 +29,21 @@ def client(server: FakeServer) -> GrpcClient:
     return GrpcClient(server)
 
 
-async def test_every_rpc_of_the_schema_has_a_body_of_our_own(client: GrpcClient) -> None:
-    assert {path for path in client.handlers if path.startswith("/inference.")} == {
-        *pb.GrpcInferenceServiceBase().__mapping__()
-    }
+async def test_every_rpc_of_the_schema_is_served_with_its_messages(client: GrpcClient) -> None:
+    """Those with a class of ours; what reads the message itself is given its bytes."""
+    names = ("inference.GRPCInferenceService", "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection")
+    methods = [method for name in names for method in descriptor_pool().FindServiceByName(name).methods]
+    paths = {f"/{method.containing_service.full_name}/{method.name}": method for method in methods}
+    assert {path for path in client.handlers if "v1alpha" not in path} == set(paths)
+    for path, method in paths.items():
+        handler = client.handlers[path]
+        assert handler.cardinality.value == (method.client_streaming, method.server_streaming)
+        for its_type, described in (
+            (handler.request_type, method.input_type),
+            (handler.reply_type, method.output_type),
+        ):
+            its_class = default_message_pool.url_to_type[f"type.googleapis.com/{described.full_name}"]
+            assert its_type in (RawMessage, its_class)
 
 
 async def test_live_and_ready_are_answers_and_no_errors(client: GrpcClient, server: FakeServer) -> None:

@@ -3,19 +3,13 @@
 # plugin: python-betterproto2
 # This file has been @generated
 
-__all__ = ("HealthBase", "HealthCheckRequest", "HealthCheckResponse", "HealthCheckResponseServingStatus")
+__all__ = ("HealthCheckRequest", "HealthCheckResponse", "HealthCheckResponseServingStatus")
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import betterproto2
-import grpclib
-from betterproto2 import grpclib as betterproto2_grpclib
 
 from ....message_pool import default_message_pool
-
-if TYPE_CHECKING:
-    import grpclib.server
 
 _COMPILER_VERSION = "0.10.1"
 betterproto2.check_compiler_version(_COMPILER_VERSION)
@@ -47,25 +41,3 @@ class HealthCheckResponse(betterproto2.Message):
 
 
 default_message_pool.register_message("grpc.health.v1", "HealthCheckResponse", HealthCheckResponse)
-
-
-class HealthBase(betterproto2_grpclib.ServiceBase):
-    async def check(self, message: "HealthCheckRequest") -> "HealthCheckResponse":
-
-        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
-
-    async def __rpc_check(self, stream: "grpclib.server.Stream[HealthCheckRequest, HealthCheckResponse]") -> None:
-        request = await stream.recv_message()
-        assert request is not None
-        response = await self.check(request)
-        await stream.send_message(response)
-
-    def __mapping__(self) -> "dict[str, grpclib.const.Handler]":
-        return {
-            "/grpc.health.v1.Health/Check": grpclib.const.Handler(
-                self.__rpc_check,
-                grpclib.const.Cardinality.UNARY_UNARY,
-                HealthCheckRequest,
-                HealthCheckResponse,
-            ),
-        }

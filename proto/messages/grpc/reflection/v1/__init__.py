@@ -9,24 +9,16 @@ __all__ = (
     "ExtensionRequest",
     "FileDescriptorResponse",
     "ListServiceResponse",
-    "ServerReflectionBase",
     "ServerReflectionRequest",
     "ServerReflectionResponse",
     "ServiceResponse",
 )
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import betterproto2
-import grpclib
-from betterproto2 import grpclib as betterproto2_grpclib
 
 from ....message_pool import default_message_pool
-
-if TYPE_CHECKING:
-    import grpclib.server
 
 _COMPILER_VERSION = "0.10.1"
 betterproto2.check_compiler_version(_COMPILER_VERSION)
@@ -159,32 +151,3 @@ class ServiceResponse(betterproto2.Message):
 
 
 default_message_pool.register_message("grpc.reflection.v1", "ServiceResponse", ServiceResponse)
-
-
-class ServerReflectionBase(betterproto2_grpclib.ServiceBase):
-    async def server_reflection_info(
-        self, messages: "AsyncIterator[ServerReflectionRequest]"
-    ) -> "AsyncIterator[ServerReflectionResponse]":
-
-        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
-        yield ServerReflectionResponse()
-
-    async def __rpc_server_reflection_info(
-        self, stream: "grpclib.server.Stream[ServerReflectionRequest, ServerReflectionResponse]"
-    ) -> None:
-        request = stream.__aiter__()
-        await self._call_rpc_handler_server_stream(
-            self.server_reflection_info,
-            stream,
-            request,
-        )
-
-    def __mapping__(self) -> "dict[str, grpclib.const.Handler]":
-        return {
-            "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": grpclib.const.Handler(
-                self.__rpc_server_reflection_info,
-                grpclib.const.Cardinality.STREAM_STREAM,
-                ServerReflectionRequest,
-                ServerReflectionResponse,
-            ),
-        }
