@@ -201,6 +201,8 @@ def serving(
     """
     mark = f"{os.getpid()}-{secrets.token_hex(8)}"
     variables = {**os.environ, **(environment or {}), MARK: mark}
+    # A server that is installed in place would compile itself at every start.
+    variables.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryFile() as log:
         started_s = time.monotonic()
         # A group of its own: a signal from the terminal reaches this process alone, which stops it.
