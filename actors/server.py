@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import trio
 
@@ -26,7 +26,7 @@ from ..engine.admission.shares import part_of_bodies
 from ..engine.backends.registry import BackendRegistry
 from ..engine.cache import ResponseCache, open_cache
 from ..engine.clock import Clock, SystemClock
-from ..engine.description import IndexEntry, ModelActorStatistics, ModelDescription, ServerMetadata, server_version
+from ..engine.description import IndexEntry, ModelActorStatistics, ModelDescription, ServerMetadata
 from ..engine.errors import RefusalReason, TriremeError
 from ..engine.gpu.discovery import NO_GPUS, usable_gpus
 from ..engine.memory.regions import Regions
@@ -40,7 +40,7 @@ from ..engine.repository.source import RepositorySource
 from ..engine.request import LATEST, InferenceRequest, InferenceResponse
 from ..engine.scheduling.factory import CoreFactory, make_scheduler
 from ..engine.tensor import Buffer
-from ..python_backend.trio_loop import TrioLoop
+from ..engine.version import VERSION
 from .actor import Turn
 from .admission import Admission
 from .budget import InflightBudget, Lease
@@ -58,6 +58,9 @@ from .repository import EndLoads, LoadProgress, StartupError
 from .socket_readiness import Readiness
 from .tracing import Tracing
 from .watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from ..python_backend.trio_loop import TrioLoop
 
 logger = logging.getLogger("trireme.server")
 
@@ -125,7 +128,7 @@ class InferenceServer(Admission):
         self._backends = backends or BackendRegistry(options.options_for_backend, directory=options.backend_directory)
         self.services = self._backends.services
         self.custom_metrics = self.services.custom_metrics
-        self.services.event_loop = TrioLoop
+        self.services.event_loop = _trio_loop
         self.metrics.add(Section.LAST, lambda _scrape: self.custom_metrics.families())
         self.services.limit_gpus(options.gpu_limits)
         self.services.confinement = options.confinement
@@ -358,7 +361,7 @@ class InferenceServer(Admission):
         return wanted <= tried
 
     def metadata(self) -> ServerMetadata:
-        return ServerMetadata(self.options.server_id, server_version())
+        return ServerMetadata(self.options.server_id, VERSION)
 
     def model_ready(self, name: str, version: int = LATEST) -> bool:
         return self._repository.model_ready(name, version)
@@ -463,6 +466,13 @@ class InferenceServer(Admission):
 
     def __repr__(self) -> str:
         return f"<InferenceServer {self.options.server_id}: {'exiting' if self.exiting else 'serving'}>"
+
+
+def _trio_loop(name: str) -> TrioLoop:
+    """What coroutines of Python models run on; by then, the Python backend has been imported."""
+    from ..python_backend.trio_loop import TrioLoop
+
+    return TrioLoop(name)
 
 
 def _is_cancelled(error: BaseException | None) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 
 from .config.model import ModelConfig, ModelInput, ModelOutput
 
@@ -89,11 +88,3 @@ class ModelActorStatistics:
     abandoned: int
     inflight: int
     namespace: str = ""
-
-
-def server_version() -> str:
-    """Trireme's version, from the installed package's metadata."""
-    try:
-        return version("trireme")
-    except PackageNotFoundError:
-        return "0"

@@ -1,17 +1,20 @@
 """Classes by name: Trireme's own, and those that installed packages offer as entry points.
 
-Backends, caches and repository agents are found this way. An entry point is imported when it is first asked for. What
-its import raises is the installed package's fault, whatever it is, and becomes an error that names the place.
+Backends, caches and repository agents are found this way. A class is imported when it is first asked for, and
+so is what reads the entry points: it has to look at every installed package. What the import of a class raises is
+the installed package's fault, whatever it is, and becomes an error that names the place.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .errors import InvalidArgumentError, UnavailableError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
 
@@ -31,14 +34,21 @@ def import_package(package: str, user: str, extra: str) -> Any:
         raise UnavailableError(f"{user} the package {package}: pip install trireme[{extra}] ({error})") from error
 
 
+def entry_points(group: str, name: str | None = None) -> Iterable[EntryPoint]:
+    """Those that installed packages offer; of any name, if None."""
+    from importlib import metadata
+
+    return metadata.entry_points(group=group) if name is None else metadata.entry_points(group=group, name=name)
+
+
 class Plugins(Generic[T]):
     """The classes of one kind. Callable from any thread.
 
     Args:
-        own: by name; these need no entry point, and come first.
+        own: by name, the class or where it is (``module:Class``); these need no entry point, and come first.
     """
 
-    def __init__(self, group: str, kind: str, base: type[T], own: Mapping[str, type[T]]) -> None:
+    def __init__(self, group: str, kind: str, base: type[T], own: Mapping[str, type[T] | str]) -> None:
         self._group = group
         self._kind = kind
         self._base = base
@@ -58,27 +68,37 @@ class Plugins(Generic[T]):
 
     def find(self, name: str) -> type[T] | None:
         """The same, and None if there is none."""
-        if name in self._own:
-            return self._own[name]
-        return next(map(self._import, entry_points(group=self._group, name=name)), None)
+        own = self._own.get(name)
+        if isinstance(own, str):
+            return self._import(name, own, lambda: _imported(own))
+        if own is not None:
+            return own
+        for point in entry_points(group=self._group, name=name):
+            return self._import(name, point.value, point.load)
+        return None
 
     def __contains__(self, name: str) -> bool:
         return name in self._own or bool(entry_points(group=self._group, name=name))
 
-    def places(self) -> dict[str, str]:
-        """Where the installed ones are (``module:Class``), by name."""
-        return {entry_point.name: entry_point.value for entry_point in entry_points(group=self._group)}
+    def place(self, name: str) -> str:
+        """Where the class of that name is (``module:Class``); empty if it is not known, or was given as a class."""
+        own = self._own.get(name)
+        if own is not None:
+            return own if isinstance(own, str) else ""
+        return next((point.value for point in entry_points(group=self._group, name=name)), "")
 
-    def _import(self, entry_point: EntryPoint) -> type[T]:
+    def _import(self, name: str, place: str, load: Callable[[], Any]) -> type[T]:
         try:
-            found = entry_point.load()
+            found = load()
         except Exception as error:
-            raise UnavailableError(
-                f"{self._kind} '{entry_point.name}' cannot be imported from '{entry_point.value}': {error}"
-            ) from error
+            raise UnavailableError(f"{self._kind} '{name}' cannot be imported from '{place}': {error}") from error
         if not (isinstance(found, type) and issubclass(found, self._base)):
             raise UnavailableError(
-                f"{self._kind} '{entry_point.name}': '{entry_point.value}' is not a subclass of the interface's "
-                f"{self._base.__name__}"
+                f"{self._kind} '{name}': '{place}' is not a subclass of the interface's {self._base.__name__}"
             )
         return found
+
+
+def _imported(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)

@@ -24,11 +24,17 @@ import importlib, json, sys
 print(json.dumps({name: importlib.import_module(name).__file__ for name in sys.argv[1:]}))
 """
 
-LOAD_ENTRY_POINTS = """
+LOAD_COMMAND_AND_BACKENDS = """
 import importlib.metadata, sys
 (distribution,) = importlib.metadata.distributions(name="trireme", path=[sys.argv[1]])
 for point in distribution.entry_points:
     print(point.group, point.name, callable(point.load()))
+from trireme.engine.backends.registry import OWN, BackendRegistry
+backends = BackendRegistry(lambda name: {})
+for name in OWN:
+    print("backend", name, backends.get(name).name == name)
+from trireme.engine.version import VERSION
+print("version", distribution.version == VERSION)
 """
 
 
@@ -105,14 +111,14 @@ def test_every_module_of_the_wheel_imports(installed: Path) -> None:
     assert [file for file in files.values() if not file.startswith(str(installed))] == []
 
 
-def test_command_and_entry_points_resolve(installed: Path) -> None:
+def test_command_and_backends_resolve(installed: Path) -> None:
     """The `trireme` command and the backends that come with Trireme are there."""
-    points = run_installed(installed, LOAD_ENTRY_POINTS, str(installed)).splitlines()
-    assert "console_scripts trireme True" in points
-    assert "trireme.backends onnxruntime True" in points
-    assert "trireme.backends openvino True" in points
-    assert "trireme.backends pytorch True" in points
-    assert "trireme.backends tensorflow True" in points
+    names = ("onnxruntime", "openvino", "pytorch", "python", "tensorflow", "tensorrt")
+    assert run_installed(installed, LOAD_COMMAND_AND_BACKENDS, str(installed)).splitlines() == [
+        "console_scripts trireme True",
+        *(f"backend {name} True" for name in names),
+        "version True",
+    ]
 
 
 def test_everything_imported_is_declared(project: dict[str, Any]) -> None:
@@ -145,7 +151,7 @@ def test_everything_imported_is_declared(project: dict[str, Any]) -> None:
 def test_what_only_some_need_is_an_extra(project: dict[str, Any]) -> None:
     dependencies = {normal(name) for name in project["project"]["dependencies"]}
     assert not {name for name in dependencies if name.startswith(("opentelemetry", "nvidia"))}
-    assert not dependencies & {"rich", "redis", "onnxruntime", "pillow"}
+    assert not dependencies & {"rich", "redis", "onnxruntime", "pillow", "prometheus-client"}
 
 
 def test_everything_installed_is_pinned(project: dict[str, Any]) -> None:

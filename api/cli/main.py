@@ -33,11 +33,11 @@ def main(words: Sequence[str] | None = None) -> int:
         if _threads_given_up():
             _leave(exit_code)
         return exit_code
-    from ...engine.description import server_version
+    from ...engine.version import VERSION
     from ..http.openapi import document
 
     parser = argparse.ArgumentParser(prog="trireme", description="An inference server that speaks Triton's protocols.")
-    parser.add_argument("--version", action="version", version=f"trireme {server_version()}")
+    parser.add_argument("--version", action="version", version=f"trireme {VERSION}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     commands.add_parser("serve", help="serve the models of a repository; see `trireme serve --help`", add_help=False)
     commands.add_parser("openapi", help="print the HTTP interface as an OpenAPI document")

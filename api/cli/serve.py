@@ -35,8 +35,8 @@ from ..sockets.limits import raise_open_file_limit
 from .command import MetricsSettings, ServeCommand, build_command, limits_in_vain
 from .flag_table import FLAGS, GROUPS
 from .flags import UsageError, parse, usage_text
-from .interpreter import settle_memory, switch_often
-from .services import StartError, open_service, services_of
+from .interpreter import return_code, settle_memory, switch_often
+from .services import ClientServices, OwnServices, StartError, open_service
 from .tables import load_display, startup_tables
 
 logger = logging.getLogger("trireme.serve")
@@ -166,7 +166,8 @@ async def _serve_ports(server: InferenceServer, command: ServeCommand, log: Log,
     StartError if a port cannot be opened."""
     in_time = False
     start_error = None
-    with services_of(server, command, log) as services:
+    with contextlib.ExitStack() as reserved:
+        services = _services_of(server, command, log, reserved)
         async with trio.open_nursery() as nursery:
             try:
                 await services.open(nursery)
@@ -177,6 +178,7 @@ async def _serve_ports(server: InferenceServer, command: ServeCommand, log: Log,
             else:
                 settle_memory()
                 shutdown.serving = True
+                await trio.to_thread.run_sync(return_code)
                 await shutdown.asked.wait()
                 server.end_loads()
                 remaining_s = await services.drain(server.options.exit_timeout_s)
@@ -185,6 +187,17 @@ async def _serve_ports(server: InferenceServer, command: ServeCommand, log: Log,
     if start_error is not None:
         raise start_error
     return in_time
+
+
+def _services_of(
+    server: InferenceServer, command: ServeCommand, log: Log, reserved: contextlib.ExitStack
+) -> ClientServices:
+    """Those that the command line asks for. Ports of front ends are kept in `reserved`."""
+    if not command.front_ends:
+        return OwnServices(server, command, log)
+    from .front_end_services import FrontEndServices
+
+    return FrontEndServices(server, command, log, reserved)
 
 
 async def _start_metrics(server: InferenceServer, settings: MetricsSettings, nursery: trio.Nursery) -> None:

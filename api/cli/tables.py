@@ -14,7 +14,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from ...engine.backends.interface import Backend
-from ...engine.backends.registry import ENTRY_POINT_GROUP
+from ...engine.backends.registry import ENTRY_POINT_GROUP, OWN
 from ...engine.description import IndexEntry, ModelState
 from ...engine.options import ControlMode, ServerOptions
 from ...engine.plugins import Plugins
@@ -81,11 +81,11 @@ def _milliseconds(seconds: float) -> int:
 
 def _backends(server: InferenceServer) -> list[Row]:
     """The backends that models use."""
-    options, places = server.options, Plugins(ENTRY_POINT_GROUP, "backend", Backend, {}).places()
+    options, backends = server.options, Plugins(ENTRY_POINT_GROUP, "backend", Backend, OWN)
     rows: list[Row] = []
     for name in server.backends_in_use():
         settings = {"auto-complete-config": str(options.auto_complete).lower(), **options.options_for_backend(name)}
-        rows.append((name, places.get(name, ""), json.dumps({"cmdline": settings}, separators=(",", ":"))))
+        rows.append((name, backends.place(name), json.dumps({"cmdline": settings}, separators=(",", ":"))))
     return rows
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ...engine.description import server_version
+from ...engine.version import VERSION
 from .exchange import Handler
 from .handlers import management
 from .handlers.generate import generate, generate_stream
@@ -113,7 +113,7 @@ def document() -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": "Trireme",
-            "version": server_version(),
+            "version": VERSION,
             "summary": "The KServe/Triton inference protocol over HTTP",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },

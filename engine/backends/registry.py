@@ -1,4 +1,5 @@
-"""Which backend answers to a name: the entry points of group ``trireme.backends``, each imported when first used."""
+"""Which backend answers to a name: one of ours, or an entry point of group ``trireme.backends``; imported when it is
+first used."""
 
 from __future__ import annotations
 
@@ -16,6 +17,15 @@ from .interface import Backend, ModelFiles
 from .services import Services
 
 ENTRY_POINT_GROUP = "trireme.backends"
+OWN: Mapping[str, str] = {
+    "onnxruntime": "trireme.engine.backends.onnxruntime:OnnxRuntimeBackend",
+    "openvino": "trireme.engine.backends.openvino:OpenVinoBackend",
+    "pytorch": "trireme.engine.backends.pytorch:PyTorchBackend",
+    "python": "trireme.python_backend:PythonBackend",
+    "tensorflow": "trireme.engine.backends.tensorflow:TensorFlowBackend",
+    "tensorrt": "trireme.engine.backends.tensorrt:TensorRtBackend",
+}
+"""The backends that come with Trireme, and where they are."""
 PYTHON = "python"
 """The backend of models that are Python code, and of Python-based backends, which are its models as well."""
 SCRIPT = "model.py"
@@ -27,7 +37,7 @@ class BackendRegistry:
 
     Args:
         options_for: the ``--backend-config`` settings of a backend, by its name.
-        extra: backend classes by name that need no entry point; they come before those that have one.
+        extra: backend classes by name that need no entry point; they come first.
         directory: where Python-based backends are: each a folder of its name, with a ``model.py``
             (docs/reference/python-backend.md#python-based-backends). Looked at last.
     """
@@ -40,7 +50,7 @@ class BackendRegistry:
     ) -> None:
         self._options_for = options_for
         self._directory = directory
-        self._plugins: Plugins[Backend] = Plugins(ENTRY_POINT_GROUP, "backend", Backend, extra or {})
+        self._plugins: Plugins[Backend] = Plugins(ENTRY_POINT_GROUP, "backend", Backend, {**OWN, **(extra or {})})
         self.services = Services()
         self._lock = threading.Lock()
         self._backends: dict[str, Backend] = {}

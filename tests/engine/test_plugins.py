@@ -44,11 +44,13 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 def test_our_own_come_first_and_others_are_imported_when_asked_for(installed: Callable[..., None]) -> None:
     installed("bases", own="no_such_package:Own", other=f"{__name__}:Own", elsewhere="no_such_package:Own")
-    found = Plugins("bases", "base", Base, {"own": Own})
-    assert found.find("own") is found.find("other") is Own
+    found = Plugins("bases", "base", Base, {"own": Own, "lazy": f"{__name__}:Own", "lost": f"{__name__}:Lost"})
+    assert found.find("own") is found.find("other") is found.find("lazy") is Own
+    with pytest.raises(UnavailableError, match=r"base 'lost' cannot be imported from '.*:Lost': .* no attribute"):
+        found.find("lost")
     assert found.find("nobody") is None
     assert [name in found for name in ("own", "other", "nobody")] == [True, True, False]
-    assert found.places()["other"] == f"{__name__}:Own"
+    assert [found.place(name) for name in ("own", "lazy", "other", "nobody")] == ["", *[f"{__name__}:Own"] * 2, ""]
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@ instance."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import logging
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -365,11 +365,16 @@ _SOURCE_POSITION = re.compile(
 
 def _both_builds() -> bool:
     """Whether both distributions that bring the package are installed: they overwrite each other's files."""
+    import importlib.metadata  # which reads what packages say of themselves as mail; only an error asks for it
+
     return all(any(importlib.metadata.distributions(name=name)) for name in ("onnxruntime", "onnxruntime-gpu"))
 
 
 def import_onnxruntime() -> Any:
-    """The package, told to log errors only. Raises `UnavailableError`: it is not installed, or broken."""
+    """The package, told to log errors only, and not to report to its makers what it is used for: builds since 1.31 do,
+    unless the environment says this when they are imported. Raises `UnavailableError`: it is not installed, or broken.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     runtime = import_package("onnxruntime", "the backend 'onnxruntime' needs", "cpu")
     runtime.set_default_logger_severity(_ERROR_SEVERITY)
     return runtime
