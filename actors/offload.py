@@ -2,7 +2,7 @@
 
 The loop serves all clients, so what takes time in proportion to a client's bytes (JSON, compression, copies of shared
 memory) is done on a thread once there are many. A thread alone does not help where one C call holds the interpreter's
-lock all the time; such work is done in pieces as well, so that the loop gets its turn in between.
+lock all the time; such work is done in pieces as well, and gives way between them (`api/http/json/steps.py`).
 
 An instance has a thread of its own (`WorkThread`). A thread cannot be killed: when it is not waited for any more (a
 batch outlived the hang limit, or the server's time to stop is up), it is abandoned. It ends by itself when the backend
@@ -20,25 +20,25 @@ import numpy as np
 import outcome
 import trio
 
-from ..engine.admission.large_requests import LARGE_BYTES
 from ..engine.errors import TriremeError, unframed
 from ..engine.job import ExecutionBatch
-from ..engine.tensor import Buffer
+from ..engine.tensor import Buffer, joined
 from .actor import Turn
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _THREADS = 4
+LARGE_ARRIVAL_BYTES = 1 << 20
+"""Most that is received at once of a large body, so that other connections get their turn meanwhile."""
+
+_READY_BYTES = 8 << 20
+_PAGE_BYTES = 4096
 
 
 def copied_in_pieces(data: Buffer) -> memoryview:
-    """A copy of bytes, made so that others get their turn in between."""
-    whole = np.empty(len(data), np.uint8).data  # not zeroed
-    source = memoryview(data)
-    for at in range(0, len(source), LARGE_BYTES):
-        whole[at : at + LARGE_BYTES] = source[at : at + LARGE_BYTES]
-    return whole
+    """A copy of bytes, made without the interpreter's lock."""
+    return joined([data])
 
 
 def _attempt(function: Callable[[*Ts], T], args: tuple[*Ts]) -> outcome.Outcome[T]:
@@ -68,6 +68,33 @@ async def run_on_thread(
     """
     work = trio.to_thread.run_sync(_attempt, function, args, limiter=limiter, abandon_on_cancel=abandon_on_cancel)
     return (await work).unwrap()  # not kept here: an error and this frame would refer to each other
+
+
+class ArrivingBytes:
+    """Memory for bytes of a known number that arrive bit by bit.
+
+    The event loop receives them. Memory that the system has not given out before takes up to 5 ms for each
+    huge page, when it is first written to, on machines that are virtual. So a thread writes to it before; to the next
+    few megabytes, when those before them have arrived: what a client only announces costs no memory.
+
+    Attributes:
+        whole: all of it, not zeroed.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self.whole = np.empty(nbytes, np.uint8).data
+        self._ready = LARGE_ARRIVAL_BYTES
+
+    async def place(self, filled: int) -> memoryview:
+        """Where what comes next belongs; so much of it may be received at once."""
+        if filled >= self._ready:
+            start, self._ready = self._ready, self._ready + _READY_BYTES
+            await run_on_thread(_write_to, self.whole[start : self._ready])
+        return self.whole[filled : min(filled + LARGE_ARRIVAL_BYTES, self._ready)]
+
+
+def _write_to(memory: memoryview) -> None:
+    np.frombuffer(memory, np.uint8)[::_PAGE_BYTES] = 0
 
 
 class Offload:

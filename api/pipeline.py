@@ -24,8 +24,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from ..actors.budget import Lease
 from ..actors.facade import Facade
-from ..actors.offload import LARGE_BYTES, Offload
+from ..actors.offload import Offload
 from ..actors.reply import Reply
+from ..engine.admission.large_requests import LARGE_BYTES
 from ..engine.datatypes import BYTES
 from ..engine.description import ModelDescription
 from ..engine.errors import TriremeError

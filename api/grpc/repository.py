@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ...actors.offload import LARGE_BYTES
+from ...engine.admission.large_requests import LARGE_BYTES
 from ...engine.errors import InvalidArgumentError, UnsupportedError
 from ...engine.tensor import Buffer
 from ...proto.messages import inference as pb

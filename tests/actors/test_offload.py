@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import threading
 import weakref
 from collections.abc import Iterator
 
 import pytest
 import trio
 
-from trireme.actors.offload import Offload
+from trireme.actors import offload
+from trireme.actors.offload import LARGE_ARRIVAL_BYTES, ArrivingBytes, Offload
 from trireme.engine.errors import InvalidArgumentError
 
 
@@ -46,3 +48,34 @@ async def test_other_errors_tell_where_they_came_from() -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         await Offload()(lambda: 1 // 0)
     assert caught.traceback[-1].name == "<lambda>"
+
+
+async def test_memory_for_a_large_body_is_written_to_elsewhere_and_not_before_it_arrives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = threading.get_ident()
+    written: list[int] = []
+    genuine = offload._write_to
+
+    def write_to(memory: memoryview) -> None:
+        assert threading.get_ident() != loop
+        written.append(len(memory))
+        genuine(memory)
+
+    monkeypatch.setattr(offload, "_write_to", write_to)
+    body = ArrivingBytes(20 << 20)
+    filled = 0
+    while filled < len(body.whole):
+        assert sum(written) <= filled + (7 << 20)
+        place = await body.place(filled)
+        assert 0 < len(place) <= LARGE_ARRIVAL_BYTES
+        place[:] = bytes([filled >> 20]) * len(place)
+        filled += len(place)
+    assert written == [8 << 20, 8 << 20, 3 << 20]  # all but what is received first
+    assert bytes(body.whole[:: 1 << 20]) == bytes(range(20))
+
+
+async def test_memory_for_a_body_of_one_read_needs_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offload, "_write_to", None)
+    body = ArrivingBytes(1000)
+    assert [len(await body.place(0)), len(await body.place(990))] == [1000, 10]

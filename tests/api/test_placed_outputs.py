@@ -12,13 +12,13 @@ from fake_cuda import FakeCuda
 from grpc_stub import infer_request
 from http_fakes import FakeServer
 
-from trireme.actors.offload import LARGE_BYTES
 from trireme.api.grpc import infer_writer
 from trireme.api.grpc.infer_request import decode_infer as decode_grpc
 from trireme.api.grpc.infer_request import read_infer_request
 from trireme.api.http.infer import response as infer_response
 from trireme.api.http.infer.request import InferTerms
 from trireme.api.http.infer.request import decode_infer as decode_http
+from trireme.engine.admission.large_requests import LARGE_BYTES
 from trireme.engine.datatypes import FP32
 from trireme.engine.errors import InternalError
 from trireme.engine.memory.cuda import CudaDriver

@@ -11,7 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trireme.engine.datatypes import BF16, BYTES, DATATYPES, FP32, INT16, DataType
-from trireme.engine.tensor import IncompleteLengthError, Tensor, iter_bytes, iter_spans, pack_bytes
+from trireme.engine.tensor import (
+    Buffer,
+    IncompleteLengthError,
+    PackedElements,
+    Tensor,
+    iter_bytes,
+    iter_spans,
+    joined,
+    pack_bytes,
+)
 
 _SIZED = [datatype for datatype in DATATYPES if datatype.size]
 _SHAPES = st.lists(st.integers(0, 3), max_size=3).map(tuple)
@@ -124,3 +133,32 @@ def test_a_buffer_that_does_not_fit_the_shape_has_no_array() -> None:
 
 def test_repr_names_type_and_shape() -> None:
     assert repr(Tensor("T", FP32, (1, 16), b"")) == "<Tensor T FP32[1, 16]>"
+
+
+@given(st.lists(st.lists(st.binary(max_size=9), max_size=5), max_size=5))
+def test_elements_packed_bit_by_bit_are_packed_elements(elements: list[list[bytes]]) -> None:
+    """Those of an inner list together; and the inner lists as elements in pieces."""
+    flat = [each for inner in elements for each in inner]
+    packed = PackedElements(len(pack_bytes(flat)))
+    for inner in elements:
+        packed.add(inner)
+    assert bytes(packed.view) == pack_bytes(flat)
+    whole = [b"".join(inner) for inner in elements]
+    packed = PackedElements(len(pack_bytes(whole)) + 10)
+    for inner in elements:
+        packed.add_in_pieces(inner)
+    assert bytes(packed.view) == pack_bytes(whole)
+
+
+def test_there_is_no_room_for_more_than_was_said() -> None:
+    packed = PackedElements(8)
+    with pytest.raises(ValueError, match="broadcast"):
+        packed.add([b"five5"])
+
+
+@given(st.lists(st.binary(max_size=9), max_size=9))
+def test_pieces_of_any_kind_are_joined(given_pieces: list[bytes]) -> None:
+    pieces: list[Buffer] = [memoryview(each) if number % 2 else each for number, each in enumerate(given_pieces)]
+    pieces.append(memoryview(np.arange(3, dtype=np.int32)))
+    assert bytes(joined(pieces)) == b"".join(given_pieces) + np.arange(3, dtype=np.int32).tobytes()
+    assert pieces == []

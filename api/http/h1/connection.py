@@ -21,9 +21,9 @@ import logging
 from typing import NoReturn
 
 import httptools
-import numpy as np
 import trio
 
+from ....actors.offload import ArrivingBytes
 from ....actors.socket_readiness import Watch
 from ....engine.admission.client_bytes import ClientBytes
 from ....engine.tensor import Buffer
@@ -39,9 +39,6 @@ from .messages import CHUNKED, HeadMemory, Refusal, Request, RequestParser, chun
 
 _CONTINUE: list[Buffer] = [b"HTTP/1.1 100 Continue\r\n\r\n"]
 READ_BYTES = 65_536
-_LARGE_READ_BYTES = 1 << 20
-"""Most that is received at once of a large body, so that other connections get their turn meanwhile."""
-
 _TIGHT_READ_BYTES = 4096
 _APP, _IDLE = ConnectionPhase.APP, ConnectionPhase.IDLE  # a member of an enumeration takes longer to look up
 _FEW_BYTES = 16_384
@@ -483,18 +480,19 @@ class H1Connection(Connection):
         self._count_unfinished()  # nothing: the application has room for all of it
         filled = sum(map(len, request.pieces))
         size = filled + remaining
-        buffer = np.empty(size, np.uint8).data  # not zeroed: what a client only announces costs no memory
-        buffer[:filled] = b"".join(request.pieces)
+        body = ArrivingBytes(size)
+        body.whole[:filled] = b"".join(request.pieces)
         while filled < size:
-            count = await self._transport.receive_into(buffer[filled : filled + _LARGE_READ_BYTES])
+            place = await body.place(filled)
+            count = await self._transport.receive_into(place)
             if not count:
                 await self.give_up()
             if self._pace is not None:
                 self._pace.arrived(count, self._roster.now_s)
             self._wait_for_body()
             filled += count
-            if count == _LARGE_READ_BYTES:
+            if count == len(place):
                 await self._transport.yield_turn()
-        request.pieces = [buffer]
+        request.pieces = [body.whole]
         request.remaining = 0
         request.complete = True

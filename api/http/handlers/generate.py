@@ -24,7 +24,7 @@ from ....engine.datatypes import BYTES
 from ....engine.description import ModelDescription
 from ....engine.errors import InvalidArgumentError, TriremeError, request_prefix
 from ....engine.request import InferenceRequest, InferenceResponse
-from ....engine.tensor import Tensor, add_packed
+from ....engine.tensor import PackedElements, Tensor
 from ....engine.tensor_limits import TensorLimits
 from ....engine.tracing import Tracer
 from ...pipeline import Adapter, element_by_element
@@ -329,9 +329,9 @@ def _tensor(given: ModelInput, client_shape: tuple[int, ...], value: Any, limits
         raise
     refuse_half(given.name, given.datatype)
     if is_text and given.datatype is BYTES:
-        packed = bytearray()
-        add_packed(packed, value.pieces())
-        return Tensor(given.name, BYTES, shape, memoryview(packed))
+        packed = PackedElements(value.packed_bytes)
+        packed.add_in_pieces(value.pieces())
+        return Tensor(given.name, BYTES, shape, packed.view)
     return tensor_from_json(given.name, given.datatype, shape, data, limits)
 
 

@@ -6,13 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-import numpy as np
-
-from ....actors.offload import LARGE_BYTES
+from ....engine.admission.large_requests import LARGE_BYTES
 from ....engine.errors import UnsupportedError
 from ....engine.memory.tensors import is_in_place, put_in_place
 from ....engine.request import InferenceResponse, ParameterValue
-from ....engine.tensor import Buffer
+from ....engine.tensor import Buffer, joined
 from ...classification import classify
 from ...pipeline import as_bytes, element_by_element
 from ..exchange import BINARY, JSON, Answer, Headers
@@ -93,7 +91,7 @@ def _encode(response: InferenceResponse, decoded: DecodedInfer) -> Answer:
     if len(blobs) == 1 and len(blobs[0]) >= _LARGE_BYTES:
         return Answer(200, BINARY, text, headers, tail=blobs[0])
     if sum(map(len, blobs)) > LARGE_BYTES:
-        return Answer(200, BINARY, text, headers, tail=_joined(blobs))
+        return Answer(200, BINARY, text, headers, tail=joined(blobs))
     return Answer(200, BINARY, b"".join((text, *blobs)), headers)
 
 
@@ -118,24 +116,7 @@ def _large(pieces: list[Buffer], blobs: list[Buffer]) -> Answer:
     """An answer whose text is too large to be copied again."""
     headers = ((_TEXT_LENGTH, b"%d" % sum(map(len, pieces))),) if blobs else ()
     pieces += blobs
-    return Answer(200, BINARY if blobs else JSON, b"", headers, tail=_joined(pieces))
-
-
-def _joined(pieces: list[Buffer]) -> memoryview:
-    """One after the other; `join` would hold the interpreter's lock until all are copied. Takes them from the list.
-
-    In memory of numpy's, which asks for huge pages: the event loop drops the answer, and to give back as much memory in
-    small pages takes it ten times as long."""
-    joined = np.empty(sum(map(len, pieces)), np.uint8).data
-    pieces.reverse()
-    filled = 0
-    while pieces:
-        piece = memoryview(pieces.pop()).cast("B")  # and with it its memory
-        for at in range(0, len(piece), _COPIED_BYTES):
-            part = piece[at : at + _COPIED_BYTES]
-            joined[filled : filled + len(part)] = part
-            filled += len(part)
-    return joined
+    return Answer(200, BINARY if blobs else JSON, b"", headers, tail=joined(pieces))
 
 
 @lru_cache(maxsize=1024)

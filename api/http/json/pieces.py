@@ -28,6 +28,7 @@ import orjson
 
 from ....engine.errors import TriremeError
 from .scan import DEFAULT_MAX_VALUES, PIECE_BYTES, ArraySpan, JsonScan, refuse_strings, refuse_values
+from .steps import give_way
 from .strict import parse_strictly
 
 _MARK = b"\x7f"
@@ -45,6 +46,7 @@ _MOST_VALUES_AT_ONCE = 32_768
 _MOST_BYTES_AT_ONCE = 4 * PIECE_BYTES
 """Read by one call, this takes some 2 ms."""
 _EDGE_BYTES = 1_024
+_LENGTH_BYTES = 4
 _LONG_BYTES = 16 * PIECE_BYTES
 
 
@@ -99,6 +101,11 @@ class LargeArray(Large):
         """The number of its outermost elements."""
         return self._run.outermost + 1
 
+    @property
+    def packed_bytes(self) -> int:
+        """What it takes as packed BYTES elements, at most: no string is longer than its text, and each has a length."""
+        return self._run.stop - self._run.start + _LENGTH_BYTES * (self.values + 1)
+
     def pieces(self) -> Iterator[list[Any] | LargeString]:
         """The array in pieces, each nested as it is in the array; or a string of more than a megabyte that is an
         element.
@@ -109,6 +116,7 @@ class LargeArray(Large):
         run = self._run
         start, depth = run.start, 0
         for stop, open_after in [*run.cuts, (run.stop, 0)]:
+            give_way()
             first, last = start == run.start, stop == run.stop
             if stop - start > _LONG_BYTES:
                 string = _only_string(self._text, start, stop, strict=self._strict)
@@ -147,6 +155,11 @@ class LargeString(Large):
         self._stop = stop
         self.nbytes = stop - start
 
+    @property
+    def packed_bytes(self) -> int:
+        """What it takes as a packed BYTES element, at most."""
+        return self.nbytes + _LENGTH_BYTES
+
     def pieces(self) -> Iterator[bytes]:
         """What it stands for, in UTF-8; bytes that are none are as they came.
 
@@ -160,6 +173,7 @@ class LargeString(Large):
             if not piece:
                 raise OddTextError
             at += len(piece)
+            give_way()
             yield _characters(piece, strict=self._strict)
         self._checked = True
 

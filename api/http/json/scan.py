@@ -22,6 +22,7 @@ import numpy as np
 
 from ....engine.tensor_limits import LimitError
 from ...request_parameters import MAX_PARTS, MAX_TEXT_BYTES
+from .steps import give_way
 
 PIECE_BYTES = 65_536
 
@@ -89,6 +90,7 @@ def scan(text: memoryview, piece_bytes: int = PIECE_BYTES) -> JsonScan:
     at = 0
     while at < len(text):
         at = scanner.take(at)
+        give_way()
     if scanner.run is not None:  # it has no end, and so the text is no JSON
         scanner.found.values += scanner.run.values
     return scanner.found

@@ -20,6 +20,7 @@ import numpy as np
 import rapidjson
 
 from ....engine.errors import InternalError, InvalidArgumentError
+from .steps import give_way
 
 MAX_NESTING = 100
 """Levels of nesting that Triton reads in tensor data (docs/reference/http-inference.md#tensors-in-json)."""
@@ -29,7 +30,10 @@ NESTING_ERROR = f"JSON nesting depth exceeds maximum allowed limit ({MAX_NESTING
 _TOO_DEEP = f"JSON nesting depth exceeds maximum allowed limit (about 1000, and {MAX_NESTING} in the data of tensors)"
 """Wherever it is: the reader uses the stack of the interpreter, which its callers have some part of already."""
 
-_PIECE_BYTES = 65_536
+_PIECE_BYTES = 16_384
+_LONG_BYTES = 32_768
+"""A longer text is read on a thread."""
+
 _MANY_MEMBERS = 4_096
 _NUMBERS = rapidjson.NM_NATIVE | rapidjson.NM_NAN  # rounding as Triton's; integers beyond 64 bits become doubles
 _MARK = re.compile(rb"\xef?\xbb?\xbf?")  # a byte order mark, each byte optional, as RapidJSON skips it
@@ -76,6 +80,8 @@ class _Text:
     def read(self, _size: int) -> bytes:
         """The next piece, with stand-ins; empty at the end."""
         sent = b""
+        if len(self._text) > _LONG_BYTES:
+            give_way()
         while not sent and self._at < len(self._text):
             stop = self._at + _PIECE_BYTES
             piece = self._decoder.decode(self._text[self._at : stop], stop >= len(self._text))

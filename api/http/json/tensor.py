@@ -31,7 +31,7 @@ from ....engine.datatypes import (
     DataType,
 )
 from ....engine.errors import InternalError, InvalidArgumentError, shown
-from ....engine.tensor import Buffer, Tensor, add_packed, pack_bytes
+from ....engine.tensor import Buffer, PackedElements, Tensor, pack_bytes
 from ....engine.tensor_limits import DEFAULT_LIMITS, TensorLimits, bounded_product
 from .pieces import LargeArray, LargeString
 from .reader import INT64_MAX, as_bool, as_double, as_signed, as_string, as_unsigned
@@ -204,18 +204,18 @@ def _strings(
 def _large_strings(name: str, data: LargeArray, limits: TensorLimits) -> Buffer:
     """Packed, however many they are."""
     limits.check_elements(name, len(data))  # without reading them, if they are not nested
-    packed = bytearray()
+    packed = PackedElements(data.packed_bytes)
     found = 0
     for piece in data.pieces():
         if isinstance(piece, LargeString):
-            add_packed(packed, piece.pieces())
+            packed.add_in_pieces(piece.pieces())
             found += 1
         else:
             elements = _encoded(piece)
-            packed += pack_bytes(elements)
+            packed.add(elements)
             found += len(elements)
         limits.check_elements(name, found)
-    return memoryview(packed)
+    return packed.view
 
 
 def _encoded(data: list[Any]) -> list[bytes]:

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from infer_wire_strategies import WITHOUT_MAPS, load_wires, texts
 from triton_messages import MESSAGES as PB
 
-from trireme.actors.offload import LARGE_BYTES, copied_in_pieces
+from trireme.actors.offload import copied_in_pieces
 from trireme.api.grpc import repository
 from trireme.api.grpc.codec import MAX_FIELDS
 from trireme.api.grpc.repository import WireLoad, read_load_request
 from trireme.api.grpc.wire import UnreadableError
 from trireme.api.request_parameters import MAX_TEXT_BYTES
+from trireme.engine.admission.large_requests import LARGE_BYTES
 from trireme.engine.errors import InvalidArgumentError
 from trireme.engine.tensor import Buffer
 

@@ -1,0 +1,128 @@
+"""Work on large JSON is done in small pieces, and the thread that does it gives way to others after each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from trireme.api.http.json import pieces as json_pieces
+from trireme.api.http.json import scan as json_scan
+from trireme.api.http.json import steps as json_steps
+from trireme.api.http.json import strict as json_strict
+from trireme.api.http.json import writer as json_writer
+from trireme.api.http.json.pieces import cut
+from trireme.api.http.json.reader import infer_places
+from trireme.api.http.json.scan import PIECE_BYTES, scan
+from trireme.api.http.json.strict import parse_strictly
+from trireme.engine.datatypes import BYTES, FP64, INT32, DataType
+from trireme.engine.tensor import Tensor, pack_bytes
+
+
+class Pieces:
+    """What is done between two times of giving way: `sizes` has what each call had to do, one list for each piece."""
+
+    def __init__(self) -> None:
+        self.sizes: list[list[int]] = [[]]
+
+    def give_way(self) -> None:
+        self.sizes.append([])
+
+    def counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(data: Any, *args: Any, **options: Any) -> Any:
+            self.sizes[-1].append(len(data))
+            return function(data, *args, **options)
+
+        return call
+
+    @property
+    def largest(self) -> int:
+        return max(sum(each) for each in self.sizes)
+
+    @property
+    def total(self) -> int:
+        return sum(map(sum, self.sizes))
+
+
+@pytest.fixture
+def pieces(monkeypatch: pytest.MonkeyPatch) -> Pieces:
+    seen = Pieces()
+    for module in (json_pieces, json_scan, json_strict, json_writer):
+        monkeypatch.setattr(module, "give_way", seen.give_way)
+    return seen
+
+
+def document(data: bytes) -> bytes:
+    return b'{"inputs":[{"name":"A","shape":[1],"datatype":"FP32","data":%b}]}' % data
+
+
+NUMBERS = orjson.dumps(np.random.default_rng(0).random(100_000), option=orjson.OPT_SERIALIZE_NUMPY)
+ROWS = orjson.dumps(np.random.default_rng(0).random((1_000, 100)), option=orjson.OPT_SERIALIZE_NUMPY)
+STRINGS = orjson.dumps(["s" * 100] * 10_000)
+
+
+@pytest.mark.parametrize("data", [NUMBERS, ROWS, STRINGS], ids=["numbers", "rows", "strings"])
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_large_array_is_read_in_pieces(
+    pieces: Pieces, monkeypatch: pytest.MonkeyPatch, data: bytes, strict: bool
+) -> None:
+    text = memoryview(document(data))
+    monkeypatch.setattr(json_pieces, "_read", pieces.counted(json_pieces._read))
+    _, large = cut(text, scan(text), infer_places, strict=strict)
+    before = len(pieces.sizes)
+    assert min(len(list(each.pieces())) for each in large) > len(data) // PIECE_BYTES
+    assert len(pieces.sizes) > before + len(data) // PIECE_BYTES
+    assert pieces.largest <= PIECE_BYTES + 1_000
+    assert pieces.total >= len(data) * 0.99
+
+
+def test_a_long_string_is_read_in_pieces(pieces: Pieces, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = memoryview(document(b'["%b"]' % (b"s" * 2_000_000)))
+    monkeypatch.setattr(json_pieces, "_characters", pieces.counted(json_pieces._characters))
+    _, large = cut(text, scan(text), infer_places)
+    for each in large:
+        each.check()
+    assert pieces.largest <= PIECE_BYTES
+    assert pieces.total == 2_000_000
+
+
+def test_a_text_is_looked_at_in_pieces(pieces: Pieces) -> None:
+    scan(memoryview(NUMBERS))
+    assert len(pieces.sizes) - 1 == len(NUMBERS) // PIECE_BYTES + 1
+
+
+def test_a_large_text_is_read_strictly_in_pieces(pieces: Pieces) -> None:
+    assert len(parse_strictly(NUMBERS)) == 100_000
+    assert len(pieces.sizes) > len(NUMBERS) / 16_384
+
+
+def test_what_is_read_on_the_event_loop_never_sleeps(pieces: Pieces) -> None:
+    parse_strictly(document(orjson.dumps([1] * 14_000)))
+    json_writer.tensor_pieces(Tensor("A", FP64, (4_096,), array=np.zeros(4_096)))
+    assert pieces.sizes == [[]]
+
+
+@pytest.mark.parametrize("datatype", [FP64, INT32])
+def test_numbers_are_written_in_pieces(pieces: Pieces, monkeypatch: pytest.MonkeyPatch, datatype: DataType) -> None:
+    monkeypatch.setattr(json_writer, "_elements", pieces.counted(json_writer._elements))
+    json_writer.tensor_pieces(Tensor("A", datatype, (100_000,), array=np.zeros(100_000, datatype.storage)))
+    assert pieces.largest == 4_096
+    assert pieces.total == 100_000
+
+
+def test_strings_are_written_in_pieces(pieces: Pieces, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_writer, "_strings", pieces.counted(json_writer._strings))
+    json_writer.tensor_pieces(Tensor("A", BYTES, (100_000,), pack_bytes([b"string"] * 100_000)))
+    assert pieces.largest <= 4_096
+    assert pieces.total == 100_000
+
+
+def test_giving_way_is_to_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To let go of the interpreter's lock for a moment would not do."""
+    naps: list[float] = []
+    monkeypatch.setattr(json_steps.time, "sleep", naps.append)
+    json_steps.give_way()
+    assert [nap > 0 for nap in naps] == [True]
