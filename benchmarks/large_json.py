@@ -1,13 +1,15 @@
-"""How long one client's large JSON document holds up the event loop, and another client.
+"""What other clients notice of large JSON documents, and how long those hold up the event loop.
 
-A server in this process gets a document of numbers (64 MiB by default), reads it, and answers with as many numbers. For
-each task that the event loop runs meanwhile, its steps are measured: the CPU time of the loop's thread from one
-suspension to the next, and the same by the clock, in which waiting for the interpreter's lock counts as well, and
-whatever else the machine does. A second client, a process of its own, asks for small things every 4 ms.
+A server in this process gets documents (of 64 MiB by default), reads them, and answers with as many values: numbers,
+numbers in nested arrays, strings, and numbers with a NaN among them, which only the strict reader reads. A second
+client, a process of its own, asks for small things every 4 ms: what it waits for is what others notice. For each task
+that the event loop runs meanwhile, its steps are measured: the CPU time of the loop's thread from one suspension to the
+next, and the same by the clock, in which waiting for the interpreter's lock counts as well.
 
-    python benchmarks/large_json.py [--mib 64] [--repeat 3] [--output large_json.json]
+    python benchmarks/large_json.py [--only numbers nested strings strict] [--mib 64] [--count 3] [--at-once 1]
+                                    [--output large_json.json]
 
-The row "nothing" has no document: it says how much of the clock's times is the machine.
+The rows "nothing" have no document: they say how much of the times is the machine.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -40,15 +44,15 @@ from trireme.api.sockets.service import ServiceOptions
 from trireme.engine.backends.interface import Backend, InstanceSpec, LoadedModel, ModelFiles, ModelInstance
 from trireme.engine.backends.registry import BackendRegistry
 from trireme.engine.config.model import ModelConfig
-from trireme.engine.datatypes import FP32
 from trireme.engine.job import ExecutionBatch
 from trireme.engine.options import ServerOptions
-from trireme.engine.tensor import Tensor
 
 SWITCH_INTERVAL_S = 0.0005
 """As `trireme serve` has it."""
 
 _NUMBER_BYTES = 11
+_ROW = 100
+_STRING_BYTES = 200
 _QUIET_S = 2.0
 _CONFIG = """
 backend: "identity"
@@ -76,7 +80,7 @@ class Identity(Backend, LoadedModel, ModelInstance):
     def execute(self, batch: ExecutionBatch) -> None:
         for job in batch.jobs:
             tensor = job.inputs["INPUT0"]
-            job.respond(job.response([Tensor("OUTPUT0", FP32, tensor.shape, array=tensor.array)]))
+            job.respond(job.response([tensor.renamed("OUTPUT0", tensor.shape)]))
 
 
 class Steps(trio.abc.Instrument):
@@ -114,16 +118,16 @@ class Steps(trio.abc.Instrument):
 
 @dataclass
 class Row:
-    """What a document has done; milliseconds, the longest of each.
+    """What documents have done; milliseconds, the longest of each.
 
     Attributes:
-        took_s: from sending it to the whole answer.
-        status: of the answer.
+        took_s: from sending the first to the whole answer to the last.
+        answers: how many of which status line.
     """
 
     what: str
     took_s: float
-    status: str
+    answers: dict[str, int]
     step_cpu_ms: float
     step_task: str
     step_clock_ms: float
@@ -131,59 +135,120 @@ class Row:
     seen: Seen
 
 
-def document(nbytes: int) -> bytes:
-    """An infer request with about so many bytes of numbers."""
+def numbers(nbytes: int) -> tuple[str, int, bytes]:
     count = nbytes // _NUMBER_BYTES
-    numbers = np.random.default_rng(0).random(count).round(_NUMBER_BYTES - 3)
-    data = orjson.dumps(numbers, option=orjson.OPT_SERIALIZE_NUMPY)
-    text = b'{"inputs":[{"name":"INPUT0","shape":[1,%d],"datatype":"FP32","data":%b}]}' % (count, data)
-    head = b"POST /v2/models/small/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(text)
-    return head + text
+    values = np.random.default_rng(0).random(count).round(_NUMBER_BYTES - 3)
+    return "FP32", count, orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def send(port: int, path: str) -> None:
-    """The client, a process of its own: sends what the file holds, and prints the answer's status line."""
-    import socket  # only here
+def nested(nbytes: int) -> tuple[str, int, bytes]:
+    rows = nbytes // (_NUMBER_BYTES * _ROW)
+    values = np.random.default_rng(0).random((rows, _ROW)).round(_NUMBER_BYTES - 3)
+    return "FP32", rows * _ROW, orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)
 
+
+def strings(nbytes: int) -> tuple[str, int, bytes]:
+    count = nbytes // (_STRING_BYTES + 3)
+    return "BYTES", count, orjson.dumps([f"{number:0{_STRING_BYTES}}" for number in range(count)])
+
+
+def strict(nbytes: int) -> tuple[str, int, bytes]:
+    datatype, count, data = numbers(nbytes)
+    return datatype, count + 1, data[:-1] + b",NaN]"
+
+
+DOCUMENTS = {each.__name__: each for each in (numbers, nested, strings, strict)}
+
+
+def document(kind: str, nbytes: int) -> bytes:
+    """An infer request with about so many bytes of data."""
+    datatype, count, data = DOCUMENTS[kind](nbytes)
+    model = "text" if datatype == "BYTES" else "small"
+    text = b'{"inputs":[{"name":"INPUT0","shape":[1,%d],"datatype":"%b","data":%b}]}' % (count, datatype.encode(), data)
+    head = b"POST /v2/models/%b/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+    return head % (model.encode(), len(text)) + text
+
+
+def send(port: int, path: str, count: int) -> None:
+    """A client, a process of its own: says when it is ready, and when it is told to, sends what the file holds, so many
+    times, and prints the answers' status lines."""
+    data = Path(path).read_bytes()
     with socket.create_connection(("127.0.0.1", port)) as client:
-        client.sendall(Path(path).read_bytes())
-        print(read_answer(client).split(b"\r\n", 1)[0].decode())
+        print("ready", flush=True)
+        sys.stdin.readline()
+        for _ in range(count):
+            client.sendall(data)
+            print(read_answer(client).split(b"\r\n", 1)[0].decode())
 
 
-async def measure(port: int, steps: Steps, file: Path | None, what: str) -> Row:
-    """One document, or none, and a second client."""
+@dataclass
+class Load:
+    """Documents, or none if there is no file: `count` one after the other, `at_once` of such clients."""
+
+    what: str
+    file: Path | None = None
+    count: int = 0
+    at_once: int = 1
+
+
+async def _started(nursery: trio.Nursery, *command: object) -> trio.Process:
+    """A client that has said that it is ready."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    words = [sys.executable, *map(str, command)]
+    client: trio.Process = await nursery.start(partial(trio.run_process, words, **pipes))  # type: ignore[arg-type]
+    assert client.stdout is not None
+    await client.stdout.receive_some()
+    return client
+
+
+async def _said(client: trio.Process) -> bytes:
+    """What a client says when it is told to go on, until its end."""
+    assert client.stdin is not None
+    assert client.stdout is not None
+    await client.stdin.send_all(b"\n")
+    return b"".join([piece async for piece in client.stdout])
+
+
+async def measure(port: int, steps: Steps, load: Load) -> Row:
+    """A load, and a second client."""
     here = Path(__file__)
-    asker = [sys.executable, str(here.with_name("attack_clients.py")), str(port)]
+    answers: Counter[str] = Counter()
+
+    async def answered(sender: trio.Process) -> None:
+        answers.update(filter(None, (await _said(sender)).decode().split("\n")))
+
     async with trio.open_nursery() as nursery:
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        client: trio.Process = await nursery.start(partial(trio.run_process, asker, **pipes))  # type: ignore[arg-type]
-        assert client.stdin is not None
-        assert client.stdout is not None
-        await client.stdout.receive_some()
+        sending = [here, "--send", port, load.file, load.count]
+        senders = [await _started(nursery, *sending) for _ in range(load.at_once if load.file else 0)]
+        asker = await _started(nursery, here.with_name("attack_clients.py"), port)
         steps.reset()
         began_s = trio.current_time()
-        status = ""
-        if file is None:
+        if load.file is None:
             await trio.sleep(_QUIET_S)
-        else:
-            sender = [sys.executable, str(here), "--send", str(port), str(file)]
-            status = (await trio.run_process(sender, capture_stdout=True)).stdout.decode().strip()
+        async with trio.open_nursery() as sending_nursery:
+            for sender in senders:
+                sending_nursery.start_soon(answered, sender)
         took_s = trio.current_time() - began_s
         found = steps.cpu_ms, steps.task, steps.clock_ms, steps.passes_ms
-        await client.stdin.send_all(b"done\n")
-        said = b"".join([piece async for piece in client.stdout])
-    return Row(what, took_s, status, *found, Seen(**json.loads(said)))
+        seen = Seen(**json.loads(await _said(asker)))
+    return Row(load.what, took_s, dict(answers), *found, seen)
 
 
-async def run(mib: int, repeat: int) -> list[Row]:
+async def run(kinds: list[str], mib: int, count: int, at_once: int) -> list[Row]:
     steps = Steps()
-    rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "document"
-        file.write_bytes(document(mib << 20))
+        loads = [Load("nothing")]
+        for kind in kinds:
+            file = Path(folder) / kind
+            file.write_bytes(document(kind, mib << 20))
+            loads += [
+                Load(f"{kind}, {mib} MiB" + (f", {at_once} at once" if at_once > 1 else ""), file, count, at_once)
+            ]
+        loads.append(Load("nothing"))
         repository = Path(folder) / "repository"
-        (repository / "small" / "1").mkdir(parents=True)
-        (repository / "small" / "config.pbtxt").write_text(_CONFIG)
+        for name, config in (("small", _CONFIG), ("text", _CONFIG.replace("TYPE_FP32", "TYPE_STRING"))):
+            (repository / name / "1").mkdir(parents=True)
+            (repository / name / "config.pbtxt").write_text(config)
         backends = BackendRegistry(lambda _name: {}, {"identity": Identity})
         options = ServerOptions(model_repository=(repository,))
         async with InferenceServer(options, backends=backends) as server, trio.open_nursery() as nursery:
@@ -191,37 +256,39 @@ async def run(mib: int, repeat: int) -> list[Row]:
             service = HttpService(HttpApplication(server, limits), ServiceOptions(("127.0.0.1:0",)))
             (port,) = await nursery.start(service.serve)
             trio.lowlevel.add_instrument(steps)
-            for _ in range(repeat):
-                rows.append(await measure(port, steps, None, "nothing"))
-                rows.append(await measure(port, steps, file, f"JSON, {mib} MiB"))
+            rows = [await measure(port, steps, load) for load in loads]
             service.close()
     return rows
 
 
 def show(rows: list[Row]) -> Table:
-    names = ("document", "took s", "longest step, CPU ms", "of", "by the clock", "longest pass", "client waited ms")
-    table = Table(*names)
+    names = ("documents", "took s", "answers", "others wait: p50 ms", "p99", "p99.9", "longest")
+    table = Table(*names, "longest step: CPU ms", "by the clock", "longest pass")
     for row in rows:
+        seen = row.seen
+        answers = ", ".join(f"{count} {status.partition(' ')[2]}" for status, count in row.answers.items())
+        waits = [f"{value:.1f}" for value in (seen.usual_ms, seen.p99_ms, seen.p999_ms, seen.longest_ms)]
         times = [f"{value:.1f}" for value in (row.step_cpu_ms, row.step_clock_ms, row.pass_clock_ms)]
-        task = row.step_task.rpartition(".")[2]
-        table.add_row(row.what, f"{row.took_s:.1f}", times[0], task, *times[1:], f"{row.seen.longest_ms:.1f}")
+        table.add_row(row.what, f"{row.took_s:.1f}", answers, *waits, *times)
     return table
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=int, default=64)
-    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--only", nargs="+", choices=DOCUMENTS, default=list(DOCUMENTS))
+    parser.add_argument("--count", type=int, default=3, help="documents, one after the other")
+    parser.add_argument("--at-once", type=int, default=1, help="clients with so many documents each")
     parser.add_argument("--output", type=Path)
-    parser.add_argument("--send", nargs=2, metavar=("PORT", "FILE"), help=argparse.SUPPRESS)
+    parser.add_argument("--send", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.send is not None:
-        send(int(given.send[0]), given.send[1])
+        send(int(given.send[0]), given.send[1], int(given.send[2]))
         return
     logging.disable(logging.WARNING)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    rows = trio.run(run, given.mib, given.repeat)
-    Console().print(show(rows))
+    rows = trio.run(run, given.only, given.mib, given.count, given.at_once)
+    Console(width=160).print(show(rows))
     if given.output is not None:
         document_: dict[str, Any] = {"machine": machine(), "rows": [asdict(row) for row in rows]}
         given.output.write_text(json.dumps(document_, indent=1) + "\n")
