@@ -187,7 +187,7 @@ class PackedElements:
         self._put(_LENGTH.pack(0))
         for piece in pieces:
             self._put(piece)
-        _LENGTH.pack_into(self._whole, start, self._filled - start - _LENGTH.size)
+        _LENGTH.pack_into(self._whole.data, start, self._filled - start - _LENGTH.size)
 
     def _put(self, data: bytes) -> None:
         if data:
