@@ -20,7 +20,6 @@ from ..engine.tracing.tracer import TracedReply
 from .actor import Turn
 from .budget import InflightBudget, Lease
 from .ensemble import refuse_recursion
-from .messages import Admit
 from .model import Model
 from .offload import Offload
 from .reply import Reply
@@ -145,12 +144,14 @@ class Admission:
             received_ns = self._clock.now_ns()
             found = self._find(request, model)
             share, validator, budget = found.share, found.validator, self._budget
-            if (request.in_regions or validator.takes_strings) and is_large(request, validator):
-                return None  # the check is to be made on a thread
-            inputs, rows = validator.check(request)
-            nbytes = 0
-            for tensor in inputs.values():
-                nbytes += tensor.nbytes
+            known = validator.recall(request)
+            if known is not None:
+                inputs, rows, nbytes = known
+            else:
+                if (request.in_regions or validator.takes_strings) and is_large(request, validator):
+                    return None  # the check is to be made on a thread
+                inputs, rows = validator.check(request)
+                nbytes = sum([tensor.nbytes for tensor in inputs.values()])
             if not (budget.take_nowait(share, nbytes) if lease is None else budget.admit_nowait(lease, share, nbytes)):
                 return None
             holder = share if lease is None else lease
@@ -272,7 +273,7 @@ class Admission:
             TracedReply(request.trace, job, self._clock)
         send = model.scheduler.mailbox.send_nowait
         reply.attach(job, send)
-        send(Admit(job))
+        send(job)
         return reply
 
 

@@ -37,7 +37,7 @@ from .actor import Turn
 from .cache_access import CacheAccess
 from .door import Door
 from .ensemble import Ensemble
-from .messages import Admit, CacheHit, Cancel, DoorMessage, Stop
+from .messages import CacheHit, Cancel, DoorMessage, Stop
 from .scheduler import Scheduler
 
 
@@ -87,11 +87,11 @@ class CachedDoor(Door[DoorMessage | LookedUp]):
     # What comes in.
 
     def receive(self, message: DoorMessage | LookedUp) -> None:
-        if isinstance(message, Admit):
+        if isinstance(message, Job):
             try:
-                self.admit(message.job)
+                self.admit(message)
             except TriremeError as error:
-                self.refuse(message.job, error)
+                self.refuse(message, error)
         elif isinstance(message, Cancel):
             self.cancel(message)
         elif isinstance(message, LookedUp):
@@ -211,7 +211,7 @@ class CachedDoor(Door[DoorMessage | LookedUp]):
             return
         if found is not None:
             job.reply = _Keeper(self, job.reply, found)
-        self._inner.mailbox.send_nowait(Admit(job))
+        self._inner.mailbox.send_nowait(job)
 
     def _hit(self, job: Job, found: _Found, outputs: list[Tensor]) -> None:
         job.answered = True

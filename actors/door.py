@@ -1,8 +1,8 @@
 """Where a model's requests are handed in: its scheduler, its ensemble, or the door of the cache before one of these.
 
 Rules:
- 1. A job comes as an `Admit` and is accepted or refused in that turn. One that is accepted counts as `inflight` until
-    its final answer.
+ 1. A job comes as a message of its own and is accepted or refused in that turn. One that is accepted counts as
+    `inflight` until its final answer.
  2. A refusal is the final answer of a job that was not accepted. It is in none of Triton's statistics, and is
     counted by its reason (`engine.metrics.refusals`).
  3. A door that is buried answers all that it holds, and whatever still comes, with the error it was buried with.
@@ -20,7 +20,6 @@ from ..engine.job import Job
 from ..engine.metrics.refusals import count_refusal
 from ..engine.metrics.statistics import ModelStatistics
 from .actor import Actor, Turn
-from .messages import Admit
 
 M = TypeVar("M")
 
@@ -81,8 +80,8 @@ class Door(Actor[M], Generic[M]):
 
     def return_mail(self) -> None:
         for message in self.undelivered():
-            if isinstance(message, Admit):
-                self.refuse(message.job, self._burial)
+            if isinstance(message, Job):
+                self.refuse(message, self._burial)
             else:
                 self.receive_last(message)
         self.fail_held(self._burial)

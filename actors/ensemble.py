@@ -55,7 +55,7 @@ from ..engine.validation import RequestValidator
 from .actor import Mailbox, Turn
 from .door import Door
 from .instance import ReadinessCheck
-from .messages import Admit, Cancel, DoorMessage, Hold, LetGo, Stop
+from .messages import Cancel, DoorMessage, Hold, LetGo, Stop
 from .reply import ANSWER_WINDOW
 
 logger = logging.getLogger("trireme.ensemble")
@@ -211,11 +211,11 @@ class Ensemble(Door[DoorMessage | StepAnswered | RoomMade]):
     def receive(self, message: DoorMessage | StepAnswered | RoomMade) -> None:
         if isinstance(message, StepAnswered):
             self._tell(message.step, message.outcome, message.final)
-        elif isinstance(message, Admit):
+        elif isinstance(message, Job):
             try:
-                self.admit(message.job)
+                self.admit(message)
             except TriremeError as error:
-                self.refuse(message.job, error)
+                self.refuse(message, error)
         elif isinstance(message, Cancel):
             self.cancel(message.job)
         elif isinstance(message, Stop):
@@ -315,7 +315,7 @@ class Ensemble(Door[DoorMessage | StepAnswered | RoomMade]):
             self._steps[call] = step
             if step.window is not None:
                 self._windowed[call] = step
-            step.door.send_nowait(Admit(step.job))
+            step.door.send_nowait(step.job)
         except TriremeError as error:
             count_refusal(refused, error)
             self._forget(call)

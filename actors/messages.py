@@ -16,14 +16,8 @@ from ..engine.scheduling.core import InstanceId
 from ..engine.scheduling.sequence.slot_core import SlotReport
 from .actor import Mailbox
 
-# To whatever takes a model's requests in: a scheduler, an ensemble, the door of the cache.
-
-
-@dataclass(slots=True, eq=False)
-class Admit:
-    """Queue this job, or refuse it: its reply hears which."""
-
-    job: Job
+# To whatever takes a model's requests in: a scheduler, an ensemble, the door of the cache. A `Job` is a message itself:
+# queue it, or refuse it; its reply hears which.
 
 
 @dataclass(slots=True, eq=False)
@@ -158,7 +152,7 @@ class FailHeld:
     error: TriremeError
 
 
-DoorMessage = Admit | Cancel | Stop
+DoorMessage = Job | Cancel | Stop
 SchedulerMessage = (
     DoorMessage
     | CacheHit

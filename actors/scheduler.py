@@ -36,7 +36,6 @@ from ..engine.scheduling.sequence.slot_core import SlotReport
 from .actor import Turn
 from .door import Door
 from .messages import (
-    Admit,
     Attach,
     Attached,
     Bound,
@@ -113,11 +112,11 @@ class Scheduler(Door[SchedulerMessage]):
     # What comes in.
 
     def receive(self, message: SchedulerMessage) -> None:
-        if isinstance(message, Admit):
+        if isinstance(message, Job):
             try:
-                self.admit(message.job)
+                self.admit(message)
             except TriremeError as error:
-                self.refuse(message.job, error)
+                self.refuse(message, error)
         elif isinstance(message, Executed):
             self._executed(message)
         elif isinstance(message, Responded):
@@ -155,7 +154,9 @@ class Scheduler(Door[SchedulerMessage]):
         self._inflight += 1
         if self._order is not None:
             self._order.admit(job)
-        job.accept()
+        job.accepted = True
+        if job.on_accepted is not None:
+            job.accept()
 
     def _read_clock(self) -> float:
         """What comes in one turn comes at one time."""
@@ -275,6 +276,7 @@ class Scheduler(Door[SchedulerMessage]):
 
     def _send_answers(self) -> None:
         """Let the answers go of batches that are over."""
+        release = self._deliver if self._order is None else self._release
         for batch in self._over:
             for job, outcome, final in batch.answers:
                 if job.is_null:
@@ -282,7 +284,7 @@ class Scheduler(Door[SchedulerMessage]):
                     continue
                 if isinstance(outcome, TriremeError):
                     self._accounts.failed(job, outcome, batch.gpu)
-                self._release(job, outcome, final)
+                release(job, outcome, final)
             if self._lines.wanted:
                 tell_executed(batch)
         self._over.clear()

@@ -282,7 +282,7 @@ class ExecutionBatch:
         gpu: int | None = None,
     ) -> None:
         self.jobs = jobs
-        self.rows = jobs[0].rows if len(jobs) == 1 else sum(job.rows for job in jobs)
+        self.rows = jobs[0].rows if len(jobs) == 1 else sum([job.rows for job in jobs])
         self.instance_name = instance_name
         self.gpu = gpu
         self.sealed = sealed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .tensor import Buffer, Tensor
 
@@ -20,6 +20,18 @@ Caller = tuple[tuple[str, int], str]
 ParameterValue = bool | int | float | str
 
 
+@dataclass(slots=True, eq=False)
+class RequestForm:
+    """What requests have in common that were read from the same head: everything but their ids and their inputs' bytes.
+    Who reads requests gives it to them, so that what has been found out about one need not be found out again.
+
+    Attributes:
+        passed: what `engine.validation` has found.
+    """
+
+    passed: Any = None
+
+
 @dataclass(slots=True)
 class InferenceRequest:
     """What a client asks for. Decoded by `api/`, checked against the model by `engine.validation`.
@@ -33,6 +45,7 @@ class InferenceRequest:
         priority: 1 is highest; 0, or more than the model's levels, means the model's default.
         timeout_us: queue timeout asked for, microseconds; 0 for none.
         correlation_id: sequence, as an integer or a string; 0 or "" for none.
+        form: of requests from a head that is remembered; None if it is not. Nothing that it stands for may be changed.
         raw_input: the whole body of a request that names no tensors
             (docs/reference/http-inference.md#raw-binary-requests); `inputs` is then empty.
         trace: what is noted of it; None for nothing.
@@ -54,6 +67,7 @@ class InferenceRequest:
     correlation_id: int | str = 0
     sequence_start: bool = False
     sequence_end: bool = False
+    form: RequestForm | None = None
     raw_input: Buffer | None = None
     trace: Trace | None = None
     callers: tuple[Caller, ...] = ()

@@ -4,20 +4,22 @@ Order and texts are Triton's (docs/reference/errors.md#request-validation): dupl
 requested outputs, number of inputs, names and batch sizes, batch limit; then, input by input, datatype, unset
 dimensions, shape and byte size. Triton looks at the input received last first, and so does this.
 
-Everything that depends on the configuration alone is worked out once per model.
+Everything that depends on the configuration alone is worked out once per model, and what depends on a request's form
+alone (`RequestForm`) once per form.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from .config.model import Dims, ModelConfig, ModelInput
 from .datatypes import BYTES
 from .errors import InvalidArgumentError, request_prefix
-from .request import InferenceRequest
+from .request import InferenceRequest, RequestForm
 from .tensor import Buffer, Tensor, count_elements, pack_bytes
 from .tensor_limits import DEFAULT_LIMITS, MAX_ELEMENTS, TensorLimits, bounded_product
 
@@ -53,6 +55,19 @@ class _InputRule:
         return tuple(next(variable) if dim == -1 else dim for dim in self.reshape)
 
 
+class _Passed(NamedTuple):
+    """A validator, and what it found of a request that has passed.
+
+    Attributes:
+        sizes: bytes of the inputs, in the order in which they are checked.
+    """
+
+    validator: RequestValidator
+    rows: int
+    sizes: tuple[int, ...]
+    nbytes: int
+
+
 class RequestValidator:
     """Checks requests against one model's configuration.
 
@@ -81,6 +96,29 @@ class RequestValidator:
         self._shape_tensors = batched_shape_tensors(config)
         self.takes_shapes = bool(self._shape_tensors)
 
+    def recall(self, request: InferenceRequest) -> tuple[dict[str, Tensor], int, int] | None:
+        """What `check` would give for a request, and the bytes of its inputs, if another one of its form has passed,
+        with as many bytes. None if that is not known."""
+        form = request.form
+        passed: _Passed | None = None if form is None else form.passed
+        if passed is None or passed.validator is not self:
+            return None
+        tensors: Sequence[Tensor] = request.inputs
+        if len(tensors) > 1:
+            tensors = tensors[::-1]
+        inputs = {}
+        for tensor, nbytes in zip(tensors, passed.sizes):  # noqa: B905  the form says how many
+            if tensor.nbytes != nbytes:
+                return None
+            inputs[tensor.name] = tensor
+        return inputs, passed.rows, passed.nbytes
+
+    def _remember(self, form: RequestForm, given: Sequence[Tensor], found: Mapping[str, Tensor], rows: int) -> None:
+        """A request of this form has passed. Where its inputs are looked into, or reshaped, the next one is checked."""
+        if not (self.takes_strings or self._shape_tensors) and all(found[each.name] is each for each in given):
+            sizes = tuple([tensor.nbytes for tensor in given])
+            form.passed = _Passed(self, rows, sizes, sum(sizes))
+
     def check(self, request: InferenceRequest) -> tuple[dict[str, Tensor], int]:
         """The inputs by name as the backend sees them, and the number of rows.
 
@@ -103,7 +141,10 @@ class RequestValidator:
             raise self._wrong_count(request, inputs)
         if self._shape_tensors:
             return self._check_with_shape_tensors(request, inputs)
-        return self._check_inputs(request, inputs)
+        found, rows = self._check_inputs(request, inputs)
+        if request.form is not None:
+            self._remember(request.form, inputs, found, rows)
+        return found, rows
 
     def _check_with_shape_tensors(
         self, request: InferenceRequest, inputs: Sequence[Tensor]

@@ -8,14 +8,16 @@ a thread, in pieces.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...actors.offload import Offload
 from ...engine.datatypes import DataType
 from ...engine.errors import InvalidArgumentError
-from ...engine.memory.regions import Regions
-from ...engine.request import InferenceRequest
+from ...engine.memory.regions import Regions, RegionSlice
+from ...engine.request import InferenceRequest, RequestForm
 from ...engine.tensor import Buffer, Tensor
 from ...engine.tensor_limits import DEFAULT_LIMITS, TensorLimits
 from ..memo import Memo
@@ -47,24 +49,28 @@ _ID = tag(3, LENGTH)
 _RAW = tag(7, LENGTH)
 
 _Spans = list[tuple[int, int]]
+_NOWHERE: Mapping[str, RegionSlice] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """What a head says. The request has neither id nor inputs; those, all of them raw, are in `inputs`."""
+    """What a head says. The request has neither id nor inputs; those, all of them raw, are in `inputs`. Requests share
+    the form."""
 
     request: InferenceRequest
     inputs: tuple[tuple[str, DataType, tuple[int, ...]], ...]
     version_text: str
     class_counts: dict[str, int]
     enable_empty_final_response: bool
+    form: RequestForm
 
     def decode(self, data: Buffer, raw: _Spans, request_id: str, describe: Describe) -> DecodedGrpcInfer:
         said = self.request
         model = describe(said.model_name, said.model_version)
-        view = memoryview(data)
+        if len(data) > _SMALL_BYTES:
+            data = memoryview(data)
         inputs = [
-            Tensor(name, kind, shape, view[start:stop])
+            Tensor(name, kind, shape, data[start:stop])
             for (name, kind, shape), (start, stop) in zip(self.inputs, raw, strict=False)
         ]
         request = InferenceRequest(
@@ -73,25 +79,49 @@ class _Head:
             request_id,
             inputs,
             said.requested_outputs,
-            dict(said.parameters),
+            said.parameters.copy(),
             said.priority,
             said.timeout_us,
             said.correlation_id,
             said.sequence_start,
             said.sequence_end,
+            self.form,
         )
-        return DecodedGrpcInfer(request, model, self.version_text, self.class_counts, self.enable_empty_final_response)
+        counts, wants_empty = self.class_counts, self.enable_empty_final_response
+        return DecodedGrpcInfer(request, model, self.version_text, counts, wants_empty, _NOWHERE)
 
 
 class _Repeated(NamedTuple):
-    """A message with one raw content and without an id. Another one that is as long, and says the same before its data,
-    is put together in the same way: many clients send nothing else."""
+    """A message with one raw content. Another one that says the same before its data, but for the id, and has as many
+    bytes of it, is put together in the same way: many clients send nothing else.
 
-    size: int
-    beginning: bytes
-    data_at: int
+    Attributes:
+        before: what comes first: up to the id's length, or up to the data if there is no id.
+        after: what stands between the id and the data; None if there is no id.
+        nbytes: of data.
+    """
+
+    before: bytes
+    after: bytes | None
+    nbytes: int
     head: _Head
-    raw: _Spans
+
+    def decode(self, message: bytes, describe: Describe) -> DecodedGrpcInfer | None:
+        """None if it is something else."""
+        at = len(self.before)
+        request_id = ""
+        if self.after is not None:
+            start = at + 1
+            at = start + message[at] if start < len(message) else 0
+            if start + 0x7F < at or not message.startswith(self.after, at):
+                return None
+            try:
+                request_id = message[start:at].decode()
+            except UnicodeDecodeError:
+                return None
+            at += len(self.after)
+        end = len(message)
+        return self.head.decode(message, [(at, end)], request_id, describe) if at + self.nbytes == end else None
 
 
 class InferReader:
@@ -103,7 +133,7 @@ class InferReader:
         self._offload = offload or Offload()
         self._heads: Memo[_Head] = Memo(_HEADS, _HEAD_BYTES)
         self._usual = b""  # the last head without an id: most messages have the one before's
-        self._repeated: _Repeated | None = None
+        self._repeated: _Repeated | None = None  # the last one that could be remembered
 
     def decode(self, message: Buffer, describe: Describe) -> DecodedGrpcInfer | None:
         """The request that `message` holds; None if that may take long, and is for `decode_slowly`. Raw contents become
@@ -119,21 +149,25 @@ class InferReader:
         if len(message) <= _SMALL_BYTES and type(message) is not bytes:
             message = bytes(message)
         repeated = self._repeated
-        if repeated is not None and len(message) == repeated.size and message[: repeated.data_at] == repeated.beginning:
-            return repeated.head.decode(message, repeated.raw, "", describe)
+        if repeated is not None and type(message) is bytes and message.startswith(repeated.before):
+            decoded = repeated.decode(message, describe)
+            if decoded is not None:
+                return decoded
         split = _split(message, self._usual)
         if split is None:
             if len(message) > _PROMPT_BYTES:
                 return None
             return decode_infer(read_infer_request(message, self._limits), describe, self._regions)
-        key, request_id, raw = split
+        key, request_id, id_at, id_end, raw = split
         if not request_id:
             self._usual = key
         head = self._heads.get(key)
         if head is not None and len(raw) >= len(head.inputs):
-            if len(raw) == 1 and not request_id:
-                data_at = raw[0][0]
-                self._repeated = _Repeated(len(message), bytes(message[:data_at]), data_at, head, raw)
+            if len(raw) == 1:
+                ((data_at, end),) = raw
+                text = bytes(message[:data_at])
+                before, after = (text[: id_at + 1], text[id_end:]) if id_end else (text, None)
+                self._repeated = _Repeated(before, after, end - data_at, head)
             return head.decode(message, raw, request_id, describe)
         wire = read_infer_request(message, self._limits)
         decoded = decode_infer(wire, describe, self._regions)
@@ -184,6 +218,7 @@ class InferReader:
             decoded.version_text,
             dict(decoded.class_counts),
             decoded.enable_empty_final_response,
+            RequestForm(),
         )
         self._heads.remember(key, head)
 
@@ -192,8 +227,9 @@ def _is_raw(given: WireInput) -> bool:
     return given.contents is None and REGION not in given.parameters
 
 
-def _split(data: Buffer, usual: bytes) -> tuple[bytes, str, _Spans] | None:
-    """A message's head without the id, the id, and where the raw contents are. `usual` is a head that is likely; what
+def _split(data: Buffer, usual: bytes) -> tuple[bytes, str, int, int, _Spans] | None:
+    """A message's head without the id, the id, where its field begins and ends (0 and 0 if there is none), and where
+    the raw contents are. `usual` is a head that is likely; what
     begins with its fields is not walked through.
 
     None if it is not put together in the usual way: fields in front whose payload is short and has a length, the id at
@@ -239,4 +275,4 @@ def _split(data: Buffer, usual: bytes) -> tuple[bytes, str, _Spans] | None:
                 return None
     except (IndexError, UnicodeDecodeError, UnreadableError):
         return None
-    return (key, request_id, raw) if at == end else None
+    return (key, request_id, id_at, id_end, raw) if at == end else None

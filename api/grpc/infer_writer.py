@@ -25,6 +25,7 @@ from .wire import FIXED64, LENGTH, VARINT, tag
 _INT32_MAX = 2**31 - 1
 _INT64 = range(-(2**63), 2**63)
 _UINT64_MASK = 2**64 - 1
+_RAW = 6
 
 
 def _varint(number: int) -> bytes:
@@ -37,6 +38,7 @@ def _varint(number: int) -> bytes:
     return bytes(octets)
 
 
+@lru_cache(maxsize=1024)
 def _opening(number: int, size: int) -> bytes:
     return _varint(tag(number, LENGTH)) + _varint(size)
 
@@ -131,11 +133,16 @@ def write_infer_response(
         UnsupportedError: a response parameter that the protocol cannot carry.
     """
     outputs = response.outputs
-    if len(outputs) == 1 and not (response.id or response.parameters or decoded.places or decoded.class_counts):
+    if len(outputs) == 1 and not (response.parameters or decoded.places or decoded.class_counts):
         tensor = outputs[0]
         blob = tensor.buffer
-        name, version = response.model_name, response.model_version
-        return [_beginning(name, version, final, tensor.name, tensor.datatype.name, tensor.shape, len(blob)), blob]
+        name, version, size = response.model_name, response.model_version, len(blob)
+        if not response.id:
+            return [_beginning(name, version, final, tensor.name, tensor.datatype.name, tensor.shape, size), blob]
+        request_id = response.id.encode("utf-8", "replace")
+        between = _between(final, tensor.name, tensor.datatype.name, tensor.shape, size)
+        head = b"".join((_model(name, version), _opening(3, len(request_id)), request_id, between))
+        return [_checked_opening(len(head) + size, final) + head, blob]
     head = _model(response.model_name, response.model_version)
     if response.id:
         head += _text(3, response.id)
@@ -156,7 +163,7 @@ def write_infer_response(
         blobs.append(tensor.buffer if place is None else b"")
     pieces: list[Buffer] = []
     for blob in blobs:
-        pieces.append(head + _raw_opening(len(blob)))
+        pieces.append(head + _opening(_RAW, len(blob)))
         pieces.append(blob)
         head = b""
     if head:
@@ -176,11 +183,16 @@ def _checked_opening(size: int, final: bool | None) -> bytes:
 def _beginning(
     model: str, version: int, final: bool | None, name: str, datatype: str, shape: tuple[int, ...], size: int
 ) -> bytes:
-    """Everything before the data of an only output, of `size` bytes. Arguments and errors are those of
-    `write_infer_response`."""
-    head = _model(model, version) + (b"" if final is None else _FINAL[final])
-    head += _output(name, datatype, shape) + _raw_opening(size)
+    """Everything before the data of an only output, of `size` bytes, of a response without an id. Arguments and errors
+    are those of `write_infer_response`."""
+    head = _model(model, version) + _between(final, name, datatype, shape, size)
     return _checked_opening(len(head) + size, final) + head
+
+
+@lru_cache(maxsize=1024)
+def _between(final: bool | None, name: str, datatype: str, shape: tuple[int, ...], size: int) -> bytes:
+    """What stands between the id of a response and the data of its only output, of `size` bytes."""
+    return (b"" if final is None else _FINAL[final]) + _output(name, datatype, shape) + _opening(_RAW, size)
 
 
 @lru_cache(maxsize=1024)
@@ -193,11 +205,6 @@ def _output(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
     """An output without its data. Responses repeat names, and most repeat shapes."""
     dims = b"".join(_varint(dim) for dim in shape)
     return _delimited(5, _text(1, name) + _text(2, datatype) + (_delimited(3, dims) if dims else b""))
-
-
-@lru_cache(maxsize=1024)
-def _raw_opening(size: int) -> bytes:
-    return _opening(6, size)
 
 
 def _parameters(parameters: Mapping[str, ParameterValue]) -> bytes:

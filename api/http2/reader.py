@@ -138,29 +138,34 @@ class FrameReader:
         last = size - FRAME_HEADER_BYTES
         at = 0
         frames_left = self._frames_at_once
+        unpack, unpack_word, max_frame = FRAME_HEADER.unpack_from, WORD.unpack_from, self._max_frame
         if size <= _SMALL_READ_BYTES:
             data = bytes(data)  # pieces of bytes are cheaper to cut than pieces of a view
         while at < size:
             plain = self._plain
             # The short way: whole frames, as nearly all are in calls of ordinary size.
             while plain and at <= last:
-                head, flags, stream_id = FRAME_HEADER.unpack_from(data, at)
+                head, flags, stream_id = unpack(data, at)
                 start = at + FRAME_HEADER_BYTES
                 length = head >> 8
                 end = start + length
                 if end > size or stream_id > _ID_MASK:
                     break
                 if head == _WINDOW_UPDATE_HEAD:
-                    sink.on_window_update(stream_id, WORD.unpack_from(data, start)[0] & MAX_WINDOW_BYTES)
-                elif not stream_id or flags & PADDED or length > self._max_frame:
+                    sink.on_window_update(stream_id, unpack_word(data, start)[0] & MAX_WINDOW_BYTES)
+                elif not stream_id or flags & PADDED or length > max_frame:
                     break
-                elif head & 0xFF == DATA:
-                    sink.on_data(stream_id, bytes(data[start:end]), length, 0, flags & END_STREAM > 0)
-                elif head & 0xFF == HEADERS and flags | END_STREAM == _WHOLE_HEADERS:
-                    sink.on_headers(stream_id, bytes(data[start:end]), flags & END_STREAM > 0)
-                    frames_left -= _HEADERS_WEIGHT - 1
                 else:
-                    break
+                    kind, payload = head & 0xFF, data[start:end]
+                    if not isinstance(payload, bytes):
+                        payload = bytes(payload)
+                    if kind == DATA:
+                        sink.on_data(stream_id, payload, length, 0, flags & END_STREAM > 0)
+                    elif kind == HEADERS and flags | END_STREAM == _WHOLE_HEADERS:
+                        sink.on_headers(stream_id, payload, flags & END_STREAM > 0)
+                        frames_left -= _HEADERS_WEIGHT - 1
+                    else:
+                        break
                 at = end
                 frames_left -= 1
                 if frames_left <= 0:

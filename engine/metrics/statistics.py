@@ -177,16 +177,22 @@ class ModelStatistics:
         """
         start, infer, output, end = marks
         success, queue, times = self.success, self.queue, len(requests)
+        all_rows = total_ns = total_us = queue_ns = queue_us = 0
         for received_ns, enqueued_ns, rows in requests:
-            self.inference_count += rows
+            all_rows += rows
             ns = released_ns - received_ns
-            success.ns += ns
-            success.us += ns // 1000
+            total_ns += ns
+            total_us += ns // 1000
             ns = start - enqueued_ns
-            queue.ns += ns
-            queue.us += ns // 1000
+            queue_ns += ns
+            queue_us += ns // 1000
+        self.inference_count += all_rows
         success.count += times
+        success.ns += total_ns
+        success.us += total_us
         queue.count += times
+        queue.ns += queue_ns
+        queue.us += queue_us
         phase, ns = self.compute_input, infer - start  # written out: calls and a loop would double what this takes
         phase.count += times
         phase.ns += ns * times

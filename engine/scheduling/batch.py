@@ -63,8 +63,8 @@ class BatchLayout:
         self._joins |= {tensor.name: _join_equal for tensor in config.input if tensor.is_shape_tensor}
         self._batch_inputs = tuple((spec, _BATCH_INPUT_KINDS[spec.kind]) for spec in config.batch_input)
         scatters = {name: spec for spec in config.batch_output for name in spec.target_names}
-        batching = config.max_batch_size > 0
-        self._batching = batching
+        self._names = tuple(output.name for output in config.output)
+        batching = self._batching = config.max_batch_size > 0
         sequences = sequence_batching(config)
         self._rows_are_slots = sequences is not None and isinstance(sequences.strategy, DirectStrategy)
         self._outputs = tuple(
@@ -159,8 +159,7 @@ class BatchLayout:
         while True:
             try:
                 columns: list[Sequence[Tensor]] = []
-                for index, layout in enumerate(self._outputs):
-                    array = outputs[index]
+                for array, layout in zip(outputs, self._outputs, strict=True):
                     placed = isinstance(array, PlacedOutput)
                     columns.append(array.tensors[: len(jobs)] if placed else layout.split(array, jobs))
                 break
@@ -173,7 +172,9 @@ class BatchLayout:
         """Answer jobs with what each asked for of its share."""
         for job, tensors in shares:
             wanted = job.request.requested_outputs
-            job.respond(job.response([tensor for tensor in tensors if tensor.name in wanted] if wanted else tensors))
+            if wanted and wanted != self._names:
+                tensors = [tensor for tensor in tensors if tensor.name in wanted]
+            job.respond(job.response(tensors))
 
 
 def encode_text(array: np.ndarray) -> np.ndarray:

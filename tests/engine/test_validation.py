@@ -14,7 +14,7 @@ from trireme.engine import datatypes
 from trireme.engine.config.model import ModelConfig, ModelInput, ModelOutput
 from trireme.engine.datatypes import BYTES, FP32, INT32, INVALID, DataType
 from trireme.engine.errors import InvalidArgumentError, TriremeError
-from trireme.engine.request import InferenceRequest
+from trireme.engine.request import InferenceRequest, RequestForm
 from trireme.engine.tensor import Tensor, pack_bytes
 from trireme.engine.tensor_limits import TensorLimits
 from trireme.engine.validation import RequestValidator
@@ -69,6 +69,36 @@ STRINGS = _validator(0, _a(-1, datatype=BYTES))
 
 GOOD_A = _tensor("A", (1, 1, 4))
 GOOD_B = _tensor("B", (1, 4), INT32)
+
+
+def test_a_form_that_has_passed_is_not_checked_again() -> None:
+    """By the same validator, with as many bytes of each input; by another one it is, as after a reload."""
+    form = RequestForm()
+    one, other = (InferenceRequest("m", inputs=[GOOD_B, GOOD_A], form=form) for _ in range(2))
+    assert TWO.recall(one) is None
+    checked, rows = TWO.check(one)
+    known = TWO.recall(other)
+    assert known == (checked, rows, 16 + 16)
+    assert known is not None and list(known[0]) == list(checked)
+    assert OPTIONAL.recall(other) is None
+    other.inputs[0] = _tensor("B", (1, 4), INT32, nbytes=12)
+    assert TWO.recall(other) is None
+    assert TWO.recall(InferenceRequest("m", inputs=[GOOD_B, GOOD_A])) is None
+
+
+@pytest.mark.parametrize(
+    ("validator", "inputs"),
+    [
+        (STRINGS, [Tensor("A", BYTES, (2,), TWO_STRINGS)]),
+        (ONE, [_tensor("A", (0, 4), nbytes=16)]),
+    ],
+)
+def test_what_is_looked_into_or_reshaped_is_checked_each_time(
+    validator: RequestValidator, inputs: list[Tensor]
+) -> None:
+    request = InferenceRequest("m", inputs=inputs, form=RequestForm())
+    validator.check(request)
+    assert validator.recall(request) is None
 
 
 def test_a_fitting_request_keeps_its_tensors() -> None:

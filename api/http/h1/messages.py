@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
 
 import httptools
 
@@ -75,6 +75,7 @@ class RequestParser:
         self._received: list[tuple[bytes, bytes]] = []
         self._fed_bytes = 0  # by the last feed
         self._unread = b""  # rule 4
+        self._usual: KnownHead | None = None  # of the latest request that was recalled
         self.restart()
 
     def restart(self) -> None:
@@ -117,14 +118,16 @@ class RequestParser:
 
     def feed(self, data: bytes) -> None:
         """Takes in the next bytes of the stream; never raises for what they contain."""
-        heads = self._heads
+        heads, usual = self._heads, self._usual
         begun = self._begun or self._stalled_bytes or self._unread
         if heads is None or begun or self.failure is not None or self._parser is None:
             self._parse(data)
             return
-        request = heads.recall(data)
-        if request is not None:
-            self.requests.append(request)
+        if usual is None or len(data) != usual.size or not data.startswith(usual.head):
+            usual = heads.recall(data)
+        if usual is not None:
+            self._usual = usual
+            self.requests.append(usual.request.again(data[len(usual.head) :]))
             return
         count = len(self.requests)
         self._parse(data)
@@ -358,7 +361,15 @@ _HEAD_BYTES = 2_048
 _END = b"\r\n\r\n"
 
 
-class HeadMemory(Memo[tuple[Request, int]]):
+class KnownHead(NamedTuple):
+    """A head, how many bytes a request has that begins with it, and one that did, without its body."""
+
+    head: bytes
+    size: int
+    request: Request
+
+
+class HeadMemory(Memo[KnownHead]):
     """Remembers the heads of requests, a bounded number, for the connections of one service: a client that asks for one
     inference after the other sends the same head each time, and parsing it is a good part of the work. With each head
     is kept how long the body is.
@@ -372,13 +383,10 @@ class HeadMemory(Memo[tuple[Request, int]]):
     def __init__(self) -> None:
         super().__init__(_HEADS, _HEAD_BYTES)
 
-    def recall(self, data: bytes) -> Request | None:
-        """The request that `data` is (rule 2), which begins where a request may begin; None if that is not known."""
-        start = data.find(_END) + len(_END)
-        known = self.get(data[:start])
-        if known is None or known[1] != len(data) - start:
-            return None
-        return known[0].again(data[start:])
+    def recall(self, data: bytes) -> KnownHead | None:
+        """What `data` is a request of (rule 2), which begins where a request may begin; None if that is not known."""
+        known = self.get(data[: data.find(_END) + len(_END)])
+        return known if known is not None and known.size == len(data) else None
 
     def learn(self, data: bytes, request: Request) -> None:
         """Remember the head of `request`, the only one that was begun in `data`, if rule 1 allows it."""
@@ -389,7 +397,8 @@ class HeadMemory(Memo[tuple[Request, int]]):
         if usual and request.http_version == "1.1" and size == sum(map(len, request.pieces)):
             known = request.again(b"")
             known.first = None  # or its body would be kept
-            self.remember(data[:start], (known, size))
+            head = data[:start]
+            self.remember(head, KnownHead(head, len(data), known))
 
 
 # ---- responses, as buffers for the socket ----

@@ -12,7 +12,7 @@ from ....engine.description import ModelDescription
 from ....engine.errors import InternalError, InvalidArgumentError
 from ....engine.memory.regions import Regions, RegionSlice
 from ....engine.memory.tensors import RegionTensor
-from ....engine.request import InferenceRequest, ParameterValue
+from ....engine.request import InferenceRequest, ParameterValue, RequestForm
 from ....engine.tensor import Buffer, Tensor
 from ....engine.tensor_limits import DEFAULT_LIMITS, MAX_ELEMENTS, TensorLimits, bounded_product
 from ...memo import Memo
@@ -337,33 +337,40 @@ _INTEGER = re.compile(r"[ \t]*([+-]?[0-9]+)")
 _INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
 _HEADS = 512
 _HEAD_BYTES = 2_048
+_COPIED_BYTES = 4_096
+"""Of a body up to this size the tensors are copies: those are made faster than views."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Head:
     """What a head says, and how long a body is that begins with it. `tensors` are (name, datatype, shape, start, stop),
-    offsets in the body."""
+    offsets in the body. Requests share the form."""
 
+    text: bytes
     nbytes: int
     tensors: tuple[tuple[str, DataType, tuple[int, ...], int, int], ...]
     request: InferenceRequest
     forms: Mapping[str, OutputForm]
     default_form: OutputForm
+    form: RequestForm
 
-    def decode(self, body: memoryview, model_name: str, version: int) -> DecodedInfer:
+    def decode(self, body: Buffer, model_name: str, version: int) -> DecodedInfer:
         said = self.request
+        if len(body) > _COPIED_BYTES or type(body) is not bytes:
+            body = memoryview(body)
         request = InferenceRequest(
             model_name,
             version,
             "",
             [Tensor(name, kind, shape, body[start:stop]) for name, kind, shape, start, stop in self.tensors],
             said.requested_outputs,
-            dict(said.parameters),
+            said.parameters.copy(),
             said.priority,
             said.timeout_us,
             said.correlation_id,
             said.sequence_start,
             said.sequence_end,
+            self.form,
         )
         return DecodedInfer(request, self.forms, self.default_form)
 
@@ -379,19 +386,30 @@ class InferDecoder:
     def __init__(self, terms: InferTerms) -> None:
         self._terms = terms
         self._heads: Memo[_Head] = Memo(_HEADS, _HEAD_BYTES)
+        self._usual: _Head | None = None  # most requests have the head of the one before
 
     def decode(self, body: Buffer, json_length: int, model_name: str, version: int) -> DecodedInfer:
         """See `decode_infer`."""
-        if not 0 < json_length <= _HEAD_BYTES or json_length == len(body):
+        nbytes = len(body)
+        head = self._usual
+        if (
+            head is not None
+            and nbytes == head.nbytes
+            and json_length == len(head.text)
+            and type(body) is bytes
+            and body.startswith(head.text)
+        ):
+            return head.decode(body, model_name, version)
+        if not 0 < json_length <= _HEAD_BYTES or json_length == nbytes:
             return decode_infer(body, json_length, model_name, version, self._terms)
-        view = memoryview(body)
-        text = bytes(view[:json_length])
+        text = bytes(memoryview(body)[:json_length])
         head = self._heads.get(text)
-        if head is not None and head.nbytes == len(body):
-            return head.decode(view, model_name, version)
+        if head is not None and head.nbytes == nbytes:
+            self._usual = head
+            return head.decode(body, model_name, version)
         decoded = decode_infer(body, json_length, model_name, version, self._terms)
         if not decoded.request.id and not decoded.in_regions:
-            self._remember(text, decoded, len(body))
+            self._remember(text, decoded, nbytes)
         return decoded
 
     def decode_large(self, text: LargeText, blobs: memoryview, model_name: str, version: int) -> DecodedInfer:
@@ -418,7 +436,8 @@ class InferDecoder:
             return
         # Copies, so as not to keep the body alive, nor to see what a model does to its parameters.
         request = replace(decoded.request, inputs=[], parameters=dict(decoded.request.parameters))
-        self._heads.remember(text, _Head(nbytes, tuple(tensors), request, decoded.forms, decoded.default_form))
+        head = _Head(text, nbytes, tuple(tensors), request, decoded.forms, decoded.default_form, RequestForm())
+        self._heads.remember(text, head)
 
 
 def header_length(text: bytes | None, body_length: int) -> int:

@@ -70,6 +70,20 @@ def test_a_repeated_head_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert repr(reader) == "<InferReader remembers 1 heads>"
 
 
+def test_a_message_like_the_one_before_is_not_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its id is another one each time, as those of clients with streams are; or there is none. All have one form."""
+    for request_id, other_id in (("", ""), ("17", "é18")):
+        reader = InferReader(Regions())
+        for _ in range(2):
+            reader.decode(identity(request_id=request_id).SerializeToString(), describe)
+        with monkeypatch.context() as patch:
+            patch.delattr(infer_reader, "_split")
+            decoded = [read(reader, identity(data, other_id).SerializeToString()) for data in (b"y" * 64, b"z" * 64)]
+        for data, each in zip((b"y" * 64, b"z" * 64), decoded, strict=True):
+            assert said(each) == said(fully(identity(data, other_id).SerializeToString()))
+        assert decoded[0].request.form is decoded[1].request.form is not None
+
+
 names = st.sampled_from(["A", "B"])
 given_inputs = st.lists(
     st.builds(
@@ -85,7 +99,7 @@ given_requests = st.builds(
     Request,
     model_name=names,
     model_version=st.sampled_from(["", "1", "-1"]),
-    id=st.sampled_from(["", "1", "2"]),
+    id=st.sampled_from(["", "1", "2", "é3", "i" * 130]),
     inputs=given_inputs,
     outputs=st.lists(st.builds(Request.InferRequestedOutputTensor, name=names), max_size=2),
     raw_input_contents=st.lists(st.sampled_from([b"", b"1234", b"5678" * 50]), max_size=3),

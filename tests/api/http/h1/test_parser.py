@@ -138,6 +138,16 @@ def test_remembered_requests_share_nothing_that_changes() -> None:
     assert [(first.first, first.pieces) for first in firsts] == [(None, [])] * 2
 
 
+def test_a_head_like_the_one_before_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most clients send the same on a connection again and again."""
+    parser = RequestParser(LIMITS, heads=HeadMemory())
+    for _ in range(2):
+        parser.feed(POST + b"\r\nab")
+    monkeypatch.delattr(HeadMemory, "recall")
+    parser.feed(POST + b"\r\ncd")
+    assert [request.pieces for request in parser.requests] == [[b"ab"], [b"ab"], [b"cd"]]
+
+
 def test_memory_of_heads_is_bounded() -> None:
     heads = HeadMemory()
     parser = RequestParser(LIMITS, heads=heads)
