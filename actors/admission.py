@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 
-from ..engine.admission.large_requests import check_takes_long, is_large, read_regions_now, strings_in_regions
+from ..engine.admission.large_requests import (
+    check_takes_long,
+    is_large,
+    read_regions_now,
+    reads_little,
+    strings_in_regions,
+)
 from ..engine.admission.shares import ModelShare
 from ..engine.clock import Clock
 from ..engine.description import ModelDescription
@@ -92,12 +98,13 @@ class Admission:
             if lease is not None:
                 undo.callback(lease.close)
             found = self._find(request, model)
-            budget, share = self._budget, found.share
+            budget, share, readers = self._budget, found.share, found.region_readers
             large = is_large(request, found.validator)
+            slow = large and not reads_little(request, found.validator, readers)
             if large and lease is None:
                 lease = budget.lease(share)
                 undo.callback(lease.close)
-            if large and lease is not None and check_takes_long(request, found.validator):
+            if slow and lease is not None and check_takes_long(request, found.validator):
                 await self._hold_strings(request, lease)
                 inputs, rows = await self.offload(found.validator.check, request)
             else:
@@ -107,24 +114,22 @@ class Admission:
 
             def hand_in(waited: bool) -> Reply | None:
                 """There is room. None if a thread has something to do first."""
-                if large and request.in_regions:
+                if slow and request.in_regions:
                     return None
                 with ExitStack() as release:
                     release.callback(holder.release, nbytes)
-                    tensors = read_regions_now(inputs, found.input_gpu) if request.in_regions else inputs
+                    tensors = read_regions_now(inputs, request, readers, large=large) if request.in_regions else inputs
                     again = found, tensors, rows
                     if (waited or large) and not found.ready:
                         again = self._check_again_now(found, request, tensors, rows)
                     release.pop_all()
                 return None if again is None else self._hand_in(request, *again, nbytes, received_ns, holder)
 
-            if lease is None:
-                reply = await budget.take(share, nbytes, hand_in)
-            else:
-                reply = await budget.admit(lease, share, nbytes, hand_in)
+            taking = budget.admit(lease, share, nbytes, hand_in) if lease else budget.take(share, nbytes, hand_in)
+            reply = await taking
             if reply is None:
-                if request.in_regions and large:  # the holder is a lease, which is closed below
-                    inputs = await self.offload(read_regions_now, inputs, found.input_gpu)
+                if request.in_regions and slow:  # the holder is a lease, which is closed below
+                    inputs = await self.offload(read_regions_now, inputs, request, readers)
                 if not found.ready:
                     found, inputs, rows = await self._check_again(found, request, inputs, rows, holder, nbytes)
                 reply = self._hand_in(request, found, inputs, rows, nbytes, received_ns, holder)
@@ -144,6 +149,7 @@ class Admission:
             received_ns = self._clock.now_ns()
             found = self._find(request, model)
             share, validator, budget = found.share, found.validator, self._budget
+<<<<<<< HEAD
             known = validator.recall(request)
             if known is not None:
                 inputs, rows, nbytes = known
@@ -152,13 +158,24 @@ class Admission:
                     return None  # the check is to be made on a thread
                 inputs, rows = validator.check(request)
                 nbytes = sum([tensor.nbytes for tensor in inputs.values()])
+=======
+            readers, large = found.region_readers, False
+            if request.in_regions or validator.takes_strings:
+                large = is_large(request, validator)
+                if large and not reads_little(request, validator, readers):
+                    return None  # a thread is to check it, or to read its inputs
+            inputs, rows = validator.check(request)
+            nbytes = 0
+            for tensor in inputs.values():
+                nbytes += tensor.nbytes
+>>>>>>> 239277ea (Read and write large tensors in shared memory where they are)
             if not (budget.take_nowait(share, nbytes) if lease is None else budget.admit_nowait(lease, share, nbytes)):
                 return None
             holder = share if lease is None else lease
             if request.in_regions:
                 with ExitStack() as undo:
                     undo.callback(holder.release, nbytes)
-                    inputs = read_regions_now(inputs, found.input_gpu)
+                    inputs = read_regions_now(inputs, request, readers, large=large)
                     undo.pop_all()
             return self._hand_in(request, found, inputs, rows, nbytes, received_ns, holder)
         except Exception:
@@ -242,7 +259,7 @@ class Admission:
         found = self._find(request)
         if found is model:
             return model, inputs, rows
-        if is_large(request, found.validator):
+        if is_large(request, found.validator) and not reads_little(request, found.validator, found.region_readers):
             return None
         return found, *_check_and_read(found, request)
 
@@ -280,4 +297,5 @@ class Admission:
 def _check_and_read(model: Model, request: InferenceRequest) -> tuple[dict[str, Tensor], int]:
     """The inputs of a request, with their data, and its rows."""
     inputs, rows = model.validator.check(request)
-    return read_regions_now(inputs, model.input_gpu), rows
+    large = is_large(request, model.validator)
+    return read_regions_now(inputs, request, model.region_readers, large=large), rows

@@ -121,6 +121,7 @@ class ThreadExecutor:
 
     def _put(self, instance: ModelInstance, batch: ExecutionBatch, done: Done) -> None:
         """Have the thread execute a batch."""
+        batch.aside = True
 
         def execute() -> None:
             batch.mark(COMPUTE_START)

@@ -30,6 +30,7 @@ from typing import Any, ClassVar
 
 import trio
 
+from ..engine.admission.large_requests import RegionReaders
 from ..engine.backends.interface import LoadedModel
 from ..engine.cache.entry import fingerprint
 from ..engine.config.instance_groups import rate_limits
@@ -72,7 +73,7 @@ class Model(Actor[ModelMessage]):
         id: tells the model from every other of the server.
         stateful: requests belong to sequences.
         share: what it has in flight of the server's budget.
-        input_gpu: see `LoadedModel.input_gpu`.
+        region_readers: see `LoadedModel.input_gpu` and `reads_regions`.
         settled: loading has succeeded or failed; see `loaded`.
         scheduler, validator: of a model that was loaded once; others have none.
     """
@@ -128,7 +129,7 @@ class Model(Actor[ModelMessage]):
         self._batcher: Scheduler | None = None  # behind its door
         self._cache_identity = ""
         self._backend_model: LoadedModel | None = None
-        self.input_gpu: int | None = None
+        self.region_readers = RegionReaders()
 
     # What others ask.
 
@@ -372,7 +373,8 @@ class Model(Actor[ModelMessage]):
         assert loaded is not None, "a load is cancelled by telling the model to stop"
         self.config, self.labels = loaded.config, loaded.labels
         self._backend_model = loaded.model if isinstance(loaded, LoadedInstances) else None
-        self.input_gpu = None if self._backend_model is None else self._backend_model.input_gpu
+        made = self._backend_model
+        self.region_readers = RegionReaders() if made is None else RegionReaders(made.input_gpu, made.reads_regions)
         self.stateful = self.config.has_sequence_batching
         self.validator = RequestValidator(self.config, context.options.tensor_limits)
         if context.options.summary_latencies:

@@ -253,6 +253,7 @@ class ExecutionBatch:
         rescheduled: jobs to be executed once more (rule 3).
         reported: times of responses that the backend has told and that are not counted yet.
         heard: a response of a decoupled model has come since this was last set to False.
+        aside: a thread executes it, so that it may take its time, and not the event loop.
     """
 
     __slots__ = (
@@ -260,6 +261,7 @@ class ExecutionBatch:
         "_iterative",
         "_stream",
         "answers",
+        "aside",
         "gpu",
         "heard",
         "instance_name",
@@ -291,6 +293,7 @@ class ExecutionBatch:
         self.rescheduled: list[Job] = []
         self.reported: deque[ResponseTimes] | None = None
         self.heard = False
+        self.aside = False
         self._clock = clock
         self._stream = stream
         self._iterative = iterative

@@ -52,8 +52,8 @@ class InferenceRequest:
         callers: instances that wait for its answer because it was made by a model, each as ((model name, version),
             instance name).
         in_regions: an input is still in shared memory (`RegionTensor`).
-        output_places: where in GPUs' memory the client wants outputs, by name; None for nowhere. An instance may put
-            them there (`PlacedOutput`); who encodes the answer puts there what it did not.
+        output_places: where in shared memory the client wants outputs, by name; None for nowhere. An instance may put
+            them there (`RegionTensor`); who encodes the answer puts there what it did not.
     """
 
     model_name: str

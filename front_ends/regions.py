@@ -7,12 +7,11 @@ payload: names may be long.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
-from ..engine.memory.regions import CudaRegion, Region, RegionKind, Regions, RegionSlice
+from ..engine.memory.regions import CudaRegion, Region, RegionKind, Regions
 from ..python_backend.child.codec import Payload
 from .kinds import REGIONS
 from .link import LinkHead
@@ -53,10 +52,6 @@ class RemoteRegions(Regions):
     def __init__(self) -> None:
         super().__init__(lambda: None)
         self.generation = 0
-
-    def places_for_models(self, places: Mapping[str, RegionSlice]) -> Mapping[str, RegionSlice] | None:
-        """All of them: the engine puts outputs there."""
-        return places or None
 
     def read(self, head: list[Any], payload: memoryview) -> None:
         """Take in a message. Slices of what is still there stay equal to new ones.

@@ -387,7 +387,7 @@ class RequestReader:
                 sent.refusal = sent.refusal or error
                 return
         sent.places = places
-        sent.request.output_places = self._regions.places_for_models(places)
+        sent.request.output_places = places or None
 
 
 def _shared(request: InferenceRequest) -> tuple[int, ...]:

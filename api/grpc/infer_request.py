@@ -317,7 +317,7 @@ def decode_infer(wire: WireRequest, describe: Describe, regions: Regions) -> Dec
     request.in_regions = any(isinstance(tensor, RegionTensor) for tensor in request.inputs)
     class_counts, places = _read_outputs(wire.outputs, regions)
     if places:
-        request.output_places = regions.places_for_models(places)
+        request.output_places = places or None
     request.requested_outputs = tuple(dict.fromkeys(output.name for output in wire.outputs))
     return DecodedGrpcInfer(request, model, wire.model_version, class_counts, empty_final_response, places)
 

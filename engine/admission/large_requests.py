@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 from ..datatypes import BYTES
 from ..memory.tensors import RegionTensor
 from ..request import InferenceRequest
@@ -56,21 +58,55 @@ def strings_in_regions(request: InferenceRequest) -> int:
     return nbytes
 
 
-def read_regions_now(inputs: dict[str, Tensor], gpu: int | None = None) -> dict[str, Tensor]:
-    """The inputs, with their data read.
+@dataclass(frozen=True, slots=True)
+class RegionReaders:
+    """Which inputs in shared memory the instances of a model read themselves, so that they are not copied before.
+
+    Attributes:
+        gpu: those in this GPU's memory.
+        large: those in the machine's memory, if the request is large.
+    """
+
+    gpu: int | None = None
+    large: bool = False
+
+    def take(self, tensor: RegionTensor, request: InferenceRequest) -> bool:
+        """Whether they read this input of a large request."""
+        if tensor.place.gpu is not None:
+            return tensor.place.gpu == self.gpu
+        return self.large and request.trace is None and tensor.datatype is not BYTES
+
+
+def read_regions_now(
+    inputs: dict[str, Tensor], request: InferenceRequest, readers: RegionReaders, *, large: bool = True
+) -> dict[str, Tensor]:
+    """The inputs of a request, with their data read, except for what the model's instances read; of that it is known
+    that it can be read.
 
     Args:
-        gpu: what is in this GPU's memory stays there.
+        large: the request is.
 
     Raises:
         InvalidArgumentError, UnavailableError, InternalError: a region cannot be read.
     """
-    return {
-        name: tensor.loaded()
-        if isinstance(tensor, RegionTensor) and (gpu is None or tensor.place.gpu != gpu)
-        else tensor
-        for name, tensor in inputs.items()
-    }
+    if not large and readers.large:
+        readers = replace(readers, large=False)
+    read: dict[str, Tensor] = {}
+    for name, tensor in inputs.items():
+        if isinstance(tensor, RegionTensor):
+            if readers.take(tensor, request):
+                tensor.place.check_readable()
+            else:
+                tensor = tensor.loaded()
+        read[name] = tensor
+    return read
+
+
+def reads_little(request: InferenceRequest, validator: RequestValidator, readers: RegionReaders) -> bool:
+    """Whether a large request is so only by inputs that its model's instances read."""
+    if not readers.large or validator.takes_strings or validator.takes_shapes:
+        return False
+    return all(not isinstance(tensor, RegionTensor) or readers.take(tensor, request) for tensor in request.inputs)
 
 
 def _has_many_strings(tensor: Tensor) -> bool:

@@ -17,10 +17,11 @@ from ..datatypes import BYTES
 from ..errors import InternalError, UnavailableError
 from ..gpu.device import DeviceArray
 from ..gpu.pipeline import Compute, Flight, GpuPipeline
-from ..instances.orders import first_instance
+from ..instances.orders import all_on_cpu, first_instance
 from ..job import INFER_START, OUTPUT_START, ExecutionBatch, Job
 from ..memory.tensors import PlacedOutput
 from ..scheduling.batch import BatchLayout
+from ..scheduling.batch_regions import RegionBatch, names_regions
 from ..scheduling.sequence.state import keep_arrays
 from .interface import Backend, Completion, InstanceSpec, LoadedModel, ModelFiles, ModelInstance, StreamInstance
 from .parameters import parse_int
@@ -107,14 +108,17 @@ class ModelTensors:
     def has_strings(self) -> bool:
         return BYTES in self.inputs.values() or BYTES in self.outputs.values()
 
-    def answer(self, jobs: Sequence[Job], arrays: Sequence[Any]) -> None:
+    def answer(self, jobs: Sequence[Job], arrays: Sequence[Any], regions: RegionBatch | None = None) -> None:
         """Answer the jobs of a batch.
 
         Args:
             arrays: for each of `outputs`, in their order: see `BatchLayout.split`.
+            regions: the same batch, if it has tensors in shared memory.
         """
         layout, states = self.layout, self._states
         shares = layout.split(jobs, arrays[: self._of_clients] if states else arrays)
+        if regions is not None:
+            shares = regions.settle(shares)
         if states:  # what a batch leaves behind is kept only once nothing can go wrong with it any more
             keep_arrays(jobs, [(state, arrays[at]) for state, at in states], self.batching)
         layout.answer(shares)
@@ -163,6 +167,10 @@ class FrameworkModel(LoadedModel, Generic[P]):
             self.reused()
         return self.make(spec) if program is None else program
 
+    @property
+    def reads_regions(self) -> bool:
+        return all_on_cpu(self.config)
+
     def reused(self) -> None:
         """Called when an instance uses the program of another one."""
 
@@ -208,7 +216,12 @@ class ThreadInstance(ModelInstance):
     Args:
         run: executes the model; gives its outputs in the order of `ModelTensors.outputs`, or what `_fetch` takes.
         errors: what that raises; `_failure` makes them ours.
+
+    Attributes:
+        in_place: see `RegionBatch`.
     """
+
+    in_place = False
 
     def __init__(
         self,
@@ -229,20 +242,30 @@ class ThreadInstance(ModelInstance):
     def execute(self, batch: ExecutionBatch) -> None:
         if batch.rows > self._max_rows:
             check_rows(batch.rows, self._max_rows, self._name)
-        jobs, inputs = self._layout.gather(batch.jobs)
+        regions = None
+        if batch.aside and names_regions(batch.jobs):
+            regions = RegionBatch(self._layout, batch.jobs, in_place=self.in_place)
+            jobs, inputs = regions.gather()
+        else:
+            jobs, inputs = self._layout.gather(batch.jobs)
         if not jobs:
             return
         if self._converts:
             inputs = self._convert(inputs, batch.rows, len(jobs))
         batch.mark(INFER_START)
         try:
-            outputs = self._run(inputs)
+            outputs = self._run(inputs) if regions is None else self._run_in_regions(inputs, regions)
         except self._errors as error:
             raise self._failure(error) from None
         batch.mark(OUTPUT_START)
         if self._fetches:
             outputs = self._fetch(outputs)
-        self._tensors.answer(jobs, outputs)
+        self._tensors.answer(jobs, outputs, regions)
+
+    def _run_in_regions(self, inputs: dict[str, Any], regions: RegionBatch) -> Any:
+        """The same as `run`, of a batch that has tensors in shared memory; in the place of outputs that it has written
+        to where they are to be (`RegionBatch.lend_places`) it gives `PlacedOutput`."""
+        return self._run(inputs)
 
     def _convert(self, inputs: dict[str, Any], rows: int, jobs: int) -> dict[str, Any]:
         """What the framework takes, where `_converts`: arrays by name, of so many jobs with so many rows."""

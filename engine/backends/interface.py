@@ -279,6 +279,12 @@ class LoadedModel(ABC):
         have all inputs in the machine's memory."""
         return None
 
+    @property
+    def reads_regions(self) -> bool:
+        """Whether large inputs in the machine's shared memory are left there (`RegionTensor`) for its instances to read
+        when they execute them, on their own threads."""
+        return False
+
     def instance_class(self, spec: InstanceSpec) -> type[ModelInstance]:
         """What kind of instance `create_instance` makes for this: a `ProcessInstance`, a `StreamInstance`, or, as here,
         one that executes batches on its thread."""

@@ -64,6 +64,11 @@ def input_gpu(config: ModelConfig) -> int | None:
     return gpus.pop() if len(gpus) == 1 else None
 
 
+def all_on_cpu(config: ModelConfig) -> bool:
+    """Whether no instance is on a GPU, and none but them looks at inputs."""
+    return not config.response_cache and all(order.spec.gpu is None for order in instance_orders(config, ()))
+
+
 def match(present: Sequence[InstanceOrder], wanted: Sequence[InstanceOrder]) -> tuple[set[int], list[InstanceOrder]]:
     """Use what is there (rules 2 and 3).
 

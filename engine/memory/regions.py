@@ -4,13 +4,13 @@
 Rules:
  1. A region is a part of a segment in ``/dev/shm`` that a client has registered under a name. The server reads inputs
     from regions and writes outputs to them, always through a `RegionSlice`, which lies inside its region.
- 2. A slice is read and written through the segment's descriptor, which reports what is wrong. Nothing is mapped: where
-    a segment was cut short, or memory has run out, a mapping would end the process with SIGBUS.
+ 2. A small slice is read and written through the segment's descriptor, which reports what is wrong. A large one is
+    copied from and to a mapping of its region (`mapping`), in a third of the time, if the segment has memory there: to
+    read a mapping would otherwise take memory that stays. A region is mapped when this is first of use.
  3. The client owns the segment and may cut it short at any time. So its real size counts whenever a slice is read or
-    written.
- 4. What was read is a copy, so what has been checked stays as it is, whatever the client writes. It
-    takes about 60 us a MiB; 64 KiB take no longer than to ask for the segment's size. What is known of a tensor without
-    its data is checked before (`RegionTensor`).
+    written, and what went through a mapping counts if that is intact afterwards.
+ 4. What was read is a copy, so what has been checked stays as it is, whatever the client writes. It takes about 20 us a
+    MiB. What is known of a tensor without its data is checked before (`RegionTensor`).
  5. A region's name is free as soon as it is unregistered. Its memory stays as long as anyone holds a slice of it: that
     is, until the last request that writes an output there is over.
  6. A region may be a part of a GPU's memory as well, where there is one (`CudaRegion`). A model on that GPU may copy
@@ -24,9 +24,11 @@ import mmap
 import os
 import stat
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from ..errors import (
     AlreadyExistsError,
@@ -38,10 +40,16 @@ from ..errors import (
 )
 from ..tensor import Buffer
 from .cuda import CudaDriver, CudaRegion, RegionKind, find_cuda
+from .mapping import Mapping as MappedMemory
+from .mapping import fault_guard
 
 MAX_REGIONS = 1_024
 """Regions that may be registered at a time; each has a descriptor of the process."""
 
+MAPPED_BYTES = 65_536
+"""Slices of so many bytes are read and written through a mapping."""
+
+_BLOCK_BYTES = 512  # of which `stat` counts how many a file takes
 _DIRECTORY = "/dev/shm"  # where Linux keeps POSIX shared memory
 _RESERVED_PREFIX = "triton_python_backend_shm_region_"
 _UINT64_MAX = 2**64 - 1
@@ -69,6 +77,7 @@ class Region:
         self.byte_size = byte_size
         self._descriptor = descriptor
         self._largest_bytes = largest_bytes
+        self._mapping: MappedMemory | None = None
         weakref.finalize(self, os.close, descriptor)
         if not byte_size or offset % mmap.ALLOCATIONGRANULARITY:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
@@ -82,14 +91,28 @@ class Region:
         """
         self.check_size(end - start)
         try:
-            copied = os.pread(self._descriptor, end - start, self.offset + start)
-            if len(copied) == end - start:
-                return memoryview(copied)
-            return memoryview(self._read_in_pieces(start, end)).toreadonly()
+            if end - start < MAPPED_BYTES:
+                copied = os.pread(self._descriptor, end - start, self.offset + start)
+                if len(copied) == end - start:
+                    return memoryview(copied)
+            data = np.empty(end - start, np.uint8)
+            self._read_into(start, data)
+            return data.data.toreadonly()
         except (MemoryError, OverflowError) as error:
-            raise UnavailableError(
-                f"there is no memory for {end - start} bytes of shared memory region '{self.name}'"
-            ) from error
+            raise self.no_memory(end - start) from error
+
+    def read_into(self, start: int, target: np.ndarray) -> None:
+        """Copy bytes, from `start` on, to an array of bytes, as many as that has.
+
+        Raises:
+            InvalidArgumentError: the segment does not reach there any more; or it is more than may be copied.
+        """
+        self.check_size(len(target))
+        self._read_into(start, target)
+
+    def no_memory(self, nbytes: int) -> UnavailableError:
+        """What to say where so many bytes cannot be read."""
+        return UnavailableError(f"there is no memory for {nbytes} bytes of shared memory region '{self.name}'")
 
     def check_size(self, nbytes: int) -> None:
         """Refuse to copy more than may be copied.
@@ -103,19 +126,22 @@ class Region:
                 f"{self._largest_bytes}, which --max-inflight-bytes sets"
             )
 
-    def _read_in_pieces(self, start: int, end: int) -> bytearray:
-        """What one call does not read: Linux stops at 2 GiB, or where the segment ends."""
+    def _read_into(self, start: int, target: np.ndarray) -> None:
+        end = start + len(target)
+        mapping = self._mapped(start, end)
+        if mapping is not None:
+            target[...] = mapping.array[start:end]
+            if mapping.intact_bytes >= end:
+                return
         self._check_segment(end)
-        data = bytearray(end - start)
-        rest = memoryview(data)
+        rest = target.data
         at = self.offset + start
-        while rest:
+        while rest:  # Linux stops at 2 GiB, or where the segment ends
             count = os.preadv(self._descriptor, [rest], at)
             if not count:
                 self._check_segment(end)
             rest = rest[count:]
             at += count
-        return data
 
     def write(self, start: int, data: Buffer) -> None:
         """Put bytes into the segment.
@@ -124,13 +150,60 @@ class Region:
             InvalidArgumentError: the segment does not reach there any more.
             OSError: there is no memory for them.
         """
-        self._check_segment(start + len(data))
+        end = start + len(data)
+        mapping = self._mapped(start, end)
+        if mapping is not None:
+            mapping.array[start:end] = np.frombuffer(data, np.uint8)
+            if mapping.intact_bytes >= end:
+                return
+        self._check_segment(end)
         rest = memoryview(data)
         at = self.offset + start
         while rest:
             written = os.pwrite(self._descriptor, rest, at)
             rest = rest[written:]
             at += written
+
+    def lend(self, start: int, end: int) -> Loan | None:
+        """The bytes from `start` to `end` where they are; None if they are few, or some have no memory, or are gone.
+
+        Raises:
+            InvalidArgumentError: it is more than may be read at a time.
+        """
+        self.check_size(end - start)
+        mapping = self._mapped(start, end)
+        return None if mapping is None else Loan(self, mapping, start, end)
+
+    def check_reach(self, end: int) -> None:
+        """Look whether the segment still reaches to `end`. Raises InvalidArgumentError: it does not."""
+        self._check_segment(end)
+
+    def _mapped(self, start: int, end: int) -> MappedMemory | None:
+        """The mapping of the region, if it is of use for the bytes from `start` to `end` (rule 2)."""
+        if end - start < MAPPED_BYTES or not self._has_memory(start, end):
+            return None
+        mapping = self._mapping
+        if mapping is None or not mapping.intact:
+            guard = fault_guard()
+            if guard is None:
+                return None
+            try:
+                mapping = self._mapping = guard.map(self._descriptor, self.offset, self.byte_size)
+            except OSError:
+                return None
+        return mapping
+
+    def _has_memory(self, start: int, end: int) -> bool:
+        """Whether the segment reaches to `end`, and all of it from `start` on has been written to."""
+        status = os.fstat(self._descriptor)
+        if status.st_size < self.offset + end:
+            return False
+        if status.st_blocks * _BLOCK_BYTES >= status.st_size:
+            return True
+        try:
+            return os.lseek(self._descriptor, self.offset + start, os.SEEK_HOLE) >= self.offset + end
+        except OSError:  # it was cut short meanwhile
+            return False
 
     def _check_segment(self, end: int) -> None:
         size = os.fstat(self._descriptor).st_size
@@ -139,6 +212,33 @@ class Region:
                 f"shared memory region '{self.name}' has lost its memory: '{self.key}' was cut to {size} bytes, but "
                 f"byte {self.offset + end - 1} of it is needed"
             )
+
+
+class Loan:
+    """Bytes of a region that are read or written where they are: they may change, or be lost, at any time.
+
+    Attributes:
+        array: the bytes.
+    """
+
+    __slots__ = ("_end", "_mapping", "_region", "array")
+
+    def __init__(self, region: Region, mapping: MappedMemory, start: int, end: int) -> None:
+        self.array = mapping.array[start:end]
+        self._region = region
+        self._mapping = mapping
+        self._end = end
+
+    def check(self) -> None:
+        """Look whether what was read or written until now was the region's.
+
+        Raises:
+            InvalidArgumentError: the segment was cut short.
+            OSError: there is no memory for all of it.
+        """
+        if self._mapping.intact_bytes < self._end:
+            self._region.check_reach(self._end)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +257,16 @@ class RegionSlice:
         """See `Region.check_size`."""
         if isinstance(self.region, Region):
             self.region.check_size(self.byte_size)
+
+    def check_readable(self) -> None:
+        """Look whether `view` would give what is there, without reading it. Raises as that does."""
+        self.check_size()
+        if isinstance(self.region, Region):
+            self.region.check_reach(self.offset + self.byte_size)
+
+    def lend(self) -> Loan | None:
+        """See `Region.lend`; None in a GPU's memory."""
+        return self.region.lend(self.offset, self.offset + self.byte_size) if isinstance(self.region, Region) else None
 
     @property
     def gpu(self) -> int | None:
@@ -206,9 +316,13 @@ class RegionSlice:
         try:
             self.region.write(self.offset, data)
         except OSError as error:
-            raise InternalError(
-                f"unable to write output '{output}' to shared memory region '{self.region.name}': {error.strerror}"
-            ) from error
+            raise self.unwritable(output, error) from error
+
+    def unwritable(self, output: str, error: OSError) -> InternalError:
+        """What to say of an output that has no memory there."""
+        return InternalError(
+            f"unable to write output '{output}' to shared memory region '{self.region.name}': {error.strerror}"
+        )
 
 
 class Regions:
@@ -318,11 +432,6 @@ class Regions:
         if not 0 < end <= region.byte_size:
             raise InvalidArgumentError(f"Invalid offset + byte size for shared memory region: '{name}'")
         return RegionSlice(region, offset, byte_size)
-
-    def places_for_models(self, places: Mapping[str, RegionSlice]) -> Mapping[str, RegionSlice] | None:
-        """Those of the places of outputs that a request tells its model of; None if there are none. A model may put an
-        output into a GPU's memory by itself (`InferenceRequest.output_places`)."""
-        return {name: place for name, place in places.items() if place.gpu is not None} or None
 
     def _refuse(self, name: str) -> None:
         """Names that are taken, and any name while there are too many."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..datatypes import DataType
 from ..tensor import Buffer, Tensor
-from .regions import RegionSlice
+from .regions import Loan, Region, RegionSlice
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,25 @@ class _Source:
 
     place: RegionSlice
     data: memoryview | None = None
+    loan: Loan | None = None
 
     def read(self) -> memoryview:
         if self.data is None:
             self.data = self.place.view()
         return self.data
+
+    def borrow(self) -> None:
+        self.loan = self.place.lend()
+        self.data = self.place.view() if self.loan is None else self.loan.array.data.toreadonly()
+
+    def check(self) -> None:
+        region = self.place.region
+        if self.loan is None or not isinstance(region, Region):
+            return
+        try:
+            self.loan.check()
+        except OSError as error:
+            raise region.no_memory(self.place.byte_size) from error
 
 
 class RegionTensor(Tensor):
@@ -38,7 +52,7 @@ class RegionTensor(Tensor):
 
     What a client announces is cheap: its datatype, shape and size are checked before a byte is copied. Asking for its
     data reads it, which may take long and raises what `RegionSlice.view` does; so it is exchanged for a plain tensor
-    (`loaded`) before the request is queued.
+    (`loaded`) before the request is queued. Or the model's instance borrows it, on its own thread.
     """
 
     __slots__ = ("_source",)
@@ -68,6 +82,25 @@ class RegionTensor(Tensor):
     def renamed(self, name: str, shape: tuple[int, ...]) -> Tensor:
         return RegionTensor(name, self.datatype, shape, self._source)
 
+    def borrow(self) -> None:
+        """Let its data, from now on, be what is in the region at the time, not copied if that can be; who uses it calls
+        `check` afterwards.
+
+        Raises:
+            InvalidArgumentError, UnavailableError, InternalError: see `RegionSlice.view`.
+        """
+        self._array = None
+        self._source.borrow()
+
+    def check(self) -> None:
+        """Look whether the data that was used since `borrow` was the region's.
+
+        Raises:
+            InvalidArgumentError: the segment was cut short.
+            UnavailableError: some of it has no memory any more.
+        """
+        self._source.check()
+
     def loaded(self) -> Tensor:
         """The same tensor with its data, read.
 
@@ -79,7 +112,8 @@ class RegionTensor(Tensor):
 
 @dataclass(frozen=True, slots=True)
 class PlacedOutput:
-    """An output of a batch that a GPU copies to where the clients want it, in the same GPU's memory.
+    """An output of a batch that is where the clients want it: a GPU copies it there, in its own memory; or, in the
+    machine's memory, the framework has written it there.
 
     Attributes:
         tensors: what each job gets of it, in batch order; each place is as long as its tensor.

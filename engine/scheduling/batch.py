@@ -14,8 +14,9 @@ Rules:
     that the others keep their rows.
  6. Shape tensors have no batch dimension, and the same content in all jobs: that of the first one goes in.
  7. A job's response holds the outputs that it asked for, in the order of the configuration.
- 8. An output stays in a GPU's memory (`BatchLayout.place`) if only clients read it (no cache, sequence state or trace),
-    all jobs want it there, it fits, and no job is cancelled, whose client may use its memory for something else.
+ 8. An output stays in a GPU's memory, or is written straight to a region (`BatchLayout.place`), if only clients read
+    it (no cache, sequence state or trace), all jobs want it there, it fits, and no job is cancelled, whose client may
+    use its memory for something else.
 """
 
 from __future__ import annotations
@@ -37,11 +38,9 @@ from ..tensor_limits import bounded_product
 
 Inputs = dict[str, Any]
 """By name: numpy's arrays; `DevicePieces` where they are asked for."""
-Allocate = Callable[[Sequence[int], np.dtype], np.ndarray]
-"""Makes an array of a shape and dtype, with anything in it."""
+Allocate = Callable[[Sequence[int], np.dtype], np.ndarray]  # makes an array of a shape and dtype, with anything in it
 Jobs = Sequence[Job]
-Shares = Sequence[tuple[Job, Sequence[Tensor]]]
-"""Jobs, each with its part of every output."""
+Shares = Sequence[tuple[Job, Sequence[Tensor]]]  # jobs, each with its part of every output
 
 
 class BatchLayout:
@@ -125,11 +124,16 @@ class BatchLayout:
         """Whether to ask `place`."""
         return jobs[0].request.output_places is not None and bool(self._places)
 
-    def place(self, jobs: Jobs, gpu: int, shapes: Mapping[str, Dims]) -> list[PlacedOutput | None]:
-        """Where the outputs of a batch go that is on a GPU (rule 8).
+    def may_place(self, jobs: Jobs) -> bool:
+        """Whether only clients read the outputs of these jobs, and still wait for them (rule 8)."""
+        return bool(self._places) and not any(job.cancelled or job.request.trace is not None for job in jobs)
+
+    def place(self, jobs: Jobs, gpu: int | None, shapes: Mapping[str, Dims]) -> list[PlacedOutput | None]:
+        """Where the outputs of a batch go (rule 8).
 
         Args:
             jobs: those that `gather` left.
+            gpu: in whose memory they are; None for the machine's.
             shapes: of the outputs as the model makes them, by name; those of the whole batch.
 
         Returns:
@@ -138,9 +142,7 @@ class BatchLayout:
         Raises:
             InternalError: an output has not the shape that the configuration promises.
         """
-        if any(job.cancelled or job.request.trace is not None for job in jobs):
-            return [None] * len(shapes)
-        layouts = self._places
+        layouts = self._places if self.may_place(jobs) else {}
         return [layouts[name].place(shape, jobs, gpu) if name in layouts else None for name, shape in shapes.items()]
 
     def split(self, jobs: Jobs, outputs: Sequence[np.ndarray | PlacedOutput]) -> Shares:
@@ -195,8 +197,7 @@ def _join_rows(tensors: list[Tensor], allocate: Allocate | None) -> np.ndarray:
         return _copied(tensors, allocate(shape, first.datatype.storage))
     if first.has_array or first.datatype is BYTES:
         return np.concatenate([tensor.array for tensor in tensors])
-    # Three times as fast as making an array of each tensor first and concatenating those.
-    joined = b"".join([tensor.buffer for tensor in tensors])
+    joined = b"".join([tensor.buffer for tensor in tensors])  # three times as fast as to concatenate arrays
     return np.frombuffer(joined, first.datatype.storage).reshape(shape)
 
 
@@ -389,11 +390,11 @@ class _OutputLayout(ABC):
             _TooFewRowsError: the last jobs get none.
         """
 
-    def place(self, shape: Dims, jobs: Jobs, gpu: int) -> PlacedOutput | None:
+    def place(self, shape: Dims, jobs: Jobs, gpu: int | None) -> PlacedOutput | None:
         """See `BatchLayout.place`."""
         return None
 
-    def in_places(self, shapes: list[Dims], jobs: Jobs, gpu: int) -> PlacedOutput | None:
+    def in_places(self, shapes: list[Dims], jobs: Jobs, gpu: int | None) -> PlacedOutput | None:
         """Tensors of these shapes where the jobs want them; None if one of them has no such place."""
         name, datatype = self.output.name, self.output.datatype
         tensors: list[RegionTensor] = []
@@ -432,7 +433,7 @@ class _RowsLayout(_OutputLayout):
 
     _latest: tuple[Dims | None, Dims, int] = None, (), 1  # a row of the latest batch: shape, that of clients, elements
 
-    def place(self, shape: Dims, jobs: Jobs, gpu: int) -> PlacedOutput | None:
+    def place(self, shape: Dims, jobs: Jobs, gpu: int | None) -> PlacedOutput | None:
         if not shape or shape[0] < sum([job.rows for job in jobs]):
             return None
         tail = client_shape(self.output, shape[1:])
@@ -455,7 +456,7 @@ class _RowsLayout(_OutputLayout):
 class _WholeLayout(_OutputLayout):
     """No batch dimension: the one job gets it all."""
 
-    def place(self, shape: Dims, jobs: Jobs, gpu: int) -> PlacedOutput | None:
+    def place(self, shape: Dims, jobs: Jobs, gpu: int | None) -> PlacedOutput | None:
         return self.in_places([self._whole_shape(shape)], jobs, gpu)
 
     def _whole_shape(self, shape: Dims) -> Dims:

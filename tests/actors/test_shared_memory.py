@@ -13,6 +13,7 @@ from segments import Segment, open_segments
 from valued_server import until
 
 from trireme.actors import InferenceServer
+from trireme.actors.offload import Offload
 from trireme.engine.admission import large_requests
 from trireme.engine.admission.large_requests import FEW_STRINGS
 from trireme.engine.datatypes import BYTES, FP32, INT32, DataType
@@ -248,3 +249,33 @@ async def test_what_is_only_to_be_copied_changes_threads_once(
         assert (await reply.response()).output("OUTPUT1").array.tolist() == [[0] * 16]
     assert checked == [True]
     assert reads == [(64, False)] * 2
+
+
+async def test_large_inputs_are_left_to_the_instance(
+    tmp_path: Path, segment: Segment, reads: list[tuple[int, bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of numbers nobody else copies anything, nor does a thread: the request is with its model at once."""
+    monkeypatch.setattr(large_requests, "LARGE_BYTES", 16)
+    offloaded: list[object] = []
+
+    async def offload(_self: Offload, function: Callable[..., object], *args: object) -> object:
+        offloaded.append(function)
+        return function(*args)
+
+    options = ServerOptions(model_repository=(link_models(tmp_path, "simple"),))
+    async with InferenceServer(options) as server:
+        monkeypatch.setattr(Offload, "__call__", offload)
+        server.shared_memory.register_system("r", segment.key, 0, len(segment.data))
+        place = server.shared_memory.slice("r", 0, 64)
+        inputs = [RegionTensor(name, INT32, (1, 16), place) for name in ("INPUT0", "INPUT1")]
+        request = InferenceRequest("simple", inputs=[*inputs], in_regions=True)
+        reply = server.admit_nowait(request)
+        assert reply is not None
+        assert (await reply.response()).output("OUTPUT1").array.tolist() == [[0] * 16]
+        assert reads == [(64, False)] * 2
+        assert offloaded == []
+        segment.cut(8)
+        with pytest.raises(InvalidArgumentError, match="has lost its memory"):
+            server.admit_nowait(request)
+        statistics = server.budget_statistics()
+        assert (statistics.requests, statistics.bytes) == (0, 0)

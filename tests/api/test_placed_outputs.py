@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from trireme.engine.admission.large_requests import LARGE_BYTES
 from trireme.engine.datatypes import FP32
 from trireme.engine.errors import InternalError
 from trireme.engine.memory.cuda import CudaDriver
-from trireme.engine.memory.regions import Region, Regions, RegionSlice
+from trireme.engine.memory.regions import Regions, RegionSlice
 from trireme.engine.memory.tensors import RegionTensor
 from trireme.engine.request import InferenceResponse
 from trireme.engine.tensor import Tensor
@@ -136,9 +135,6 @@ def test_more_than_the_place_holds_is_an_error_even_if_it_begins_there(protocol:
         exchange.answer(wide)
 
 
-def test_the_engine_is_told_of_places_in_the_memory_of_gpus(protocol: str) -> None:
+def test_the_engine_is_told_of_places(protocol: str) -> None:
     exchange = Exchange(protocol, 16)
     assert (exchange.place.gpu, exchange.place.byte_size) == (0, 16)
-    system = RegionSlice(Region("r", "/r", 0, 4096, os.memfd_create("r"), 1), 0, 4)
-    assert exchange.regions.places_for_models({"A": system}) is None
-    assert exchange.regions.places_for_models({"A": system, "OUT": exchange.place}) == {"OUT": exchange.place}

@@ -264,7 +264,7 @@ def test_inputs_and_outputs_in_regions_are_found_by_the_engine(regions: Regions)
         ],
         in_regions=True,
     )
-    request.output_places = remote.places_for_models({"OUT": remote.slice("r", 64, 16)})
+    request.output_places = {"OUT": remote.slice("r", 64, 16)}
     ends = Ends(regions)
     head, payload = ends.writer.write(1, request, 0)
     arrived, view = wired(head, payload)
@@ -275,7 +275,7 @@ def test_inputs_and_outputs_in_regions_are_found_by_the_engine(regions: Regions)
     assert sent.request.in_regions
     assert sent.shared == (2,)
     assert sent.places == {"OUT": regions.slice("r", 64, 16)}
-    assert sent.request.output_places is None  # it is no GPU's
+    assert sent.request.output_places == sent.places
 
 
 def test_a_region_that_is_gone_refuses_the_request_and_not_the_link(regions: Regions) -> None:

@@ -92,7 +92,7 @@ def decode_document(document: Any, blobs: memoryview, model_name: str, version: 
     request.in_regions = any(isinstance(tensor, RegionTensor) for tensor in request.inputs)
     places = {name: form.place for name, form in forms.items() if form.place is not None}
     if places:
-        request.output_places = terms.regions.places_for_models(places)
+        request.output_places = places or None
     return DecodedInfer(request, forms, default_form, request.in_regions or bool(places))
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ...config.model import ModelConfig
-from ...datatypes import BF16, BYTES
+from ...config.model import Dims, ModelConfig
+from ...datatypes import BF16, BYTES, FP16, FP32, FP64
 from ...errors import (
     FailureReason,
     InternalError,
@@ -26,11 +26,12 @@ from ...gpu.device import DeviceArray, DeviceStream, OutOfDeviceMemoryError
 from ...gpu.pipeline import Compute, GpuPipeline
 from ...instances.orders import first_instance, input_gpu
 from ...scheduling.batch import encode_text
+from ...scheduling.batch_regions import RegionBatch
 from ..framework import DeviceBatch, FrameworkModel, GraphBackend, ModelTensors, PipelineInstance, ThreadInstance
 from ..interface import InstanceSpec, ModelFiles, ModelInstance
 from ..parameters import parse_bool, parse_int
 from ..signature import Signature, check_model
-from .operators import depends_on_values
+from .operators import depends_on_values, follows_shapes
 from .session import (
     error_types,
     import_onnxruntime,
@@ -104,6 +105,7 @@ class OnnxRuntimeModel(FrameworkModel[tuple[Any, GpuPipeline | None]]):
         self.tensors.scalars = signature.scalars
         path = model_path(config, files, first_instance(config))
         self._thread_bound = bool(config.op_library_filenames) or depends_on_values(path)
+        self._in_place = _only_floats(self.tensors) and follows_shapes(path)
 
     def instance_class(self, spec: InstanceSpec) -> type[ModelInstance]:
         return OnnxRuntimeInstance if spec.gpu is None or self.tensors.has_strings else OnnxRuntimeGpuInstance
@@ -118,6 +120,7 @@ class OnnxRuntimeModel(FrameworkModel[tuple[Any, GpuPipeline | None]]):
             return OnnxRuntimeGpuInstance(self._runtime, self.config, spec.name, self.tensors, session, pipeline)
         instance = OnnxRuntimeInstance(self._runtime, self.config, spec.name, self.tensors, session)
         instance.thread_bound = self._thread_bound or spec.gpu is not None
+        instance.in_place = self._in_place and spec.gpu is None
         return instance
 
     def make(self, spec: InstanceSpec) -> tuple[Any, GpuPipeline | None]:
@@ -180,6 +183,37 @@ class OnnxRuntimeInstance(ThreadInstance):
         self._converts |= bool(self._bf16_inputs)
         self._text_outputs = [at for at, kind in enumerate(tensors.outputs.values()) if kind is BYTES]
         self._fetches = bool(self._text_outputs)
+        self._options = options
+        self._fixed_dims = _fixed_dims(config)
+
+    def _run_in_regions(self, inputs: dict[str, Any], regions: RegionBatch) -> Any:
+        lent = regions.lend_places(self._output_shapes(regions.rows))
+        if not lent:
+            return self._run(inputs)
+        binding = self.session.io_binding()
+        for name, value in inputs.items():
+            # As a value, because `bind_cpu_input` knows nothing of initializers that a configuration makes inputs.
+            binding.bind_ortvalue_input(name, self._runtime.OrtValue.ortvalue_from_numpy(value))
+        for name in self._tensors.outputs:
+            if name in lent:
+                array = lent[name].array
+                binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+            else:
+                binding.bind_output(name)
+        try:
+            self.session.run_with_iobinding(binding, self._options)
+        except self._errors:
+            regions.take_back()
+            outputs = self._run(inputs)
+            self._fixed_dims = {}  # an output has not the shape that the configuration says
+            return outputs
+        outputs = zip(self._tensors.outputs, binding.get_outputs(), strict=True)
+        return [lent[name].placed if name in lent else _to_array(value) for name, value in outputs]
+
+    def _output_shapes(self, rows: int) -> dict[str, Dims]:
+        """Of the outputs whose shapes are known before they are made."""
+        first = (rows,) if self._tensors.batching else ()
+        return {name: first + dims for name, dims in self._fixed_dims.items()}
 
     def close(self) -> None:
         super().close()
@@ -198,6 +232,16 @@ class OnnxRuntimeInstance(ThreadInstance):
 
     def _failure(self, error: Exception) -> InternalError:
         return InternalError(reason(error))
+
+
+def _only_floats(tensors: ModelTensors) -> bool:
+    """Whether nothing that goes in or comes out is used as a position in other memory, or has to be converted."""
+    return {*tensors.inputs.values(), *tensors.outputs.values()} <= {FP16, FP32, FP64}
+
+
+def _fixed_dims(config: ModelConfig) -> dict[str, Dims]:
+    """The dimensions of outputs, but for the batch, where the configuration leaves none open."""
+    return {output.name: output.inner_dims for output in config.output if min(output.inner_dims, default=0) >= 0}
 
 
 def _run_bound(session: Any, outputs: list[str], options: Any, inputs: dict[str, Any]) -> list[np.ndarray]:

@@ -40,6 +40,22 @@ VALUE_DEPENDENT = frozenset(
 )
 """Standard operators whose work depends on the values of their inputs, and not only on their shapes."""
 
+SHAPE_FOLLOWING = frozenset(
+    {
+        *("Abs", "Add", "AveragePool", "BatchNormalization", "Cast", "CastLike", "Ceil", "Celu", "Clip", "Concat"),
+        *("Constant", "Conv", "ConvTranspose", "Cos", "DepthToSpace", "Div", "Dropout", "Einsum", "Elu", "Equal"),
+        *("Erf", "Exp", "Flatten", "Floor", "Gelu", "Gemm", "GlobalAveragePool", "GlobalMaxPool", "Greater"),
+        *("GroupNormalization", "HardSigmoid", "HardSwish", "Identity", "InstanceNormalization"),
+        *("LayerNormalization", "LeakyRelu", "Less", "Log", "LogSoftmax", "LpNormalization", "MatMul", "Max"),
+        *("MaxPool", "Mean", "Min", "Mish", "Mul", "Neg", "PRelu", "Pow", "Reciprocal", "ReduceMax", "ReduceMean"),
+        *("ReduceMin", "ReduceSum", "Relu", "Reshape", "Round", "Selu", "Shape", "Sigmoid", "Sign", "Sin", "Softmax"),
+        *("Softplus", "Softsign", "SpaceToDepth", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tanh"),
+        *("ThresholdedRelu", "Transpose", "Unsqueeze", "Where"),
+    }
+)
+"""Standard operators that read and write memory at places that follow from shapes alone, whatever floating-point
+numbers are there, and change meanwhile. Not so those that sort, search, or take numbers for positions."""
+
 Operator = tuple[str, str]
 """Domain and operator type."""
 
@@ -54,6 +70,15 @@ def depends_on_values(path: Path) -> bool:
     except (OSError, ValueError):
         return True
     return any(domain not in STANDARD_DOMAINS or operator in VALUE_DEPENDENT for domain, operator in operators)
+
+
+def follows_shapes(path: Path) -> bool:
+    """Whether all operators of a model are `SHAPE_FOLLOWING`. False also when the file cannot be read that way."""
+    try:
+        operators = operators_in(path)
+    except (OSError, ValueError):
+        return False
+    return all(domain in ("", "ai.onnx") and operator in SHAPE_FOLLOWING for domain, operator in operators)
 
 
 def operators_in(path: Path) -> frozenset[Operator]:

@@ -27,7 +27,7 @@ from trireme.engine.errors import (
     shown,
 )
 from trireme.engine.memory import regions as shared_memory
-from trireme.engine.memory.regions import RegionKind, Regions
+from trireme.engine.memory.regions import MAPPED_BYTES, Region, RegionKind, Regions
 from trireme.engine.tensor import Tensor, pack_bytes
 
 PAGE = mmap.ALLOCATIONGRANULARITY
@@ -253,13 +253,57 @@ def test_tensors_are_copies(regions: Regions, make_segment: MakeSegment, count: 
     regions.register_system("texts", texts.key, 0, len(packed) + 4)
     first = Tensor("A", FP32, (count,), regions.slice("numbers", 0, 4 * count).view())
     second = Tensor("B", BYTES, (2,), regions.slice("texts", 0, len(packed)).view())
-    assert not is_mapped(numbers)
+    assert is_mapped(numbers) is (4 * count >= MAPPED_BYTES)
     numbers.put(np.float32(9).tobytes(), 4)
     numbers.cut(0)
     texts.cut(0)
     assert first.array.tolist() == list(range(count))
     assert second.array.tolist() == [b"ab", b"c" * count]
     assert not first.array.flags.writeable, "a model must not write to a client's input"
+
+
+def test_what_was_cut_off_is_not_taken_for_data(
+    regions: Regions, make_segment: MakeSegment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it was copied from or to a mapping."""
+    segment = make_segment(b"x" * 2 * MAPPED_BYTES)
+    regions.register_system("r", segment.key, 0, 2 * MAPPED_BYTES)
+    place = regions.slice("r", 0, 2 * MAPPED_BYTES)
+    has_memory = Region._has_memory
+
+    def cut(region: Region, start: int, end: int) -> bool:
+        known = has_memory(region, start, end)
+        segment.cut(MAPPED_BYTES)
+        return known
+
+    text = (
+        f"shared memory region 'r' has lost its memory: '{segment.key}' was cut to {MAPPED_BYTES} bytes, but byte "
+        f"{2 * MAPPED_BYTES - 1} of it is needed"
+    )
+    for act in (place.view, lambda: place.write("OUT", b"y" * 2 * MAPPED_BYTES)):
+        segment.put(b"x" * 2 * MAPPED_BYTES)
+        with monkeypatch.context() as patch:
+            patch.setattr(Region, "_has_memory", cut)
+            assert refusal(act) == (InvalidArgumentError, text)
+    segment.put(b"z" * 2 * MAPPED_BYTES)
+    assert place.view() == b"z" * 2 * MAPPED_BYTES, "it is mapped anew"
+
+
+@pytest.mark.parametrize("hole", [0, PAGE, MAPPED_BYTES])
+def test_a_mapping_is_not_read_where_there_is_no_memory(regions: Regions, make_segment: MakeSegment, hole: int) -> None:
+    """It would be made, stay, and count for the server."""
+    segment = make_segment(b"")
+    segment.cut(3 * MAPPED_BYTES)
+    segment.put(b"x" * hole)
+    segment.put(b"x" * (3 * MAPPED_BYTES - hole - PAGE), hole + PAGE)
+    taken = segment.path.stat().st_blocks
+    regions.register_system("r", segment.key, 0, 3 * MAPPED_BYTES)
+    view = regions.slice("r", 0, 2 * MAPPED_BYTES).view()
+    assert view == b"x" * hole + bytes(PAGE) + b"x" * (2 * MAPPED_BYTES - hole - PAGE)
+    assert segment.path.stat().st_blocks == taken
+    assert not is_mapped(segment)
+    assert regions.slice("r", MAPPED_BYTES + PAGE, MAPPED_BYTES).view() == b"x" * MAPPED_BYTES
+    assert is_mapped(segment)
 
 
 def test_inputs_are_read_in_as_many_pieces_as_it_takes(

@@ -1,0 +1,148 @@
+"""Mapped segments: what a client cuts off is noted, and costs nobody's life."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from segments import Segment, open_segments
+
+from trireme.engine.memory.mapping import FaultGuard, Mapping, fault_guard
+
+PAGE = mmap.PAGESIZE
+DATA = bytes(range(1, 251)) * 200  # 50,000 bytes: 12 pages and a part of one, none of which is zero
+
+
+@pytest.fixture
+def segment() -> Iterator[Segment]:
+    with open_segments() as make:
+        yield make(DATA)
+
+
+@pytest.fixture
+def guard() -> FaultGuard:
+    made = fault_guard()
+    assert made is not None
+    return made
+
+
+def mapped(guard: FaultGuard, segment: Segment, offset: int = 0, nbytes: int = len(DATA)) -> Mapping:
+    with segment.path.open("r+b") as file:
+        return guard.map(file.fileno(), offset, nbytes)
+
+
+def in_thread(act: Callable[[], None]) -> None:
+    thread = threading.Thread(target=act)
+    thread.start()
+    thread.join()
+
+
+def at_once(act: Callable[[], None]) -> None:
+    act()
+
+
+def test_a_process_has_one_guard(guard: FaultGuard) -> None:
+    assert fault_guard() is guard
+
+
+def test_a_mapping_is_the_segment(guard: FaultGuard, segment: Segment) -> None:
+    mapping = mapped(guard, segment)
+    assert bytes(mapping.array) == DATA
+    mapping.array[:3] = 7
+    segment.put(b"\x08", 3)
+    assert segment.data[:4] == b"\x07\x07\x07\x08" == bytes(mapping.array[:4])
+    assert mapping.intact
+    assert bytes(mapped(guard, segment, PAGE, 10).array) == DATA[PAGE : PAGE + 10]
+
+
+@pytest.mark.parametrize("run", [at_once, in_thread])
+def test_what_was_cut_off_is_zeros_when_it_is_read(
+    guard: FaultGuard, segment: Segment, run: Callable[[Callable[[], None]], None]
+) -> None:
+    """Up to the page in which the segment ends it is what it was."""
+    mapping = mapped(guard, segment)
+    copy = np.full(len(DATA), 9, np.uint8)
+    segment.cut(2 * PAGE + 5)
+
+    def read() -> None:
+        copy[:] = mapping.array
+
+    run(read)
+    assert bytes(copy) == DATA[: 2 * PAGE + 5] + bytes(len(DATA) - 2 * PAGE - 5)
+    assert (mapping.intact, mapping.intact_bytes) == (False, 3 * PAGE)
+
+
+@pytest.mark.parametrize("run", [at_once, in_thread])
+def test_what_is_written_beyond_the_segment_goes_nowhere(
+    guard: FaultGuard, segment: Segment, run: Callable[[Callable[[], None]], None]
+) -> None:
+    mapping = mapped(guard, segment)
+    segment.cut(PAGE)
+
+    def write() -> None:
+        mapping.array[:] = 5
+
+    run(write)
+    assert mapping.intact_bytes == PAGE
+    assert segment.data == b"\x05" * PAGE
+    segment.cut(len(DATA))
+    assert bytes(mapped(guard, segment).array[PAGE:]) == bytes(len(DATA) - PAGE)
+
+
+def test_a_mapping_is_lost_once(guard: FaultGuard, segment: Segment) -> None:
+    """Not again for each page; and less and less of it is left."""
+    mapping = mapped(guard, segment)
+    other = mapped(guard, segment)
+    segment.cut(8 * PAGE)
+    assert mapping.array[-1] == 0
+    assert mapping.intact_bytes == 12 * PAGE  # where it was touched
+    segment.cut(0)
+    assert mapping.array[PAGE] == 0
+    assert not mapping.array[PAGE:].any()
+    assert mapping.intact_bytes == PAGE
+    assert other.intact
+
+
+def test_it_is_unmapped_when_nothing_refers_to_it(guard: FaultGuard, segment: Segment) -> None:
+    def is_mapped() -> bool:
+        gc.collect()
+        return segment.key in Path("/proc/self/maps").read_text()
+
+    array = mapped(guard, segment).array[PAGE:]
+    assert is_mapped()
+    assert bytes(array) == DATA[PAGE:]
+    del array
+    assert not is_mapped()
+
+
+def test_a_segment_that_cannot_be_mapped(guard: FaultGuard, segment: Segment) -> None:
+    with pytest.raises(OSError, match="Invalid argument"):
+        mapped(guard, segment, 8)
+
+
+OTHER_FAULT = """
+import mmap, os, sys
+from trireme.engine.memory.mapping import fault_guard
+guard = fault_guard()
+descriptor = os.open(sys.argv[1], os.O_RDWR)
+known = guard.map(descriptor, 0, 10)
+unknown = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
+os.ftruncate(descriptor, 0)
+assert known.array[0] == 0
+print("on", flush=True)
+unknown[0]
+"""
+
+
+def test_a_fault_elsewhere_ends_the_process_as_ever(segment: Segment) -> None:
+    command = [sys.executable, "-c", OTHER_FAULT, str(segment.path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("on\n", -signal.SIGBUS)
