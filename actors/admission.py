@@ -149,33 +149,24 @@ class Admission:
             received_ns = self._clock.now_ns()
             found = self._find(request, model)
             share, validator, budget = found.share, found.validator, self._budget
-<<<<<<< HEAD
+            large = False
             known = validator.recall(request)
             if known is not None:
                 inputs, rows, nbytes = known
             else:
-                if (request.in_regions or validator.takes_strings) and is_large(request, validator):
-                    return None  # the check is to be made on a thread
+                if request.in_regions or validator.takes_strings:
+                    large = is_large(request, validator)
+                    if large and not reads_little(request, validator, found.region_readers):
+                        return None  # a thread is to check it, or to read its inputs
                 inputs, rows = validator.check(request)
                 nbytes = sum([tensor.nbytes for tensor in inputs.values()])
-=======
-            readers, large = found.region_readers, False
-            if request.in_regions or validator.takes_strings:
-                large = is_large(request, validator)
-                if large and not reads_little(request, validator, readers):
-                    return None  # a thread is to check it, or to read its inputs
-            inputs, rows = validator.check(request)
-            nbytes = 0
-            for tensor in inputs.values():
-                nbytes += tensor.nbytes
->>>>>>> 239277ea (Read and write large tensors in shared memory where they are)
             if not (budget.take_nowait(share, nbytes) if lease is None else budget.admit_nowait(lease, share, nbytes)):
                 return None
             holder = share if lease is None else lease
             if request.in_regions:
                 with ExitStack() as undo:
                     undo.callback(holder.release, nbytes)
-                    inputs = read_regions_now(inputs, request, readers, large=large)
+                    inputs = read_regions_now(inputs, request, found.region_readers, large=large)
                     undo.pop_all()
             return self._hand_in(request, found, inputs, rows, nbytes, received_ns, holder)
         except Exception:
