@@ -44,7 +44,8 @@ from trireme.engine.job import ExecutionBatch, Job
 from trireme.engine.options import ControlMode, ServerOptions
 from trireme.engine.tensor import Tensor
 from trireme.front_ends.calls import EngineCalls
-from trireme.front_ends.processes import FrontEndCommand, FrontEnds
+from trireme.front_ends.child_process import FrontEndCommand
+from trireme.front_ends.processes import FrontEnds
 
 TYPES = (
     *("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"),
@@ -181,7 +182,7 @@ async def _serve_by_front_end(
     log = LogSettings(verbose=0)
     settings = pickle.dumps(FrontEndSettings(1, server.options, log, http, grpc))
     command = FrontEndCommand((sys.executable, "-m", front_end.__name__), settings)
-    front_ends = FrontEnds(server, EngineCalls(server.management), 1, command)
+    front_ends = FrontEnds(server, EngineCalls(server.management), 1, command.start)
     await nursery.start(front_ends.run)
     ports = {"HTTPService": "http", "GRPCInferenceService": "grpc"}
     return {ports[name]: port for name, _, port in front_ends.addresses}, dict, partial(front_ends.drain, 5.0)
