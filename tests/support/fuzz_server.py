@@ -15,7 +15,6 @@ import os
 import pickle
 import sys
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -185,7 +184,12 @@ async def _serve_by_front_end(
     front_ends = FrontEnds(server, EngineCalls(server.management), 1, command.start)
     await nursery.start(front_ends.run)
     ports = {"HTTPService": "http", "GRPCInferenceService": "grpc"}
-    return {ports[name]: port for name, _, port in front_ends.addresses}, dict, partial(front_ends.drain, 5.0)
+
+    async def close() -> None:
+        await front_ends.drain(5.0)
+        nursery.cancel_scope.cancel()
+
+    return {ports[name]: port for name, _, port in front_ends.addresses}, dict, close
 
 
 def _held(server: InferenceServer) -> dict[str, int]:
