@@ -5,7 +5,8 @@ lend each other (`child.segments`): a large body is received straight into what 
 socket is the doorbell of both rings, brings the descriptors of segments, and ends when the other process does.
 
 A message is a head of plain values, and a payload: the contents of tensors, to which the head refers. In the ring, a
-frame goes before it, with the segment in which its payload lies, if it does not follow the head.
+frame goes before it, with the segment in which its payload lies, if it does not follow the head. Brief messages, such
+as small requests and their answers, go many at a time: one frame for those of a turn, one JSON document of their heads.
 
 Rules:
  1. `send` writes to the ring, and `flush`, once a turn, rings. A message for which there is no room is not sent, and
@@ -46,7 +47,9 @@ RING_CAPACITY = 1 << 20
 MOST_HEAD_BYTES = 384 << 10
 MOST_SEGMENTS = 1_024
 
-_FRAME = struct.Struct("<IHHQQ")  # bytes of the head; segments given back; dropped; segment + 1, or 0; bytes of it
+_FRAME = struct.Struct("<IHHQQ")
+"""Bytes of the head; segments given back; dropped; segment + 1, and bytes of the payload in it. Without a segment 0,
+and 0; or the number of brief messages, of which the head is a list: the sizes of their payloads, and all heads."""
 _MOST_NUMBERS = 512
 _BELL = b"\0"
 _INTRODUCTION = struct.Struct("<cQQ")  # the byte that says so; segment; bytes of it
@@ -56,7 +59,17 @@ _DESCRIPTOR = struct.Struct("i")
 _MOST_DESCRIPTORS = 16  # of which the last may come with the same read
 _MOST_READS = 4_096  # at once: many times what a socket takes of bells and descriptors
 
+_MOST_BRIEF_ITEMS = 4
+_MOST_BRIEF_CHARACTERS = 40
+_BRIEF_HEAD_BYTES = 6 * _MOST_BRIEF_ITEMS * (_MOST_BRIEF_CHARACTERS + 4)
+"""At most, as JSON, together with the size of the payload and the padding behind it."""
+_END_INTEGER = 2**63
+_MOST_BRIEFS_BYTES = 64 << 10
+"""Of those that go together: what is read at once is not to take long."""
+
 NOTHING = Payload()
+
+_new = tuple.__new__
 
 LinkHead = Sequence[Any]
 """None, bool, int, float (no NaN, no infinity), str, list, dict with str keys; of integers those of 64 bits. A tuple
@@ -125,6 +138,11 @@ class FrontEndLink:
         self._may_have_room = False
         self._partial = b""  # of an introduction
         self._descriptors: list[int] = []
+        self._briefs: list[LinkHead] = []
+        self._brief_sizes: list[int] = []
+        self._brief_parts: list[Buffer] = []
+        self._brief_room = 0
+        self._unpacked: list[LinkMessage] = []  # the next one is the last
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -140,7 +158,7 @@ class FrontEndLink:
             LinkError: the other end is broken, or gone.
         """
         if payload.nbytes <= INLINE_BYTES:
-            return self._put(head, payload)
+            return self._add(head, payload) if _is_brief(head) else self._put(head, payload)
         if self._wants_room or not self.lender.has_room:  # else each try could introduce a segment
             self._wants_room = True
             return False
@@ -169,10 +187,43 @@ class FrontEndLink:
         Raises:
             LinkError: the other end is broken, or gone.
         """
+        if self._briefs:
+            self._put_briefs()
         if self._borrower.returned or self.lender.dropped:
             self._put((), NOTHING)
         if self._writer.publish():
             self._ring()
+
+    def _add(self, head: LinkHead, payload: Payload) -> bool:
+        """Have a brief message go with those before and behind it."""
+        nbytes = payload.nbytes
+        left = self._brief_room - nbytes - _BRIEF_HEAD_BYTES
+        if left < 0:
+            if self._briefs:
+                self._put_briefs()
+            needed = nbytes + 2 * _BRIEF_HEAD_BYTES
+            try:
+                left = self._writer.room(needed, _MOST_BRIEFS_BYTES) - needed
+            except RingError as error:
+                raise LinkError(str(error)) from None
+            if left < 0:
+                self._wants_room = True
+                return False
+        self._brief_room = left
+        self._briefs.append(head)
+        self._brief_sizes.append(nbytes)
+        self._brief_parts += payload.parts
+        return True
+
+    def _put_briefs(self) -> None:
+        """Write what was added, for which there is room."""
+        packed = orjson.dumps([self._brief_sizes, *self._briefs])
+        size = len(packed)
+        frame = _FRAME.pack(size, 0, 0, 0, len(self._briefs))
+        sent = self._write([frame, packed, bytes(-(_FRAME.size + size) % ALIGNMENT), *self._brief_parts])
+        assert sent, "there was room"
+        self._brief_room = 0
+        self._briefs, self._brief_sizes, self._brief_parts = [], [], []
 
     def _put(self, head: LinkHead, payload: Payload, number: int = 0, nbytes: int = 0) -> bool:
         try:
@@ -182,6 +233,8 @@ class FrontEndLink:
         size = len(packed)
         if size > MOST_HEAD_BYTES:
             raise ValueError(f"names, parameters and texts take {size} bytes, and may take {MOST_HEAD_BYTES}")
+        if self._briefs:
+            self._put_briefs()
         returned, dropped = self._borrower.returned, self.lender.dropped
         back: list[int] = []
         gone: list[int] = []
@@ -262,10 +315,13 @@ class FrontEndLink:
         Raises:
             LinkError: the other end is broken.
         """
+        unpacked = self._unpacked
+        if unpacked:
+            return unpacked.pop()
         try:
             while (record := self._reader.take()) is not None:
                 message = self._read(memoryview(record))
-                if message.head:
+                if message is not None:
                     return message
         except (RingError, struct.error, orjson.JSONDecodeError) as error:
             raise LinkError(str(error)) from None
@@ -323,8 +379,8 @@ class FrontEndLink:
                 raise LinkError(f"segment {number}: {error}") from None
         self._partial = data[at:] if at >= 0 else b""
 
-    def _read(self, record: memoryview) -> LinkMessage:
-        """Take a record apart. An empty head says nothing more than the frame."""
+    def _read(self, record: memoryview) -> LinkMessage | None:
+        """Take a record apart; its message, or the first one. None if it says nothing more than the frame."""
         size, returned, dropped, number, nbytes = _FRAME.unpack_from(record)
         start = _FRAME.size
         if returned or dropped:
@@ -338,8 +394,11 @@ class FrontEndLink:
         head = orjson.loads(record[start:end])
         if end > len(record) or head.__class__ is not list:
             raise LinkError("a message without a head")
+        if not head:
+            return None
         if not number:
-            return LinkMessage(head, record[end + -end % ALIGNMENT :])
+            payload = record[end + -end % ALIGNMENT :]
+            return self._unpack(head, payload, nbytes) if nbytes else LinkMessage(head, payload)
         try:
             if number - 1 not in self._borrower:
                 self._read_bells()
@@ -348,6 +407,25 @@ class FrontEndLink:
             return LinkMessage(head, self._borrower.borrow(number - 1, nbytes).data)
         except (KeyError, ValueError) as error:
             raise LinkError(f"segment {number - 1}: {error}") from None
+
+    def _unpack(self, heads: list[Any], payloads: memoryview, count: int) -> LinkMessage:
+        """Brief messages: the first one; `receive` gives the others."""
+        sizes = heads.pop(0)
+        if sizes.__class__ is not list or not len(sizes) == len(heads) == count:
+            raise LinkError("brief messages that are not as many as was said")
+        at = 0
+        messages: list[LinkMessage] = []
+        for head, size in zip(heads, sizes, strict=True):
+            if head.__class__ is not list or not head or size.__class__ is not int or size < 0:
+                raise LinkError("a brief message without a head, or without a size")
+            end = at + size
+            messages.append(_new(LinkMessage, (head, payloads[at:end])))
+            at = end
+        if at > len(payloads):
+            raise LinkError("brief messages that are longer than their record")
+        messages.reverse()
+        self._unpacked = messages
+        return messages.pop()
 
     def close(self) -> None:
         """Give everything back. Tensors that still view segments of the other end stay valid."""
@@ -360,3 +438,16 @@ class FrontEndLink:
         self._borrower.close()
         self._writer.close()
         self._reader.close()
+
+
+def _is_brief(head: LinkHead) -> bool:
+    """Whether a head consists of a few numbers and short plain texts."""
+    if len(head) > _MOST_BRIEF_ITEMS:
+        return False
+    for each in head:
+        if each.__class__ is int:
+            if not -_END_INTEGER <= each < _END_INTEGER:
+                return False
+        elif each.__class__ is not str or len(each) > _MOST_BRIEF_CHARACTERS or not each.isascii():
+            return False
+    return True

@@ -29,12 +29,12 @@ from ..engine.admission.large_requests import LARGE_BYTES
 from ..engine.description import ModelDescription
 from ..engine.errors import CancelledError, InternalError, TriremeError
 from ..engine.job import Outcome
-from ..engine.memory.tensors import RegionTensor, put_in_place
 from ..engine.request import InferenceRequest, InferenceResponse
 from ..engine.tracing.record import Trace
 from ..python_backend.child.codec import Payload
 from . import kinds
 from .link import NOTHING, FrontEndLink, LinkError, LinkHead
+from .pending import PendingRequest, placed
 from .port_calls import PortCalls
 from .port_leases import PortLeases
 from .refusals import read_refusals
@@ -49,37 +49,6 @@ _MOST_READ = 256
 _MOST_HELD = 65_536
 """Traces, and requests that wait for room, of one front end. An honest one has far fewer."""
 _MOST_NEWS = 4_096
-
-
-class _Pending:
-    """A request of the front end.
-
-    Attributes:
-        reply: None while it waits to be admitted, and if it was refused before.
-        scope: of the task that waits for room for it.
-        unsent: answers for which there was no room in the ring.
-        owed: answers that were sent and that the client has not taken.
-        packed: the last answer whose texts a thread has packed; with `packs`, it is still at it.
-    """
-
-    __slots__ = ("name", "number", "owed", "packed", "packs", "port", "reply", "scope", "sent", "unsent")
-
-    def __init__(self, port: Port, number: int, sent: SentRequest) -> None:
-        self.port = port
-        self.number = number
-        self.name = sent.request.id
-        self.sent: SentRequest | None = sent
-        self.reply: Reply | None = None
-        self.scope: trio.CancelScope | None = None
-        self.unsent: list[tuple[Outcome, bool]] = []
-        self.owed = 0
-        self.packed: Outcome = None
-        self.packs = False
-
-    def answered(self, reply: Reply) -> None:
-        """The reply has something to fetch."""
-        self.unsent += reply.fetch()
-        self.port.answer(self)
 
 
 class Port(Recipient):
@@ -113,12 +82,12 @@ class Port(Recipient):
         self._requests = RequestReader(describe, server.shared_memory)
         self._responses = ResponseWriter()
         self._hear_other = hear
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[int, PendingRequest] = {}
         self._leases = PortLeases(server, self._say)
         self._calls = PortCalls(prepare, self._turn, self._say)
         self._traces: dict[int, Trace] = {}
         self._held = 0
-        self._blocked: dict[_Pending, None] = {}
+        self._blocked: dict[PendingRequest, None] = {}
         self._news: deque[tuple[LinkHead, Payload]] = deque(maxlen=_MOST_NEWS)
         self._unsent: dict[tuple[int, int], tuple[LinkHead, Payload]] = {}
         self._flushes = False
@@ -214,11 +183,15 @@ class Port(Recipient):
     # Requests.
 
     def _admit(self, head: list[Any], payload: memoryview) -> None:
+        plain = self._requests.read_plain(head, payload)
+        if plain is not None:
+            self._admit_plain(head[1], *plain)
+            return
         sent = self._requests.read(head, payload)
         number = sent.number
         if number in self._pending:
             raise LinkError(f"request {number} is there already")
-        pending = self._pending[number] = _Pending(self, number, sent)
+        pending = self._pending[number] = PendingRequest(self, number, sent.request.id)
         self._begin_trace(sent)
         lease = self._leases.take(sent.lease) if sent.lease else None
         try:
@@ -240,16 +213,34 @@ class Port(Recipient):
         else:
             self._listen(pending, sent, reply)
 
-    def _listen(self, pending: _Pending, sent: SentRequest, reply: Reply) -> None:
-        if not sent.places:
-            pending.sent = None  # what it refers to is the job's
+    def _admit_plain(self, number: int, request: InferenceRequest, description: ModelDescription | None) -> None:
+        """The same for a request with nothing but tensors, as most are."""
+        if number in self._pending:
+            raise LinkError(f"request {number} is there already")
+        pending = self._pending[number] = PendingRequest(self, number, request.id)
+        try:
+            reply = self._server.admit_nowait(request, model=description)
+        except TriremeError as error:
+            self._refuse(pending, request, error)
+            return
+        if reply is None:
+            self._wait(pending, SentRequest(number, request, description), None)
+        else:
+            self._follow_reply(pending, reply)
+
+    def _listen(self, pending: PendingRequest, sent: SentRequest, reply: Reply) -> None:
+        if sent.places:
+            pending.places = sent.places
+        self._follow_reply(pending, reply)
+
+    def _follow_reply(self, pending: PendingRequest, reply: Reply) -> None:
         pending.reply = reply
         if reply.window is None:
             reply.notify(pending.answered)
         else:
             reply.notify_each(pending.answered)
 
-    def _wait(self, pending: _Pending, sent: SentRequest, lease: Lease | None) -> None:
+    def _wait(self, pending: PendingRequest, sent: SentRequest, lease: Lease | None) -> None:
         """Admit a request in a task."""
         if self._held >= _MOST_HELD:
             if lease is not None:
@@ -261,7 +252,7 @@ class Port(Recipient):
         self._nursery.start_soon(self._admit_later, pending, pending.scope, sent, lease)
 
     async def _admit_later(
-        self, pending: _Pending, scope: trio.CancelScope, sent: SentRequest, lease: Lease | None
+        self, pending: PendingRequest, scope: trio.CancelScope, sent: SentRequest, lease: Lease | None
     ) -> None:
         reply: Reply | None = None
         refusal: TriremeError = CancelledError("Request cancelled")
@@ -284,14 +275,14 @@ class Port(Recipient):
             else:
                 self._listen(pending, sent, reply)
 
-    def _refuse(self, pending: _Pending, request: InferenceRequest, error: TriremeError) -> None:
+    def _refuse(self, pending: PendingRequest, request: InferenceRequest, error: TriremeError) -> None:
         """Answer what was not admitted, and count it: the front end takes it for what a model's door has counted."""
         self._server.note_refusal(error, request.model_name, request.model_version)
         error.__traceback__ = None  # leads here, and so to the request
-        pending.unsent.append((error, True))
+        pending.unsent = [*pending.unsent, (error, True)]
         self.answer(pending)
 
-    def _known(self, head: list[Any], items: int) -> _Pending | None:
+    def _known(self, head: list[Any], items: int) -> PendingRequest | None:
         """The request that a message is about; None if it is over."""
         read_list(head, items, items)
         return self._pending.get(read_integer(head[1]))
@@ -349,7 +340,23 @@ class Port(Recipient):
 
     # Answers.
 
-    def answer(self, pending: _Pending) -> None:
+    def answer_at_once(self, pending: PendingRequest, accepted: bool, outcome: Outcome, final: bool) -> bool:
+        """Send an answer if it is a usual one (`ResponseWriter.write_usual`), and there is room. Whether it was."""
+        if not (final and accepted) or self._closed or pending.places is not None:
+            return False
+        message = self._responses.write_usual(pending.number, pending.name, outcome)
+        try:
+            if message is None or not self._link.send(*message):
+                return False
+        except LinkError as error:
+            self._break(error)
+            return False
+        self._pending.pop(pending.number, None)
+        if not self._flushes:
+            self._flush_later()
+        return True
+
+    def answer(self, pending: PendingRequest) -> None:
         """Send the answers of a request, as far as there is room."""
         if self._closed or pending.packs:
             return
@@ -369,10 +376,10 @@ class Port(Recipient):
                     pending.owed += outcome is not None
         except LinkError as error:
             self._break(error)
-        del unsent[:done]
+        pending.unsent = unsent[done:]
         self._flush_later()
 
-    def _packs_first(self, pending: _Pending, outcome: Outcome) -> bool:
+    def _packs_first(self, pending: PendingRequest, outcome: Outcome) -> bool:
         """Whether a thread has to pack the texts of an answer; it begins."""
         if not isinstance(outcome, InferenceResponse) or outcome is pending.packed:
             return False
@@ -381,22 +388,22 @@ class Port(Recipient):
             self._nursery.start_soon(self._pack, pending, outcome)
         return pending.packs
 
-    async def _pack(self, pending: _Pending, response: InferenceResponse) -> None:
+    async def _pack(self, pending: PendingRequest, response: InferenceResponse) -> None:
         """Send the next answer when its texts are packed."""
         try:
             await self._server.offload(pack, response.outputs)
         except TriremeError as error:
-            pending.unsent[0] = error, pending.unsent[0][1]
+            pending.unsent = [(error, pending.unsent[0][1]), *pending.unsent[1:]]
         with self._turn:
             pending.packs = False
             self.answer(pending)
 
-    def _send_answer(self, pending: _Pending, outcome: Outcome, final: bool) -> bool:
+    def _send_answer(self, pending: PendingRequest, outcome: Outcome, final: bool) -> bool:
         reply, responses = pending.reply, self._responses
         accepted = reply is not None and (reply.accepted or not final)
         try:
-            if pending.sent is not None and pending.sent.places and isinstance(outcome, InferenceResponse):
-                outcome = _placed(outcome, pending.sent)
+            if pending.places is not None and isinstance(outcome, InferenceResponse):
+                outcome = placed(outcome, pending.places)
             head, payload = responses.write(pending.number, pending.name, outcome, final=final, accepted=accepted)
             sent = self._link.send(head, payload)
         except TriremeError as error:
@@ -409,7 +416,7 @@ class Port(Recipient):
             responses.unsent()
         return sent
 
-    def _send_failure(self, pending: _Pending, error: TriremeError, final: bool, accepted: bool) -> bool:
+    def _send_failure(self, pending: PendingRequest, error: TriremeError, final: bool, accepted: bool) -> bool:
         head, payload = self._responses.write(pending.number, pending.name, error, final=final, accepted=accepted)
         return self._link.send(head, payload)
 
@@ -484,17 +491,3 @@ class Port(Recipient):
 
 
 _NUMBERED = frozenset((kinds.ACCEPTED, kinds.GRANTED, kinds.WANTED, kinds.RESULT))
-
-
-def _placed(response: InferenceResponse, sent: SentRequest) -> InferenceResponse:
-    """A response whose outputs are in shared memory where the client wants them there."""
-    outputs = []
-    places = sent.places or {}
-    for tensor in response.outputs:
-        place = places.get(tensor.name)
-        if place is not None:
-            nbytes = len(tensor.buffer) if not isinstance(tensor, RegionTensor) else tensor.nbytes
-            put_in_place(tensor, place)
-            tensor = RegionTensor(tensor.name, tensor.datatype, tensor.shape, place.first(nbytes))
-        outputs.append(tensor)
-    return InferenceResponse(response.model_name, response.model_version, response.id, outputs, response.parameters)

@@ -73,17 +73,17 @@ _NO_HOLDER = _NoHolder()
 class _Sent:
     """A request that the engine has: what a `Job` is to its reply."""
 
-    __slots__ = ("accepted", "id", "number", "places", "reply", "tell", "trace", "waiting", "window")
+    # Most requests have none of these, so they are not set for each.
+    places: Mapping[str, RegionSlice] | None = None
+    trace: Trace | None = None
+    accepted = False
+    window: AnswerWindow | None = None
+    waiting: Callable[[], None] | None = None
 
-    def __init__(self, number: int, request: InferenceRequest, reply: Reply, tell: Callable[[LinkHead], None]) -> None:
+    def __init__(self, number: int, request_id: str, reply: Reply, tell: Callable[[LinkHead], None]) -> None:
         self.number = number
-        self.id = request.id
-        self.places: Mapping[str, RegionSlice] | None = request.output_places
-        self.trace: Trace | None = request.trace
+        self.id = request_id
         self.reply = reply
-        self.accepted = False
-        self.window: AnswerWindow | None = None
-        self.waiting: Callable[[], None] | None = None
         self.tell = tell
 
     def when_accepted(self, call: Callable[[], None]) -> None:
@@ -186,6 +186,7 @@ class RemoteServer:
         self.ready_to_serve = False
         self.told = trio.Event()
         self._send = send
+        self._tell_later, self._cancel = self._tell, self._give_up  # bound once, and not for each request
         self._writer = RequestWriter()
         self._reader = ResponseReader()
         self._sent: dict[int, _Sent] = {}
@@ -254,14 +255,17 @@ class RemoteServer:
         decoupled = model.config.decoupled
         holder: Any = _NO_HOLDER if lease is None else lease
         reply = Reply(self.turn, holder, 0, _ANSWERS_HERE if decoupled else 0)
-        sent = self._sent[number] = _Sent(number, request, reply, self._tell)
+        sent = self._sent[number] = _Sent(number, request.id, reply, self._tell_later)
+        if request.output_places is not None:
+            sent.places = request.output_places
         if decoupled:
-            reply.window = _Credit(number, _ANSWERS_HERE, self._tell)
+            reply.window = _Credit(number, _ANSWERS_HERE, self._tell_later)
         if trace is not None:
+            sent.trace = trace
             self.tracer.sent(trace, number)
         if lease is not None:
             self.budget.move(lease)
-        reply.attach(cast(Any, sent), self._give_up)
+        reply.attach(cast(Any, sent), self._cancel)
         return reply
 
     def _try(self, head: LinkHead, payload: Payload) -> bool:

@@ -300,6 +300,25 @@ class RequestReader:
         self._regions = regions
         self._slots: Slots[_Template] = Slots()
 
+    def read_plain(
+        self, head: list[Any], payload: memoryview
+    ) -> tuple[InferenceRequest, ModelDescription | None] | None:
+        """The request that a message holds which says nothing new but an id, and its model's description; None if it is
+        for `read`, which knows all that a message may be, and words what is wrong."""
+        if len(head) != 4:
+            return None
+        _, number, slot, request_id = head
+        if number.__class__ is not int or number < 0 or slot.__class__ is not int or request_id.__class__ is not str:
+            return None
+        template = self._slots.filled.get(slot)
+        if template is None or template.regions or len(payload) < template.needed:
+            return None
+        if template.has_texts and not is_private(payload):
+            return None
+        inputs = [Tensor(name, kind, shape, payload[start:end]) for name, kind, shape, start, end in template.inputs]
+        request = InferenceRequest(template.model_name, template.version, request_id, inputs, template.outputs)
+        return request, self._describe(template.description)
+
     def read(self, head: list[Any], payload: memoryview) -> SentRequest:
         """The request that a message holds.
 

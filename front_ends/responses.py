@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from ..engine.datatypes import BYTES
 from ..engine.errors import TriremeError
 from ..engine.job import Outcome
 from ..engine.memory.regions import RegionSlice
@@ -20,7 +21,7 @@ from ..engine.request import InferenceResponse
 from ..engine.tensor import Tensor
 from ..python_backend.child.codec import Payload
 from .kinds import ANSWER, OUTCOME
-from .link import LinkHead
+from .link import INLINE_BYTES, LinkHead
 from .slots import Slots, Specs, TensorSpec, aligned, check_payload, read_tensor, read_tensors
 from .values import (
     broken,
@@ -77,6 +78,24 @@ class ResponseWriter:
             return (ANSWER, number, *self._specs.fill(key, spec)), payload
         body = [spec, write_text(outcome.id), write_parameters(outcome.parameters)]
         return (OUTCOME, number, final, accepted, body), payload
+
+    def write_usual(self, number: int, request_id: str, outcome: Outcome) -> tuple[LinkHead, Payload] | None:
+        """The message that a final answer to an accepted request becomes, if nothing is new in it but the contents of
+        small tensors; else None, and it is for `write`."""
+        if not isinstance(outcome, InferenceResponse) or outcome.parameters or outcome.id != request_id:
+            return None
+        key: tuple[object, ...] = (outcome.model_name, outcome.model_version)
+        payload = Payload()
+        for tensor in outcome.outputs:
+            if tensor.__class__ is not Tensor or (tensor.datatype is BYTES and not tensor.has_buffer):
+                return None
+            buffer = tensor.buffer
+            payload.add(buffer)
+            key += tensor.name, tensor.datatype, tensor.shape, len(buffer)
+        slot = self._specs.numbers.get(key)
+        if slot is None or payload.nbytes > INLINE_BYTES:
+            return None
+        return (ANSWER, number, slot), payload
 
     def unsent(self) -> None:
         """The last message was not sent."""

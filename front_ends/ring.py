@@ -131,6 +131,27 @@ class RingWriter(_Ring):
         self._at = end
         return True
 
+    def room(self, least: int, most: int) -> int:
+        """Of how many bytes, at most `most`, a message may be that is surely taken now. 0 if that is less than `least`;
+        then `publish` asks for room.
+
+        Raises:
+            RingError: as of `put`.
+        """
+        found = self._room()
+        if found < most:
+            self._look()
+            found = self._room()
+            if found < least:
+                self._refused = True
+                return 0
+        return min(found, most)
+
+    def _room(self) -> int:
+        to_end = self.capacity - (self._at & (self.capacity - 1))
+        free = self.capacity - (self._at - self._read)
+        return max(min(to_end, free), free - to_end) - 2 * _WORD
+
     def publish(self) -> bool:
         """Make visible what was put, and ask for room if there was too little; whether there was any of this, so that
         the doorbell must be rung."""

@@ -201,7 +201,7 @@ def test_segments_that_go_back_are_not_forgotten_by_a_full_ring(ends: tuple[Fron
     messages = all_of(other)
     while other.send(["x"], payload_of(bytes(INLINE_BYTES))[0]):
         pass
-    while other.send([""]):
+    while other.send([[""]]):
         pass
     del messages
     other.flush()
@@ -256,6 +256,12 @@ FRAME = struct.Struct("<IHHQQ")
         (FRAME.pack(100, 0, 0, 0, 0) + b"[1]", "without a head|JSON|unexpected"),
         (FRAME.pack(3, 65_535, 0, 0, 0) + b"[1]", "unpack"),
         (FRAME.pack(3, 0, 0, 8, 100) + b"[1]", "segment 7"),
+        (FRAME.pack(9, 0, 0, 0, 2) + b"[[0],[1]]", "not as many"),
+        (FRAME.pack(7, 0, 0, 0, 1) + b"[1,[1]]", "not as many"),
+        (FRAME.pack(9, 0, 0, 0, 1) + b"[[0],[ ]]", "without a head"),
+        (FRAME.pack(10, 0, 0, 0, 1) + b"[[-1],[1]]", "without a size"),
+        (FRAME.pack(12, 0, 0, 0, 1) + b"[[true],[1]]", "without a size"),
+        (FRAME.pack(10, 0, 0, 0, 1) + b"[[99],[1]]" + bytes(64), "longer than their record"),
     ],
 )
 def test_what_is_no_message_ends_the_link(record: bytes, text: str) -> None:
@@ -271,6 +277,46 @@ def test_what_is_no_message_ends_the_link(record: bytes, text: str) -> None:
         link.receive()
     link.close()
     theirs.close()
+
+
+def test_brief_messages_of_a_turn_are_one_record(ends: tuple[FrontEndLink, FrontEndLink]) -> None:
+    one, other = ends
+    put: list[int] = []
+    writer: Any = one._writer
+    write = writer.put
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(one, "_write", lambda parts: put.append(len(parts)) is None and write(parts))
+        for number in range(20):
+            assert one.send((1, number, "id"), payload_of(bytes([number]) * number)[0])
+        one.flush()
+        assert len(put) == 1
+        one.send((1, 20, "id"))
+        one.send((2, 21, [1]))  # is not brief, and goes behind those before it
+        one.send((1, 22, "id"))
+        one.flush()
+        assert len(put) == 4
+    came = all_of(other)
+    assert [message.head[1] for message in came] == list(range(23))
+    assert all(bytes(each.payload[:number]) == bytes([number]) * number for number, each in enumerate(came[:20]))
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.tuples(st.integers(0, 12_000), st.booleans(), st.integers(0, 30)), max_size=60))
+def test_messages_of_all_sizes_fill_the_ring_and_come_in_order(steps: list[tuple[int, bool, int]]) -> None:
+    with both_ends() as (one, other):
+        sent: list[int] = []
+        came: list[int] = []
+        for size, brief, times in steps:
+            for _ in range(times):
+                number = len(sent)
+                if one.send([number] if brief else [number, None], payload_of(bytes(size))[0]):
+                    sent.append(number)
+            one.flush()
+            if size % 3:
+                came += [message.head[0] for message in all_of(other)]
+                one.hear()
+        came += [message.head[0] for message in all_of(other)]
+        assert came == sent
 
 
 @given(records=st.lists(st.binary(max_size=200), max_size=5), bells=st.binary(max_size=100))

@@ -103,8 +103,11 @@ def plain(name: str = "IN", elements: int = 16) -> InferenceRequest:
 def test_requests_arrive_as_they_are(several: list[InferenceRequest], wish: TraceWish | None, lease: int) -> None:
     ends = Ends()
     for request in (*several, *several):
-        sent = ends.reader.read(*wired(*ends.writer.write(7, request, 0, lease, wish)))
+        head, payload = wired(*ends.writer.write(7, request, 0, lease, wish))
+        plain = ends.reader.read_plain(head, payload)
+        sent = ends.reader.read(head, payload)
         assert contents(sent.request) == contents(request)
+        assert plain is None or contents(plain[0]) == contents(request)
         assert (sent.number, sent.lease, sent.wish, sent.refusal) == (7, lease, wish, None)
 
 
@@ -117,6 +120,15 @@ def test_what_repeats_is_sent_once() -> None:
     assert payload.nbytes == 64
     with pytest.raises(LinkError, match="slot"):
         ends.reader.read(*wired(head, payload))  # the first one has not come
+    assert ends.reader.read_plain(*wired(head, payload)) is None
+    ends = Ends()
+    ends.pass_on(plain(), 1, 3)
+    read = ends.reader.read_plain([ADMIT, 2, 0, "an id"], memoryview(bytes(64)))
+    assert read is not None
+    assert (read[0].id, read[0].model_name, read[0].inputs[0].shape) == ("an id", "identity", (1, 16))
+    for odd in ([ADMIT, -1, 0, ""], [ADMIT, 1, [], ""], [ADMIT, 1, 0, 7], [ADMIT, 1, 1, ""]):
+        assert ends.reader.read_plain(odd, memoryview(bytes(64))) is None
+    assert ends.reader.read_plain([ADMIT, 1, 0, ""], memoryview(bytes(63))) is None
 
 
 def test_a_message_that_could_not_be_sent_has_filled_no_slot() -> None:

@@ -66,6 +66,10 @@ def test_answers_arrive_as_they_are(given_answers: list[tuple[Outcome, bool, boo
         answered = read(reader, *wired(*sent), request_id)
         assert contents(answered.outcome) == contents(outcome)
         assert (answered.final, answered.accepted) == (final, accepted)
+        usual = writer.write_usual(7, request_id, outcome)
+        if usual is not None:
+            head, payload = writer.write(7, request_id, outcome)
+            assert (usual[0], usual[1].parts) == (head, payload.parts)
 
 
 def plain() -> InferenceResponse:
@@ -79,6 +83,10 @@ def test_what_repeats_is_sent_once() -> None:
     assert contents(reader.read_answer(*wired(head, payload), "", None)) == contents(plain())
     assert head == (ANSWER, 1, 0)
     assert payload.nbytes == 64
+    usual = writer.write_usual(1, "", plain())
+    assert usual is not None
+    assert (usual[0], usual[1].nbytes) == (head, 64)
+    assert writer.write_usual(1, "another", plain()) is None
 
 
 def test_a_message_that_could_not_be_sent_has_filled_no_slot() -> None:
