@@ -12,7 +12,9 @@ Rules:
     `MOST_BYTES` are not even put together in place.
  3. A batch in place that was not short sends the instance back to its thread and to rule 1. If it had not been trusted
     for long (`STEADY` batches), it needs twice as many trials as before, at most `MOST_TRIALS`: a model whose time
-    depends on what the data says soon stays on its thread, one that a busy machine delayed once comes back.
+    depends on what the data says soon stays on its thread, one that a busy machine delayed once comes back. A batch of
+    up to `DELAYED_NS` is forgiven if the `BETWEEN` before it were short: where there are more processes than cores, the
+    system takes the core away now and then.
  4. The time counts for the oldest batch that the instance holds, from when that became the oldest: an instance that
     holds several may execute them one after the other.
  5. A sign of life (a response of a decoupled model, or a client that does not take the responses there are) starts the
@@ -38,6 +40,9 @@ SHORT_NS = 500_000
 
 MOST_BYTES = 256 * 1024
 
+DELAYED_NS = 10_000_000
+BETWEEN = 16
+
 TRIALS = 32
 MOST_TRIALS = 1 << 20
 STEADY = 1_000
@@ -54,6 +59,7 @@ class Placement:
         self.trusted_bytes = -1
         self._trials = TRIALS
         self._passed = 0
+        self._since_delay = 0
         self._largest_bytes = 0
 
     def in_place(self, nbytes: int) -> bool:
@@ -67,9 +73,13 @@ class Placement:
             self._prove(nbytes, short)
         elif short:
             self._passed += 1
+            self._since_delay += 1
             if nbytes > self.trusted_bytes:  # ran on the thread, for its size
                 self.trusted_bytes = nbytes
         elif nbytes <= self.trusted_bytes:
+            since_delay, self._since_delay = self._since_delay, 0
+            if since_delay >= BETWEEN and took_ns <= DELAYED_NS:
+                return
             self._trials = TRIALS if self._passed >= STEADY else min(2 * self._trials, MOST_TRIALS)
             self.trusted_bytes = -1
             self._passed = 0

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trireme.engine.instances import executing as rules
-from trireme.engine.instances.executing import SHORT_NS, STEADY, TRIALS, Placement
+from trireme.engine.instances.executing import BETWEEN, DELAYED_NS, SHORT_NS, STEADY, TRIALS, Placement
 
-LONG_NS = SHORT_NS + 1
+LONG_NS = DELAYED_NS + 1
+LATE_NS = SHORT_NS + 1
 
 
 def measure(placement: Placement, times: int, nbytes: int = 100, took_ns: int = SHORT_NS) -> None:
@@ -116,6 +117,28 @@ class TestRule3:
         measure(placement, 1, took_ns=LONG_NS)
         assert trials_needed(placement) == TRIALS
 
+    def test_a_batch_that_the_system_delayed_is_forgiven_once_in_a_while(self) -> None:
+        placement = trusted()
+        for _ in range(3):
+            measure(placement, BETWEEN)
+            measure(placement, 1, took_ns=DELAYED_NS)
+            assert placement.in_place(100)
+        measure(placement, BETWEEN - 1)
+        measure(placement, 1, took_ns=LATE_NS)
+        assert not placement.in_place(0)
+
+    @pytest.mark.parametrize("took_ns", [LATE_NS, DELAYED_NS])
+    def test_the_first_of_all_is_not(self, took_ns: int) -> None:
+        placement = trusted()
+        measure(placement, 1, took_ns=took_ns)
+        assert not placement.in_place(0)
+
+    def test_nor_is_one_that_was_long(self) -> None:
+        placement = trusted()
+        measure(placement, STEADY)
+        measure(placement, 1, took_ns=LONG_NS)
+        assert not placement.in_place(0)
+
     def test_what_was_trusted_before_is_forgotten(self) -> None:
         placement = trusted(1000)
         measure(placement, 1, took_ns=LONG_NS)
@@ -124,7 +147,8 @@ class TestRule3:
 
 
 RUNS = st.lists(
-    st.tuples(st.integers(1, 3 * TRIALS), st.integers(0, 5), st.sampled_from([0, SHORT_NS, LONG_NS])), max_size=12
+    st.tuples(st.integers(1, 3 * TRIALS), st.integers(0, 5), st.sampled_from([0, SHORT_NS, LATE_NS, LONG_NS])),
+    max_size=12,
 )
 """(batches, bytes of each, time of each)."""
 
@@ -135,10 +159,11 @@ def test_in_place_is_only_what_was_proved(runs: list[tuple[int, int, int]]) -> N
     short batches in a row as a long one in place asks for at least."""
     placement = Placement()
     largest_short = -1
-    short_in_a_row = 0
+    short_in_a_row = since_late = 0
     for times, nbytes, took_ns in runs:
         for _ in range(times):
             in_place = placement.in_place(nbytes)
+            was_trusted = placement.trusted_bytes >= 0
             if in_place:
                 assert nbytes <= largest_short
                 assert short_in_a_row >= TRIALS
@@ -146,7 +171,10 @@ def test_in_place_is_only_what_was_proved(runs: list[tuple[int, int, int]]) -> N
             if took_ns <= SHORT_NS:
                 largest_short = max(largest_short, nbytes)
                 short_in_a_row += 1
+                since_late += was_trusted
+            elif in_place and took_ns == LATE_NS and since_late >= BETWEEN:
+                since_late = 0
             elif in_place or placement.trusted_bytes < 0:
                 largest_short = -1
-                short_in_a_row = 0
+                short_in_a_row = since_late = 0
             assert not placement.in_place(largest_short + 1)
