@@ -98,7 +98,7 @@ def draw(document: Document, paths: list[Path], featured: Collection[str] = ()) 
     axes.spines[["top", "right", "left"]].set_visible(False)
     title = "Times better than the peer: more requests a second, or less time, CPU or memory"
     axes.set_title(title, size=10, loc="left")
-    axes.legend(loc="lower right", frameon=True, fontsize=8)
+    figure.legend(loc="outside lower center", ncols=len(named), frameon=False, fontsize=8)
     for path in paths:
         figure.savefig(path, dpi=130, metadata={"Date": None} if path.suffix == ".svg" else None)
     pyplot.close(figure)

@@ -7,6 +7,7 @@ import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -203,7 +204,12 @@ class ClosedLoop(Client):
             return alone
         form = self._form(subject.peer)
         requests = [request_bytes(subject.peer, subject.model, form)]
-        return ask(subject, requests, form, concurrency, window_s)
+        with self.prepared(subject):
+            return ask(subject, requests, form, concurrency, window_s)
+
+    def prepared(self, subject: Subject) -> AbstractContextManager[None]:
+        """What the server must know while it is asked."""
+        return nullcontext()
 
 
 def request_bytes(peer: Peer, model: Model, form: Form) -> bytes:

@@ -247,17 +247,17 @@ def prepare(
 ) -> dict[str, Model]:
     """Write the models' files; networks whose limit is measured are served as the runtime is fastest."""
     models = {name: write_file(MODELS[name], settings.cache / "models") for name in _needed(workloads)}
-    limited = [row for workload in workloads for row in workload.rows if row.limited]
-    for row in (row for row in limited if row.quick or not settings.quick):
+    limited = [row.model for workload in workloads for row in workload.rows if row.limited]
+    for name in dict.fromkeys(limited):
         try:
-            best, results = best_settings(models[row.model], settings.seconds, os.cpu_count() or 1)
+            best, results = best_settings(models[name], settings.seconds, os.cpu_count() or 1)
         except FailedError as error:
-            console.print(f"[red]{row.model}: {escape(str(error))}")
+            console.print(f"[red]{name}: {escape(str(error))}")
             continue
-        document.facts.setdefault("runtime_settings", {})[row.model] = results
+        document.facts.setdefault("runtime_settings", {})[name] = results
         settings_text = f"{best.instances} x {best.threads} threads, batches of {best.max_batch_size}"
-        console.print(f"{row.model}: the runtime alone is at its best with {settings_text}")
-        models[row.model] = best
+        console.print(f"{name}: the runtime alone is at its best with {settings_text}")
+        models[name] = best
     return models
 
 

@@ -90,7 +90,11 @@ GOALS = (
 
 
 def lines(document: Document) -> Iterator[str]:
-    """The table, line by line."""
+    """When and where it was measured, and the table, line by line."""
+    facts, machine = document.facts, document.facts.get("machine", {})
+    where = f"{machine.get('processor', 'unknown processor')}, {machine.get('cores', '?')} cores"
+    yield f"Measured: {facts.get('began', '?')}. Commit: {facts.get('commit', '?')}. {where}."
+    yield ""
     yield "| What | Figure | Beside | Goal | Measured | |"
     yield "|---|---|---|---|---|---|"
     for goal in GOALS:

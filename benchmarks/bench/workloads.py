@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from .clients import Client, ClosedLoop, ManyConnections, ManyModels, PerfAnalyzer, StartUp
 from .models import FEW, MANY, STEPS
 from .peers.base import Form
+from .regions import RegionLoop
 
 SEQUENCE_LENGTH = 20
 
@@ -108,9 +109,17 @@ def _python(name: str, what: str, model: str, concurrencies: tuple[int, ...], qu
 
 
 _SEQUENCES = PerfAnalyzer(Form.STREAMS, ("--sequence-length", str(SEQUENCE_LENGTH), "--max-threads", "4"), least_s=1.0)
-_NETWORK = ClosedLoop(Form.BINARY, least_s=4.0, or_json=True)
+_NETWORK_S = 4.0
 _IN_FLIGHT = 32
 """Requests to a large network: enough for two instances, and as many full batches that wait."""
+
+
+def _network(what: str) -> list[tuple[str, Client, tuple[int, ...]]]:
+    return [
+        (f"{what}, HTTP binary", ClosedLoop(Form.BINARY, least_s=_NETWORK_S, or_json=True), (_IN_FLIGHT,)),
+        (f"{what}, shared memory", RegionLoop(least_s=_NETWORK_S), (_IN_FLIGHT,)),
+    ]
+
 
 WORKLOADS = {
     each.name: each
@@ -151,7 +160,7 @@ WORKLOADS = {
             "resnet50",
             "a large network, against the runtime alone",
             "resnet50",
-            [("ResNet-50, HTTP binary", _NETWORK, (_IN_FLIGHT,))],
+            _network("ResNet-50"),
             quick=(_IN_FLIGHT,),
             slow=True,
             limited=True,
@@ -160,7 +169,7 @@ WORKLOADS = {
             "encoder",
             "a transformer encoder, against the runtime alone",
             "encoder",
-            [("6-layer encoder, HTTP binary", _NETWORK, (_IN_FLIGHT,))],
+            _network("6-layer encoder"),
             limited=True,
         ),
         workload(

@@ -251,6 +251,9 @@ def test_requests_are_the_same_for_servers_of_one_protocol(tmp_path: Path) -> No
     ours, theirs = (PEERS[name](settings(tmp_path)) for name in ("trireme", "triton"))
     for form in (Form.JSON, Form.BINARY, Form.GRPC):
         assert request_bytes(ours, model, form) == request_bytes(theirs, model, form)
+    region = request_bytes(ours, MODELS["resnet50"], Form.SHARED_MEMORY)
+    assert len(region) < 600
+    assert b'"shared_memory_byte_size": 602112' in region
     head, _, body = request_bytes(ours, model, Form.JSON).partition(b"\r\n\r\n")
     assert head.startswith(b"POST /v2/models/identity_fp32/infer HTTP/1.1\r\n")
     assert np.allclose(json.loads(body)["inputs"][0]["data"], random_data(model).ravel())

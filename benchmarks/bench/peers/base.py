@@ -18,6 +18,8 @@ from ..models import Kind, Model
 from ..settings import Settings
 
 TIMEOUT_S = 60.0
+GIVEN_REGION, MADE_REGION = "bench_given", "bench_made"
+"""Names of the regions of shared memory that a request refers to."""
 DTYPES = {"FP32": np.float32, "INT32": np.int32}
 
 

@@ -67,8 +67,10 @@ def best_settings(model: Model, seconds: float, cores: int) -> tuple[Model, list
     """
     assert model.file is not None
     results: list[dict[str, float]] = []
-    for sessions in (1, 2)[:cores]:
-        results += run_alone(model.file, BATCHES, model.given[1], sessions, cores // sessions, max(seconds, LEAST_S))
+    for sessions in (1, 2, 1, 2):
+        if sessions <= cores:
+            threads = cores // sessions
+            results += run_alone(model.file, BATCHES, model.given[1], sessions, threads, max(seconds, LEAST_S))
     sessions, batch = choose(results)
     return replace(model, instances=sessions, threads=cores // sessions, max_batch_size=batch), results
 

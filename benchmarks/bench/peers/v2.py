@@ -19,7 +19,7 @@ from servers import FailedError, Server, free_port, serving, trireme, triton
 
 from ..models import MODELS, Kind, Model, write_file, write_manifest, write_repository
 from ..settings import Settings
-from .base import Call, Form, Peer, is_answered, json_call
+from .base import GIVEN_REGION, MADE_REGION, Call, Form, Peer, is_answered, json_call
 from .environment import UnavailableError, install, library_folder, site_packages
 
 PROGRAMS = Path(__file__).with_name("programs")
@@ -35,6 +35,11 @@ class V2Peer(Peer):
         tensor: dict[str, object] = {"name": model.input_name, "datatype": model.given[0], "shape": list(data.shape)}
         if form is Form.JSON:
             return json_call(path, {"inputs": [{**tensor, "data": data.ravel().tolist()}]})
+        if form is Form.SHARED_MEMORY:
+            given = {"shared_memory_region": GIVEN_REGION, "shared_memory_byte_size": data.nbytes}
+            made = {"shared_memory_region": MADE_REGION, "shared_memory_byte_size": 4 * int(np.prod(model.made[1]))}
+            output = {"name": model.output_name, "parameters": made}
+            return json_call(path, {"inputs": [{**tensor, "parameters": given}], "outputs": [output]})
         raw = data.tobytes()
         tensor["parameters"] = {"binary_data_size": len(raw)}
         head = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
