@@ -70,6 +70,11 @@ async def run_on_thread(
     return (await work).unwrap()  # not kept here: an error and this frame would refer to each other
 
 
+def body_memory(nbytes: int) -> memoryview:
+    """Memory for a body, not zeroed: what is only announced costs none."""
+    return np.empty(nbytes, np.uint8).data
+
+
 class ArrivingBytes:
     """Memory for bytes of a known number that arrive bit by bit.
 
@@ -81,8 +86,8 @@ class ArrivingBytes:
         whole: all of it, not zeroed.
     """
 
-    def __init__(self, nbytes: int) -> None:
-        self.whole = np.empty(nbytes, np.uint8).data
+    def __init__(self, nbytes: int, memory: Callable[[int], memoryview] = body_memory) -> None:
+        self.whole = memory(nbytes)
         self._ready = LARGE_ARRIVAL_BYTES
 
     async def place(self, filled: int) -> memoryview:

@@ -40,6 +40,7 @@ from ..engine.clock import Clock, SystemClock
 from ..engine.fair_queue import FairQueue
 from ..engine.polling import PollRecord
 from .actor import Turn
+from .offload import body_memory
 
 _READ_BYTES = 65_536
 _BURST = 16
@@ -92,6 +93,7 @@ class Readiness:
     Attributes:
         turn: of the listeners.
         buffer: for reading into, between two checkpoints; what was read is copied out of it.
+        memory: makes memory for so many bytes of a large body, not zeroed.
     """
 
     def __init__(
@@ -104,6 +106,7 @@ class Readiness:
         clock: Clock | None = None,
     ) -> None:
         self.buffer = memoryview(bytearray(_READ_BYTES))
+        self.memory: Callable[[int], memoryview] = body_memory
         self.turn = turn or Turn()
         self._start_soon = start_soon
         self._gives_way = False

@@ -35,7 +35,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from ..python_backend.child.codec import ALIGNMENT, Buffer, Payload
-from ..python_backend.child.segments import Borrower, Lender, Segment, create_file
+from ..python_backend.child.segments import Borrower, Segment, create_file
+from .arena import ArenaLender, LentPayload
 from .ring import RingError, RingReader, RingWriter, ring_bytes
 
 INLINE_BYTES = 16 << 10
@@ -46,6 +47,7 @@ RING_CAPACITY = 1 << 20
 
 MOST_HEAD_BYTES = 384 << 10
 MOST_SEGMENTS = 1_024
+MOST_BORROWED = 256
 
 _FRAME = struct.Struct("<IHHQQ")
 """Bytes of the head; segments given back; dropped; segment + 1, and bytes of the payload in it. Without a segment 0,
@@ -119,7 +121,7 @@ class FrontEndLink:
             for one: `flush` does it.
 
     Attributes:
-        lender: segments of this end, to receive large bodies into, and to send.
+        lender: segments of this end, to receive large bodies into, and to send (`arena`).
     """
 
     def __init__(
@@ -128,9 +130,9 @@ class FrontEndLink:
         rings: tuple[RingWriter, RingReader],
         on_returned: Callable[[], object] = lambda: None,
     ) -> None:
-        self.lender = Lender(MOST_SEGMENTS)
+        self.lender = ArenaLender(MOST_SEGMENTS)
         # A new segment may be introduced before the message is read that says which was dropped for it.
-        self._borrower = Borrower(2 * MOST_SEGMENTS)
+        self._borrower = Borrower(2 * MOST_SEGMENTS, MOST_BORROWED)
         self._borrower.on_returned = on_returned
         self._socket = sock
         self._writer, self._reader = rings
@@ -159,6 +161,8 @@ class FrontEndLink:
         """
         if payload.nbytes <= INLINE_BYTES:
             return self._add(head, payload) if _is_brief(head) else self._put(head, payload)
+        if isinstance(payload, LentPayload):
+            return not self._wants_room and self.send_segment(head, payload.segment, payload.nbytes)
         if self._wants_room or not self.lender.has_room:  # else each try could introduce a segment
             self._wants_room = True
             return False
@@ -179,7 +183,10 @@ class FrontEndLink:
         """The same for a payload that lies in a segment of `lender`, which is the caller's until this returns True."""
         if segment.descriptor is not None and not self._introduce(segment):
             return False
-        return self._put(head, NOTHING, segment.number + 1, nbytes)
+        sent = self._put(head, NOTHING, segment.number + 1, nbytes)
+        if sent:
+            self.lender.lend(segment)
+        return sent
 
     def flush(self) -> None:
         """Ring if anything was sent since the last call, or refused.

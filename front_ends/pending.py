@@ -31,7 +31,7 @@ class PendingRequest:
         places: where in shared memory the client wants outputs, by name.
         unsent: answers that are not sent.
         owed: answers that were sent and that the client has not taken.
-        packed: the last answer whose texts a thread has packed; with `packs`, it is still at it.
+        packed: the last answer that a thread has packed or copied (`arena.stage`); with `packs`, it is still at it.
     """
 
     # Most requests have none of these, so they are not set for each.

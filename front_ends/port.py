@@ -33,6 +33,7 @@ from ..engine.request import InferenceRequest, InferenceResponse
 from ..engine.tracing.record import Trace
 from ..python_backend.child.codec import Payload
 from . import kinds
+from .arena import is_to_stage, stage
 from .link import NOTHING, FrontEndLink, LinkError, LinkHead
 from .pending import PendingRequest, placed
 from .port_calls import PortCalls
@@ -41,7 +42,7 @@ from .refusals import read_refusals
 from .requests import RequestReader, SentRequest
 from .responses import ResponseWriter
 from .ring import RingReader, RingWriter
-from .slots import pack, packing_takes_long
+from .slots import packing_takes_long
 from .traces import read_notes
 from .values import broken, read_integer, read_list, write_error
 
@@ -80,7 +81,7 @@ class Port(Recipient):
         self._turn = server.turn
         self._link = FrontEndLink(sock, rings, self._returned)
         self._requests = RequestReader(describe, server.shared_memory)
-        self._responses = ResponseWriter()
+        self._responses = ResponseWriter(self._link.lender)
         self._hear_other = hear
         self._pending: dict[int, PendingRequest] = {}
         self._leases = PortLeases(server, self._say)
@@ -380,20 +381,22 @@ class Port(Recipient):
         self._flush_later()
 
     def _packs_first(self, pending: PendingRequest, outcome: Outcome) -> bool:
-        """Whether a thread has to pack the texts of an answer; it begins."""
+        """Whether a thread has to pack the texts of an answer, or to copy it; it begins."""
         if not isinstance(outcome, InferenceResponse) or outcome is pending.packed:
             return False
-        if packing_takes_long(outcome.outputs):
+        if packing_takes_long(outcome.outputs) or is_to_stage(outcome):
             pending.packed, pending.packs = outcome, True
             self._nursery.start_soon(self._pack, pending, outcome)
         return pending.packs
 
     async def _pack(self, pending: PendingRequest, response: InferenceResponse) -> None:
-        """Send the next answer when its texts are packed."""
+        """Send the next answer when it lies in a segment, its texts packed."""
+        staged: Outcome
         try:
-            await self._server.offload(pack, response.outputs)
+            staged = pending.packed = await self._server.offload(stage, self._link.lender, response)
         except TriremeError as error:
-            pending.unsent = [(error, pending.unsent[0][1]), *pending.unsent[1:]]
+            staged = error
+        pending.unsent = [(staged, pending.unsent[0][1]), *pending.unsent[1:]]
         with self._turn:
             pending.packs = False
             self.answer(pending)

@@ -43,6 +43,7 @@ from ..engine.request import LATEST, InferenceRequest
 from ..engine.tracing.record import Trace
 from ..python_backend.child.codec import Payload
 from . import kinds
+from .arena import ArenaLender, gather, is_to_gather
 from .calls import RemoteLog, RemoteManagement, read_result
 from .leases import RemoteBudget
 from .link import NOTHING, LinkError, LinkHead
@@ -150,6 +151,7 @@ class RemoteServer:
         readiness, offload: of this process.
         options: `max_inflight_bytes`, `address_share` and `tensor_limits` count.
         front_ends: how many there are, which share what clients' bytes may take in memory.
+        lender: of the link's segments, in which large inputs may lie (`arena`).
         log_settings: what the log's settings are made with, of their fields (`api.logging.LogSettings`).
 
     Attributes:
@@ -169,6 +171,7 @@ class RemoteServer:
         front_ends: int = 1,
         log_settings: Callable[..., Any] = SimpleNamespace,
         clock: Clock | None = None,
+        lender: ArenaLender | None = None,
     ) -> None:
         self.turn = turn
         self.readiness = readiness
@@ -187,7 +190,8 @@ class RemoteServer:
         self.told = trio.Event()
         self._send = send
         self._tell_later, self._cancel = self._tell, self._give_up  # bound once, and not for each request
-        self._writer = RequestWriter()
+        self._lender = lender
+        self._writer = RequestWriter(lender)
         self._reader = ResponseReader()
         self._sent: dict[int, _Sent] = {}
         self._calls: dict[int, _Call] = {}
@@ -216,6 +220,8 @@ class RemoteServer:
     ) -> Reply | None:
         if self._held or self._full or self._line or packing_takes_long(request.inputs):
             return None
+        if self._lender is not None and is_to_gather(self._lender, request):
+            return None
         try:
             return self._admit(request, lease, model)
         except TriremeError:
@@ -235,6 +241,8 @@ class RemoteServer:
 
             if packing_takes_long(request.inputs):
                 await self.offload(pack, request.inputs)
+            if self._lender is not None and is_to_gather(self._lender, request):
+                await self.offload(gather, self._lender, request)
             reply = await self._line.wait(attempt)
             undo.pop_all()
         return reply

@@ -1,7 +1,8 @@
 """Inference requests on their way from a front end to the engine (`kinds.ADMIT`).
 
 A spec (`slots`) is ``[model, version, description, requested outputs, inputs]``. An input is ``[name, datatype, shape,
-bytes]``, and in shared memory ``[..., region, offset]``. What few requests have stands in the extras, a dictionary.
+bytes]``, and in shared memory ``[..., region, offset]``. What few requests have stands in the extras, a dictionary; so
+does where inputs begin that were received straight into a segment (`arena`).
 
 The front end may be hostile, so the engine takes nothing for granted: what is read is a request that a client could
 have sent, or a `LinkError`. Tensors are views on the payload. Where that lies in a segment, the front end can still
@@ -23,8 +24,9 @@ from ..engine.request import InferenceRequest
 from ..engine.tensor import Buffer, Tensor
 from ..engine.tracing.record import SpanContext
 from ..python_backend.child.codec import Payload
+from .arena import ArenaLender
 from .kinds import ADMIT
-from .link import LinkHead
+from .link import INLINE_BYTES, LinkHead
 from .slots import (
     NO_SLOT,
     Slots,
@@ -52,7 +54,9 @@ NO_DESCRIPTION = 0
 _LEAST_VERSION = -(2**63)
 _END_64 = 2**64
 _MOST_OUTPUTS = 16_384
-_EXTRAS = frozenset({"parameters", "priority", "timeout", "correlation", "flags", "raw", "places", "lease", "trace"})
+_EXTRAS = frozenset(
+    {"parameters", "priority", "timeout", "correlation", "flags", "raw", "places", "lease", "trace", "offsets"}
+)
 _START, _END = 1, 2
 
 
@@ -70,11 +74,16 @@ class TraceWish:
 
 
 class RequestWriter:
-    """A front end's end."""
+    """A front end's end.
 
-    __slots__ = ("_specs",)
+    Args:
+        lender: of segments in which inputs may lie already.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_lender", "_specs")
+
+    def __init__(self, lender: ArenaLender | None = None) -> None:
+        self._lender = lender
         self._specs = Specs()
 
     def write(
@@ -97,6 +106,13 @@ class RequestWriter:
             buffer = tensor.buffer
             add(buffer)
             key += tensor.name, tensor.datatype, tensor.shape, len(buffer)
+        if self._lender is not None and payload.nbytes > INLINE_BYTES and request.raw_input is None:
+            lent = self._lender.segment_of([tensor.buffer for tensor in request.inputs])
+            if lent is not None:
+                spec = _spec(request, description, [_written(tensor, tensor.nbytes) for tensor in request.inputs])
+                extras = _extras(request, lease, wish, lent)
+                extras["offsets"] = lent.offsets
+                return (ADMIT, number, NO_SLOT, write_text(request.id), spec, extras), lent
         slot = self._specs.numbers.get(key)
         spec = None
         if slot is None:
@@ -105,7 +121,13 @@ class RequestWriter:
         name = request.id
         head = (ADMIT, number, slot, name if name.isascii() else write_text(name))
         if lease or wish is not None or _has_extras(request):
-            return (*head, spec, _extras(request, lease, wish, payload)), payload
+            extras = _extras(request, lease, wish, payload)
+            raw = request.raw_input
+            if self._lender is not None and raw is not None and len(raw) > INLINE_BYTES and not request.inputs:
+                lent = self._lender.segment_of([raw])
+                if lent is not None and lent.offsets == [0]:
+                    payload = lent
+            return (*head, spec, extras), payload
         return (head if spec is None else (*head, spec)), payload
 
     def unsent(self) -> None:
@@ -241,6 +263,19 @@ class _Template:
         self.needed = end
         self.has_texts = any(tensor.datatype is BYTES for tensor in self.inputs)
 
+    def inputs_at(self, offsets: Any, payload: memoryview) -> list[Tensor]:
+        """The inputs that lie where they were received, and not one behind the other.
+
+        Raises:
+            LinkError: they do not.
+        """
+        inputs: list[Tensor] = []
+        for offset, each in zip(read_list(offsets, len(self.inputs), len(self.inputs)), self.inputs, strict=True):
+            end = read_integer(offset) + each.end - each.start
+            check_payload(payload, end)
+            inputs.append(Tensor(each.name, each.datatype, each.shape, payload[offset:end]))
+        return inputs
+
 
 @dataclass(slots=True)
 class SentRequest:
@@ -339,11 +374,15 @@ class RequestReader:
             template = _Template(head[4])
             texts = template.model_name, *template.outputs
             self._slots.fill(slot, template, texts, [*template.inputs, *[each[1] for each in template.regions]])
-        if len(payload) < template.needed:
-            check_payload(payload, template.needed)
-        inputs = [
-            Tensor(each.name, each.datatype, each.shape, payload[each.start : each.end]) for each in template.inputs
-        ]
+        extras = head[5] if count == 6 else None
+        if isinstance(extras, dict) and "offsets" in extras:
+            inputs = template.inputs_at(extras["offsets"], payload)
+        else:
+            if len(payload) < template.needed:
+                check_payload(payload, template.needed)
+            inputs = [
+                Tensor(each.name, each.datatype, each.shape, payload[each.start : each.end]) for each in template.inputs
+            ]
         request = InferenceRequest(template.model_name, template.version, name, inputs, template.outputs)
         sent = SentRequest(number, request, self._describe(template.description))
         if count == 6:

@@ -20,6 +20,7 @@ from ..engine.memory.tensors import RegionTensor
 from ..engine.request import InferenceResponse
 from ..engine.tensor import Tensor
 from ..python_backend.child.codec import Payload
+from .arena import ArenaLender
 from .kinds import ANSWER, OUTCOME
 from .link import INLINE_BYTES, LinkHead
 from .slots import Slots, Specs, TensorSpec, aligned, check_payload, read_tensor, read_tensors
@@ -40,11 +41,16 @@ _NO_PLACES: Mapping[str, RegionSlice] = {}
 
 
 class ResponseWriter:
-    """The engine's end, for one front end."""
+    """The engine's end, for one front end.
 
-    __slots__ = ("_specs",)
+    Args:
+        lender: of segments in which outputs may lie already, as a payload has them (`arena.stage`).
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_lender", "_specs")
+
+    def __init__(self, lender: ArenaLender | None = None) -> None:
+        self._lender = lender
         self._specs = Specs()
 
     def write(
@@ -69,6 +75,8 @@ class ResponseWriter:
                 key += tensor.name, tensor.datatype, tensor.shape, len(buffer)
             else:
                 key += tensor.name, tensor.datatype, tensor.shape, tensor.nbytes, 0
+        if payload.nbytes > INLINE_BYTES:
+            payload = self._lent(outcome, payload)
         usual = final and accepted and not outcome.parameters and outcome.id == request_id
         slot = self._specs.numbers.get(key) if usual else None
         if slot is not None:
@@ -78,6 +86,19 @@ class ResponseWriter:
             return (ANSWER, number, *self._specs.fill(key, spec)), payload
         body = [spec, write_text(outcome.id), write_parameters(outcome.parameters)]
         return (OUTCOME, number, final, accepted, body), payload
+
+    def _lent(self, response: InferenceResponse, payload: Payload) -> Payload:
+        """The payload, or the same where it lies in a segment already."""
+        lent = None
+        if self._lender is not None and not any(isinstance(tensor, RegionTensor) for tensor in response.outputs):
+            lent = self._lender.segment_of([tensor.buffer for tensor in response.outputs])
+        if lent is not None:
+            at = 0
+            for tensor, offset in zip(response.outputs, lent.offsets, strict=True):
+                if offset != at:
+                    return payload
+                at = aligned(at + tensor.nbytes)
+        return payload if lent is None else lent
 
     def write_usual(self, number: int, request_id: str, outcome: Outcome) -> tuple[LinkHead, Payload] | None:
         """The message that a final answer to an accepted request becomes, if nothing is new in it but the contents of

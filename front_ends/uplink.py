@@ -37,12 +37,16 @@ class Uplink(Recipient):
 
     Args:
         sock, rings: of this end.
+
+    Attributes:
+        lender: of the link.
     """
 
     def __init__(self, sock: socket.socket, rings: tuple[RingWriter, RingReader], turn: Turn) -> None:
         super().__init__()
         self._turn = turn
         self._link = FrontEndLink(sock, rings, self._returned)
+        self.lender = self._link.lender
         self._hearer: Hearer | None = None
         self._flushes = False
         self._error: LinkError | None = None

@@ -13,6 +13,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import trio
 
@@ -22,6 +23,7 @@ from ...actors.socket_readiness import Readiness
 from ...engine.errors import TriremeError
 from ...engine.options import ServerOptions
 from ...front_ends import kinds
+from ...front_ends.arena import memory_for
 from ...front_ends.child_process import FrontEndCommand
 from ...front_ends.link import LinkError, map_rings
 from ...front_ends.listener import EngineListener
@@ -93,12 +95,14 @@ async def _run(settings: FrontEndSettings, log: Log, sock: socket.socket, rings:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(turn.keep_running)
         readiness = Readiness(nursery.start_soon, turn, poll_s=settings.server.poll_s)
+        readiness.memory = partial(memory_for, uplink.lender)
         offload = Offload()
         offload.start(nursery)
         server = RemoteServer(
             *(uplink.send, turn, readiness, offload, settings.server),
             front_ends=settings.front_ends,
             log_settings=LogSettings,
+            lender=uplink.lender,
         )
         listener = EngineListener(server, uplink.send, log.change)
         nursery.start_soon(_FrontEnd(settings, server, listener, nursery).serve)

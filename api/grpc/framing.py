@@ -15,10 +15,10 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
+from ...actors.offload import body_memory
 from ...engine.tensor import Buffer
 
 PREFIX_BYTES = 5
@@ -45,15 +45,29 @@ prefix: Callable[[bool, int], bytes] = struct.Struct(">?I").pack
 class MessageReader:
     """Takes the bytes of one stream in pieces of any size, and gives its messages.
 
+    Args:
+        memory: makes that of a large message.
+
     Attributes:
         announced_bytes: after a `next` that gave nothing: the size of the message that has begun, if `collect` is to be
             called before the rest of it is let come; else 0.
     """
 
-    __slots__ = ("_at", "_buffer", "_compressed", "_filled", "_piece", "_target", "announced_bytes", "limit_bytes")
+    __slots__ = (
+        "_at",
+        "_buffer",
+        "_compressed",
+        "_filled",
+        "_memory",
+        "_piece",
+        "_target",
+        "announced_bytes",
+        "limit_bytes",
+    )
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, memory: Callable[[int], memoryview] = body_memory) -> None:
         self.limit_bytes = limit_bytes
+        self._memory = memory
         self._piece: bytes = b""
         self._at = 0
         self._buffer = bytearray()
@@ -147,7 +161,7 @@ class MessageReader:
 
     def collect(self) -> None:
         buffer = self._buffer
-        target = np.empty(self.announced_bytes, np.uint8).data  # not zeroed
+        target = self._memory(self.announced_bytes)
         size = self._filled = min(len(buffer) - PREFIX_BYTES, len(target))
         target[:size] = memoryview(buffer)[PREFIX_BYTES : PREFIX_BYTES + size]
         self._target = target

@@ -126,6 +126,7 @@ class CallHost(Http2Connection[CallHead, Call]):
 
     Attributes:
         address: of the client, as far as shares are concerned; empty if it has none.
+        memory: see `Readiness`.
         stories: what verbose logs tell of calls, by their streams; empty if they do not.
     """
 
@@ -138,6 +139,7 @@ class CallHost(Http2Connection[CallHead, Call]):
     ) -> None:
         super().__init__(surroundings.group, transport, roster, client, parse_head)
         self.surroundings = surroundings
+        self.memory = transport.memory
         self.address = shared_address(client[0]) if client else ""
         self.lease = partial(surroundings.lease, client=self.address)
         self.stories: dict[int, CallStory] = {}
@@ -213,7 +215,7 @@ class Inbox:
         self.ended = False
         self.held_bytes = 0
         self.lease: Lease | None = None
-        self.reader = MessageReader(max_message_bytes)
+        self.reader = MessageReader(max_message_bytes, connection.memory)
 
     def feed(self, data: bytes, end_stream: bool) -> None:
         self.reader.feed(data)

@@ -41,6 +41,7 @@ class PlainTransport:
 
     Attributes:
         buffer: shared by all connections, for reading into between two checkpoints.
+        memory: see `Readiness`.
         watch: tells when there may be something to read, or the end.
     """
 
@@ -49,6 +50,7 @@ class PlainTransport:
         self._address = address
         self._readiness = readiness
         self.buffer = readiness.buffer
+        self.memory = readiness.memory
         self.watch = readiness.watch(sock, address)
 
     def fileno(self) -> int:
@@ -139,6 +141,7 @@ class TlsTransport:
 
     def __init__(self, stream: trio.SSLStream[trio.SocketStream], readiness: Readiness, address: str = "") -> None:
         self.stream = stream
+        self.memory = readiness.memory
         self._readiness = readiness
         self._address = address
 

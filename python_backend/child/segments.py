@@ -192,13 +192,15 @@ class Lender:
 
 
 class Borrower:
-    """The other end's segments, as this end sees them, of which there may be `most` (rule 5).
+    """The other end's segments, as this end sees them, of which there may be `most` (rule 5), and which keeps
+    `most_borrowed` (rule 3).
 
     Those whose numbers are in `returned`, filled from any thread (rule 2), are to be given back. `on_returned` is
     called, in any thread, when one has come back of so many that the other end may wait for it."""
 
-    def __init__(self, most: int | None = None) -> None:
+    def __init__(self, most: int | None = None, most_borrowed: int = MOST_BORROWED) -> None:
         self._most = most
+        self._most_borrowed = most_borrowed
         self.on_returned: Callable[[], object] = lambda: None
         self.returned: deque[int] = deque(maxlen=_MOST_NOTES)
         self._segments: dict[int, Segment] = {}
@@ -242,7 +244,8 @@ class Borrower:
         or ValueError if there is no such segment, or it is smaller."""
         segment = self._segments[number]
         array = np.frombuffer(segment.memory, np.uint8, nbytes)
-        if len(self._borrowed) >= MOST_BORROWED and nbytes <= MOST_COPIED_BYTES:
+        most = self._most_borrowed
+        if len(self._borrowed) >= most and nbytes <= MOST_COPIED_BYTES:
             array = array.copy()
             self.returned.append(number)
             return array
@@ -252,7 +255,7 @@ class Borrower:
         def give_back(_reference: object) -> None:
             borrowed.pop(number, None)
             returned.append(number)
-            if len(borrowed) >= MOST_BORROWED:
+            if len(borrowed) >= most:
                 self.on_returned()
 
         borrowed[number] = weakref.ref(array, give_back)

@@ -6,13 +6,13 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from link_ends import all_of, both_ends, payload_of
 
 from trireme.front_ends import link
 from trireme.front_ends.link import (
@@ -20,48 +20,16 @@ from trireme.front_ends.link import (
     MOST_HEAD_BYTES,
     FrontEndLink,
     LinkError,
-    LinkMessage,
     map_rings,
     ring_memory,
 )
 from trireme.front_ends.ring import RingWriter
-from trireme.python_backend.child.codec import Payload
-
-
-@contextmanager
-def both_ends() -> Iterator[tuple[FrontEndLink, FrontEndLink]]:
-    descriptor, nbytes = ring_memory()
-    sockets = socket.socketpair()
-    for each in sockets:
-        each.setblocking(False)
-    with ExitStack() as stack:
-        ends = []
-        for index, each in enumerate(sockets):
-            end = FrontEndLink(each, map_rings(descriptor, nbytes, first=not index))
-            stack.callback(end.close)
-            ends.append(end)
-        os.close(descriptor)
-        yield ends[0], ends[1]
 
 
 @pytest.fixture
 def ends() -> Iterator[tuple[FrontEndLink, FrontEndLink]]:
     with both_ends() as ends:
         yield ends
-
-
-def payload_of(*buffers: bytes) -> tuple[Payload, list[int]]:
-    payload = Payload()
-    return payload, [payload.add(buffer) for buffer in buffers]
-
-
-def all_of(link: FrontEndLink) -> list[LinkMessage]:
-    link.hear()
-    messages = []
-    while (message := link.receive()) is not None:
-        messages.append(message)
-    link.release()
-    return messages
 
 
 plain = st.recursive(

@@ -19,11 +19,12 @@ from trireme.actors import InferenceServer
 from trireme.engine.datatypes import FP32
 from trireme.engine.errors import InvalidArgumentError, RefusalReason
 from trireme.engine.options import ServerOptions
-from trireme.engine.request import LATEST, InferenceRequest
+from trireme.engine.request import LATEST, InferenceRequest, InferenceResponse
 from trireme.engine.tensor import Tensor
 from trireme.engine.tracing.settings import TraceConfig, TraceLevel
 from trireme.front_ends import kinds, port
 from trireme.front_ends.announcer import Announcer
+from trireme.front_ends.arena import ArenaLender, stage
 from trireme.front_ends.calls import EngineCalls
 from trireme.front_ends.link import RING_CAPACITY, FrontEndLink, LinkError, LinkHead, map_rings, ring_memory
 from trireme.front_ends.port import Port
@@ -355,12 +356,13 @@ async def test_many_texts_are_packed_on_a_thread_and_answers_stay_in_order(
 ) -> None:
     threads = []
 
-    def pack(_outputs: object) -> None:
+    def staged(lender: ArenaLender, response: InferenceResponse) -> InferenceResponse:
         threads.append(threading.get_ident())
         if fails and len(threads) == 2:
             raise InvalidArgumentError("no text")
+        return stage(lender, response)
 
-    monkeypatch.setattr(port, "pack", pack)
+    monkeypatch.setattr(port, "stage", staged)
     monkeypatch.setattr(port, "packing_takes_long", lambda _outputs: True)
     async with opened(tmp_path) as world:
         world.admit(1, request("flood:5 end", model="many"))

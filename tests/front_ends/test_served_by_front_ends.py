@@ -127,7 +127,7 @@ def test_there_are_so_many_processes_and_none_holds_the_repository(server: Serve
         assert not [path for path in held if path.startswith(str(repository))]
 
 
-@pytest.mark.parametrize("elements", [1, 16, 4_096, 16_384, 3_000_000])
+@pytest.mark.parametrize("elements", [1, 16, 4_096, 16_384, 100_001, 3_000_000, 16 << 20])
 def test_tensors_of_all_sizes(http: Any, grpc: Any, elements: int) -> None:
     array = np.random.default_rng(elements).random((1, elements), np.float32)
     assert np.array_equal(http.infer("any_fp32", http_input(array)).as_numpy("OUTPUT0"), array)
@@ -286,6 +286,53 @@ def test_a_front_end_that_is_killed_costs_its_own_connections_only(tmp_path: Pat
         wait_until(lambda: inflight(server) == (0, 0))
         for _ in range(8):  # both take connections again
             assert server.ask("GET", "/v2/health/ready")[0] == 200
+
+
+def listens(server: ServeProcess) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", server.http_port)).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def memory_files(pid: int, least_bytes: int = 16 << 20) -> set[str]:
+    """Identities of the large ones that a process has mapped."""
+    found = set()
+    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+        span, _, _, _, inode, *path = line.split(maxsplit=5)
+        start, end = (int(each, 16) for each in span.split("-"))
+        if path and "memfd:" in path[0] and end - start >= least_bytes:
+            found.add(inode)
+    return found
+
+
+def test_a_large_body_of_a_front_end_that_is_killed_is_freed_with_its_last_view(tmp_path: Path) -> None:
+    gate = write_gated_model(tmp_path)
+    with serve_process(tmp_path, "--front-ends", "1") as server:
+        values = bytes(32 << 20)
+        tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [1, 8 << 20]}
+        head = json.dumps({"inputs": [tensor | {"parameters": {"binary_data_size": len(values)}}]}).encode()
+        lines = (
+            "POST /v2/models/gated/infer HTTP/1.1",
+            "Host: a",
+            f"Inference-Header-Content-Length: {len(head)}",
+            f"Content-Length: {len(head) + len(values)}",
+        )
+        with socket.create_connection(("127.0.0.1", server.http_port), PATIENCE_S) as client:
+            client.sendall("\r\n".join([*lines, "", ""]).encode() + head + values)
+            (front_end,) = pids(server)
+            engine = server.process.pid
+            wait_until(lambda: memory_files(engine) & memory_files(front_end))  # what was received into is viewed
+            (shared,) = memory_files(engine) & memory_files(front_end)
+            os.kill(front_end, signal.SIGKILL)
+            server.wait_for("front end 0 has ended")
+            assert shared in memory_files(engine)  # the model is at it
+            gate.touch()
+        wait_until(lambda: inflight(server) == (0, 0) and len(pids(server)) == 1)
+        wait_until(lambda: shared not in memory_files(engine))
+        wait_until(lambda: listens(server))
+        assert server.ask("GET", "/v2/health/ready")[0] == 200
 
 
 def test_the_end_of_the_server_waits_for_requests_of_front_ends(tmp_path: Path) -> None:

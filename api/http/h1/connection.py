@@ -480,7 +480,7 @@ class H1Connection(Connection):
         self._count_unfinished()  # nothing: the application has room for all of it
         filled = sum(map(len, request.pieces))
         size = filled + remaining
-        body = ArrivingBytes(size)
+        body = ArrivingBytes(size, self._transport.memory)
         body.whole[:filled] = b"".join(request.pieces)
         while filled < size:
             place = await body.place(filled)
