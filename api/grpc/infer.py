@@ -128,6 +128,7 @@ class GrpcInfer(Adapter):
         self.offload = context.server.offload
         self.message = message
         self.lease = lease
+        self.trace = None  # here and below: what every request asks for is found faster in it than in its class
 
     def describe(self, name: str, version: int) -> ModelDescription:
         """The model; raises TriremeError: there is none, or none that takes such requests."""
@@ -254,11 +255,11 @@ class _InferCall(UnaryInferRequest, CallbackAnswer[list[Buffer]]):
     """A call without a task."""
 
     prompt: ClassVar[bool] = True
-    over = False
     reply = None
 
     def __init__(self, context: GrpcContext, call: UnaryCall) -> None:
         super().__init__(context, call.head, call.message, call.lease)
+        self.over = False
         self.send = call.answer
         self._call = call
 

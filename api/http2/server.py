@@ -144,7 +144,10 @@ class Http2Server(Incoming[H]):
         if nbytes > stream.unconsumed:
             nbytes = stream.unconsumed
         stream.unconsumed -= nbytes
-        self._credit(stream, nbytes)
+        if stream.ended and not stream.lent:  # nothing follows for its own window to let in
+            self._give_back(nbytes)
+        else:
+            self._credit(stream, nbytes)
 
     def hold(self, stream_id: int, held: bool) -> None:
         """While a stream is held, what it has not consumed counts against its own window, and not against the

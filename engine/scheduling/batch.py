@@ -202,13 +202,12 @@ def _join_rows(tensors: list[Tensor], allocate: Allocate | None) -> np.ndarray:
 
 
 def _joined_shape(tensors: list[Tensor]) -> Dims:
-    first = tensors[0]
-    tail = first.shape[1:]
+    tail = tensors[0].shape[1:]
     rows = 0
     for tensor in tensors:
         if tensor.shape[1:] != tail:
             raise InternalError(
-                f"input '{first.name}' has shapes {list(first.shape)} and {list(tensor.shape)} in one batch; "
+                f"input '{tensor.name}' has shapes {list(tensors[0].shape)} and {list(tensor.shape)} in one batch; "
                 "only the first dimension may differ"
             )
         rows += tensor.shape[0]

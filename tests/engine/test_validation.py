@@ -79,7 +79,8 @@ def test_a_form_that_has_passed_is_not_checked_again() -> None:
     checked, rows = TWO.check(one)
     known = TWO.recall(other)
     assert known == (checked, rows, 16 + 16)
-    assert known is not None and list(known[0]) == list(checked)
+    assert known is not None
+    assert list(known[0]) == list(checked)
     assert OPTIONAL.recall(other) is None
     other.inputs[0] = _tensor("B", (1, 4), INT32, nbytes=12)
     assert TWO.recall(other) is None

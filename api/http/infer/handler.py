@@ -77,6 +77,7 @@ class HttpInfer(Encoder[Answer]):
         self.context = context
         self.match = match
         self.offload = context.server.offload
+        self.lease = self.trace = None  # what every request asks for is found faster in it than in its class
         self._headers = headers
         self._names = names
         self._values = values
@@ -223,9 +224,12 @@ class ImmediateCall(HttpInfer, CallbackAnswer[Answer]):
 
     prompt: ClassVar[bool] = True
     media = TEXT
-    over = False
     reply: Reply | None = None
-    respond: Callable[[Answer], None]
+
+    def __init__(self, context: Context, head: _InferHead, request: Request, respond: Callable[[Answer], None]) -> None:
+        super().__init__(context, head.match, head.values, request.headers, request.header_names)
+        self.over = False
+        self.respond = respond
 
     def received(self, tracer: Tracer) -> None:
         trace = self.trace = HttpTrace(tracer)
@@ -295,8 +299,7 @@ class ImmediateInfer:
             if first is not None:
                 first.found = head
         context, match = self._context, head.match
-        call = ImmediateCall(context, match, head.values, request.headers, request.header_names)
-        call.respond = respond
+        call = ImmediateCall(context, head, request, respond)
         try:
             call.model = _look_up(context, match)
             pieces = request.pieces
