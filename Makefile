@@ -33,12 +33,15 @@ framework_repository/digits_openvino: $(VENV)/all.stamp framework_repository/mak
 	$(BIN)/python -B framework_repository/make_digits_twins.py
 	touch $@
 
-# A file's tests run in one process, one after the other: they share servers.
+# A file's tests run in one process, one after the other: they share servers. They start hundreds of processes, of which
+# each would compile Trireme anew where the environment says that bytecode is not written.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
+
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile $(FLAGS)
+	$(PYTEST) --numprocesses auto --maxprocesses 8 --dist loadfile $(FLAGS)
 
 test-slow: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -m slow $(FLAGS)
+	$(PYTEST) -m slow $(FLAGS)
 
 test-gpu:
 	$(PYTHON) -B tests/hardware/run.py --results hardware-results $(FLAGS)

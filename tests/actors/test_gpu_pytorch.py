@@ -83,7 +83,7 @@ def serve(tmp_path: Path, fake: FakeTorch) -> Serve:
 
 @pytest.fixture
 def twin(tmp_path: Path) -> Callable[..., Any]:
-    """Write the `digits` network as a PyTorch model, and give the module that it was made from."""
+    """Write the `digits` network as a PyTorch model with small batches, and give the module that it was made from."""
     path = REPOSITORY.parent / "framework_repository" / "make_digits_twins.py"
     spec = importlib.util.spec_from_file_location("make_digits_twins", path)
     assert spec is not None
@@ -95,6 +95,7 @@ def twin(tmp_path: Path) -> Callable[..., Any]:
         make, fields = twins.TWINS[name]
         (tmp_path / "digits" / "1").mkdir(parents=True)
         config = twins.CONFIG.format(name="digits", **{"platform": "", **fields})
+        config = config.replace("max_batch_size: 32", "max_batch_size: 4")  # each size is run when an instance starts
         start = config.index("instance_group")
         (tmp_path / "digits" / "config.pbtxt").write_text(config[:start] + GROUPS + more)
         (tmp_path / "digits" / "labels.txt").write_text("\n".join(map(str, range(10))))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import tritonclient.grpc as grpc
 import tritonclient.http as http
 from later_files import later_change
@@ -88,7 +89,8 @@ def load_generation(client: Any, root: Path, generation: int, world: World) -> N
         client.load_model("a", config=CONFIG_JSON % ("a", groups + policy))
 
 
-def test_two_hundred_reloads(tmp_path: Path, serve: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("reloads", [40, pytest.param(200, marks=pytest.mark.slow)])
+def test_many_reloads(tmp_path: Path, serve: Callable[..., Any], reloads: int) -> None:
     """Of a model, and with it of the ensemble that uses it."""
     world = World({1: "1"})
     write(tmp_path, "a", {1: 1}, CONFIG + POLICY)
@@ -110,7 +112,7 @@ def test_two_hundred_reloads(tmp_path: Path, serve: Callable[..., Any]) -> None:
             for model in ("a", "e")
         ]
         try:
-            for generation in range(2, 202):
+            for generation in range(2, 2 + reloads):
                 load_generation((over_http, over_grpc)[generation % 2], tmp_path, generation, world)
                 assert over_http.is_model_ready("a")
                 assert over_grpc.is_model_ready("e")
