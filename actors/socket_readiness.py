@@ -22,8 +22,8 @@ Rules:
     those have. A task that could go on without waiting asks for such a turn with `yield_turn`, and what can be done
     later with `call_in_turn`.
  6. Before it sleeps, the task may poll for a while; `engine.polling` says when. It does not while another task, a
-    deadline or a thread's call is due, and goes through trio's loop after each burst as ever. Between two looks it offers
-    its core to other processes.
+    deadline or a thread's call is due, and goes through trio's loop after each burst as ever. Between two looks it
+    offers its core to other processes.
 """
 
 from __future__ import annotations
