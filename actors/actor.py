@@ -3,7 +3,7 @@
 Whatever wakes the event loop (sockets that can be read, a thread that is done, a deadline) opens the turn, leaves
 messages, and closes it. Then mail is delivered until there is none, and every connection that has something to write is
 flushed once. So a small request goes from socket to socket in one task, and the order of everything follows from the
-order of posting.
+order of posting. What its client need not wait for, such as statistics, comes at the very end of the turn.
 
 Rules of turns:
  1. A *recipient* (an actor, a reply) is posted when it has something to take in. It is on the list once, however often
@@ -97,7 +97,18 @@ class Turn:
         number: of the turn that is open, or was last.
     """
 
-    __slots__ = ("_calls", "_depth", "_idle", "_next", "_scope", "_token", "_unflushed", "_waiting", "number")
+    __slots__ = (
+        "_afterwards",
+        "_calls",
+        "_depth",
+        "_idle",
+        "_next",
+        "_scope",
+        "_token",
+        "_unflushed",
+        "_waiting",
+        "number",
+    )
 
     def __init__(self) -> None:
         self.number = 0
@@ -105,6 +116,7 @@ class Turn:
         self._waiting: deque[Recipient] = deque()
         self._next: dict[Recipient, None] = {}
         self._unflushed: list[Flushable] = []
+        self._afterwards: list[tuple[Recipient, Callable[[], object]]] = []
         self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._idle = trio.lowlevel.ParkingLot()
         self._scope = trio.CancelScope()
@@ -166,6 +178,11 @@ class Turn:
         if not self._depth:
             self._idle.unpark_all()
 
+    def afterwards(self, recipient: Recipient, function: Callable[[], object]) -> None:
+        """Have a recipient's function called at the end of the turn, when all was delivered and flushed. For whose turn
+        it is; what the function raises concerns it (rule 5)."""
+        self._afterwards.append((recipient, function))
+
     def call_from_thread(self, function: Callable[..., object], *arguments: Any) -> None:
         """Have a function called in a turn. From any thread.
 
@@ -208,10 +225,21 @@ class Turn:
                     recipient.fail(error)
             connections = self._unflushed
             if not connections:
-                return
+                if not self._afterwards:
+                    return
+                self._finish()
+                continue
             self._unflushed = []
             for connection in connections:
                 connection.flush()  # which may find out that a client is gone, and post that
+
+    def _finish(self) -> None:
+        afterwards, self._afterwards = self._afterwards, []
+        for recipient, function in afterwards:
+            try:
+                function()
+            except Exception as error:  # noqa: BLE001 - rule 5
+                recipient.fail(error)
 
     @property
     def _due(self) -> bool:

@@ -166,6 +166,7 @@ class ProcessExecutor:
         self._changed = trio.lowlevel.ParkingLot()
         self._executing: dict[ExecutionBatch, Done] = {}
         self._flushing = False
+        self._started = False
 
     async def around(self, life: Callable[[], Awaitable[None]]) -> None:
         error: BaseException | None = None
@@ -213,11 +214,12 @@ class ProcessExecutor:
             raise InternalError(f"the process of instance '{self._name}' is not up after {instance.launch_limit_s:g} s")
         while not instance.started:
             await self._changed.park()
+        self._started = True
 
     async def _watch(self, instance: ProcessInstance, descriptor: int, act: Callable[[], bool]) -> None:
         def hear() -> bool:
             going_on = act()
-            if self._changed:  # asking is cheaper than waking no task
+            if not self._started:
                 self._changed.unpark_all()
             if instance.busy:
                 self._readiness.give_way()

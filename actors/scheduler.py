@@ -100,6 +100,7 @@ class Scheduler(Door[SchedulerMessage]):
         self.instances: dict[InstanceId, Attach] = {}
         self._registering: dict[InstanceId, None] = {}  # with the rate limiter
         self._over: list[ExecutionBatch] = []
+        self._uncounted: list[tuple[ExecutionBatch, int]] = []  # with the times when they were over, in ns
         self._finishes_sequences = False
         self._news = True
         self._granted = False
@@ -204,11 +205,23 @@ class Scheduler(Door[SchedulerMessage]):
             self._release(job, message.outcome, message.final)
 
     def _executed(self, message: Executed) -> None:
-        """A batch is over: count it. Its answers go out when the next ones have been dispatched (rule 3)."""
+        """A batch is over. Its answers go out when the next ones have been dispatched (rule 3), and it is counted when
+        they have; unless requests of it are executed again, whose marks it has until then."""
         batch, now = message.batch, self._turn_s or self._read_clock()
         self._dispatcher.over(message.instance, batch.jobs, now, batch.rescheduled, message.in_place)
-        self._accounts.over(batch)
+        over_ns = self._accounts.over(batch)
+        if batch.rescheduled or self._stream is not None:
+            self._accounts.count(batch, over_ns)
+        else:
+            if not self._uncounted:
+                self._turn.afterwards(self, self._count)
+            self._uncounted.append((batch, over_ns))
         self._over.append(batch)
+
+    def _count(self) -> None:
+        for batch, over_ns in self._uncounted:
+            self._accounts.count(batch, over_ns)
+        self._uncounted.clear()
 
     # What goes out.
 
@@ -355,7 +368,7 @@ class Scheduler(Door[SchedulerMessage]):
         for batch in message.batches:
             if batch not in self._over:  # else this scheduler has died when it was told so before
                 self._dispatcher.settle(batch.jobs, self._clock.now_s(), batch.rescheduled)
-                self._accounts.over(batch)
+                self._accounts.count(batch, self._accounts.over(batch))
                 self._over.append(batch)
         self.detach(message.instance)
         for job in message.isolated:

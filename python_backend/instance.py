@@ -65,11 +65,13 @@ def _unheard(*_event: object) -> None:
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """A batch that is not over: the keys of its requests, and whether ``execute`` has `returned`."""
+    """A batch that is not over: the keys of its requests, whether ``execute`` has `returned`, and, once the model has
+    asked something meanwhile, who waits for the answer."""
 
     batch: ExecutionBatch
     keys: list[int]
     returned: bool = False
+    callers: tuple[Caller, ...] | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -236,9 +238,10 @@ class PythonInstance(ProcessInstance):
         heard, most = 0, _HEARD_AT_END if all_of_it else _HEARD_AT_ONCE
         try:
             while heard < most and (message := self._channel.receive()) is not None:
-                heard += _LOG_WEIGHT if message.head[0] >= protocol.READY else 1
+                kind = message.head[0]
+                heard += _LOG_WEIGHT if kind >= protocol.READY else 1
                 self._handle(message)
-                if only_batch and message.head[0] == protocol.DONE:
+                if only_batch and (kind == protocol.DONE or kind == protocol.LONE_CALL):
                     break
             self.busy = heard >= _HEARD_AT_ONCE
             if self._channel.give_back():
@@ -267,15 +270,12 @@ class PythonInstance(ProcessInstance):
         self.up = True
         if kind == protocol.DONE:
             self._done(message.payload, *rest)
+        elif kind == protocol.LONE_CALL or kind == protocol.CALL:
+            self._call(message.payload, *rest)
         elif kind == protocol.ANSWER:
             self._answer(message.payload, *rest)
         elif kind == protocol.LOG:
             self._log(*rest)
-        elif kind == protocol.CALL:
-            number, method, arguments, key = rest
-            batches = self._asking(key)
-            only = batches[0] if len(batches) == 1 else None
-            self._calls.call(message.payload, only, self._callers(batches), number, method, arguments)
         elif kind == protocol.CALL_TAKEN:
             self._calls.taken(*rest)
         elif kind == protocol.CANCEL_CALL:
@@ -361,11 +361,20 @@ class PythonInstance(ProcessInstance):
         request = self._open.get(key)
         return None if request is None else request.job.request.trace
 
-    def _asking(self, key: int | None) -> list[ExecutionBatch]:
-        """The batch during whose execution the model asks; all that it may be if the model's process does not know."""
-        if key in self._batches:
-            return [self._batches[key].batch]
-        return [held.batch for held in self._batches.values()]
+    def _call(self, payload: memoryview, number: int, method: str, arguments: tuple[Any, ...], key: int | None) -> None:
+        """The model asks something, during the execution of the batch with this key, if its process knows; else it may
+        be any of those that are not over."""
+        held = self._batches.get(key)  # type: ignore[arg-type]
+        if held is None:
+            batches = [held.batch for held in self._batches.values()]
+            only = batches[0] if len(batches) == 1 else None
+            callers = self._callers(batches)
+        else:
+            only = held.batch
+            callers = held.callers
+            if callers is None:
+                callers = held.callers = self._callers([only])
+        self._calls.call(payload, only, callers, number, method, arguments)
 
     def _callers(self, batches: list[ExecutionBatch]) -> tuple[Caller, ...]:
         """Who waits for the answers to what the model asks now. None for a decoupled model, whose execute can return

@@ -105,11 +105,11 @@ class TappedAccounts(Accounts):
         self._model = model
         self._recorder = recorder
 
-    def over(self, batch: ExecutionBatch) -> None:
+    def over(self, batch: ExecutionBatch) -> int:
         groups = batch.jobs, batch.rescheduled
         requests, rescheduled = (tuple([request_number(job) for job in jobs]) for jobs in groups)
         self._recorder.tell(ToldSettled(self._recorder.now_ns() / 1e9, self._model, requests, rescheduled))
-        super().over(batch)
+        return super().over(batch)
 
 
 class TappedReply:

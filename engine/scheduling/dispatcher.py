@@ -439,8 +439,12 @@ class Accounts:
         self._statistics.pending -= 1
         self._statistics.record_failure(job.received_ns, self._clock.now_ns(), error.reason)
 
-    def over(self, batch: ExecutionBatch) -> None:
-        """A batch is over. Those of its requests that are executed again wait again, since now."""
+    def over(self, batch: ExecutionBatch) -> int:
+        """A batch is over: when. `count` is told of that, at once or when its answers have gone."""
+        return self._clock.now_ns()
+
+    def count(self, batch: ExecutionBatch, now_ns: int) -> None:
+        """A batch was over at this time. Those of its requests that are executed again wait again, since then."""
         statistics, clock, marks = self._statistics, self._clock, batch.marks
         statistics.record_execution(batch.rows, marks, clock.wall_ms(), batch.sealed, batch.gpu)
         if batch.reported is not None:
@@ -452,10 +456,10 @@ class Accounts:
         for job in batch.rescheduled:
             succeeded.append((job.received_ns, job.enqueued_ns, job.rows))
             job.batch = None
-            job.enqueued_ns = clock.now_ns()
+            job.enqueued_ns = now_ns
             statistics.pending += 1
         if succeeded:
-            statistics.record_successes(succeeded, marks, clock.now_ns(), batch.gpu)
+            statistics.record_successes(succeeded, marks, now_ns, batch.gpu)
 
     def failed(self, job: Job, error: TriremeError, gpu: int | None) -> None:
         """A request is answered with what its execution has raised."""

@@ -67,8 +67,11 @@ class OutgoingCalls:
             raise HostError(inbox.refusal)
         return inbox.responses[0][0] if inbox.responses else None
 
-    def infer(self, request: tuple[Any, ...], many: bool, payload: Payload, batch: int | None) -> OutgoingCall:
-        """Make a request to another model, to which `many` responses are welcome; for a batch, if that is known.
+    def infer(
+        self, request: tuple[Any, ...], many: bool, payload: Payload, batch: int | None, waits: bool = False
+    ) -> OutgoingCall:
+        """Make a request to another model, to which `many` responses are welcome; for a batch, if that is known. The
+        calling thread may say that it `waits` for the answer, with nothing else to say before (`protocol.LONE_CALL`).
         HostError if too many are open (rule 1), ChannelClosedError if the server is gone."""
         if self._open[many] >= MOST_OPEN:
             if many:
@@ -77,7 +80,8 @@ class OutgoingCalls:
         inbox = AnswerInbox(next(self._numbers), many)
         self.link.change(lambda: self._add(inbox))
         try:
-            self.link.send((protocol.CALL, inbox.number, "infer", (request, many), batch), payload)
+            kind = protocol.LONE_CALL if waits else protocol.CALL
+            self.link.send((kind, inbox.number, "infer", (request, many), batch), payload)
         except (ChannelClosedError, OSError, ValueError):
             self.link.change(lambda: self._remove(inbox))
             raise

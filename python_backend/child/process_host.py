@@ -113,11 +113,11 @@ class ProcessHost:
             self.link.poll()
         return request is not None and request.cancelled
 
-    def infer(self, request: InferenceRequest, decoupled: bool) -> OutgoingCall:
+    def infer(self, request: InferenceRequest, decoupled: bool, waits: bool = False) -> OutgoingCall:
         payload = Payload()
         try:
             wire = write_request(request, payload)
-            return self.calls.infer(wire, decoupled, payload, self.batch.get())
+            return self.calls.infer(wire, decoupled, payload, self.batch.get(), waits)
         except (ValueError, ChannelClosedError, OSError) as error:
             raise HostError(str(error)) from None
 
@@ -255,7 +255,7 @@ class _Relay:
 
     def _say(self, message: Message) -> None:
         kind, *rest = message.head
-        if kind == protocol.CALL:
+        if kind in (protocol.CALL, protocol.LONE_CALL):
             number, *what = rest
             ours = self._ours[number] = self._calls.adopt(self._answered(number))
             self._send((kind, ours, *what), _carried(message))

@@ -25,6 +25,7 @@ Model to server:
     ANSWER           (key, final, response or None)
     CALL             (call, method, arguments, batch or None): made while that batch was executed
     CANCEL_CALL      (call): the model does not want the responses any more
+    LONE_CALL        the same, made by a thread that waits for the answer: it says nothing more until that comes
     CALL_TAKEN       (call, count): as TAKEN, of a request that the model made
     READY            (ready, error text or None): the bell has been rung
     LOG              (level, file name, line, text): costs `log_cost`, of which `LOG_WINDOW` may be on its way
@@ -61,6 +62,8 @@ CALL_TAKEN = 39
 READY = 40
 LOG = 41
 FINALIZED = 42
+LONE_CALL = 31
+"""Less than `READY`: of what a model says while it executes, and is heard at once."""
 
 FINAL = 1
 """The flag of a request's last response."""

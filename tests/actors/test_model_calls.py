@@ -93,6 +93,22 @@ async def test_a_request_that_only_some_instances_wait_for_is_executed(
             server._calls.ask(request, False, lambda _: None)
 
 
+async def test_an_answer_goes_out_before_it_is_counted(autojump_clock, open_server, simulated, request_for) -> None:
+    async with open_server(simulated(WORK)) as server:
+        counts: list[tuple[int, int]] = []
+
+        def count(_question: object = None) -> None:
+            counts.append((server.turn.number, server.statistics("m")[0].statistics.inference_count))
+
+        server._calls.ask(request_for("m"), False, count)
+        await trio.testing.wait_all_tasks_blocked()
+        await trio.sleep(10)
+        count()
+    (turn, before), (_, after) = counts
+    assert turn > 0
+    assert (before, after) == (0, 1)
+
+
 async def test_nothing_is_answered_when_the_server_has_stopped(autojump_clock, open_server, simulated) -> None:
     """A thread that the server gave up may still come to ask."""
     async with open_server(simulated(WORK)) as server:

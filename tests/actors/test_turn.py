@@ -95,6 +95,38 @@ async def test_connections_are_flushed_once_when_everything_is_delivered(log: li
     assert log == ["a", "flush w", "late"], "what a flush finds out is delivered, too"
 
 
+async def test_what_comes_afterwards_comes_when_all_was_flushed_and_what_it_posts_is_delivered(log: list[str]) -> None:
+    turn = Turn()
+    late = Member("late", log)
+
+    def count() -> None:
+        log.append("count")
+        turn.post(late)
+
+    def act() -> None:
+        turn.afterwards(first, count)
+        turn.flush_later(Wire("w", log))
+
+    first = Member("a", log, act)
+    with turn:
+        turn.post(first)
+        turn.post(Member("b", log))
+    assert log == ["a", "b", "flush w", "count", "late"]
+    with turn:
+        pass
+    assert log[5:] == []
+
+
+async def test_what_is_raised_afterwards_concerns_its_recipient_alone(log: list[str]) -> None:
+    turn = Turn()
+    bad = Member("bad", log)
+    with turn:
+        turn.afterwards(bad, lambda: [][0])
+        turn.afterwards(Member("a", log), lambda: log.append("count"))
+    assert log == ["count"]
+    assert [type(error) for error in bad.failures] == [IndexError]
+
+
 async def test_posts_of_one_pass_outside_of_a_turn_are_one_turn(log: list[str]) -> None:
     turn = Turn()
     async with trio.open_nursery() as nursery:

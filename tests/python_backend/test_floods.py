@@ -10,25 +10,16 @@ import socket
 import struct
 import threading
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from calling_models import HEAD, TEXT, answer
-from google.protobuf import text_format
-from python_models import ask, fp32, open_repository, write_model
+from python_models import ask, open_repository, write_model
+from scripted_process import CONFIG, scripted
 
-from trireme.engine.backends.interface import InstanceSpec
-from trireme.engine.backends.services import Services
-from trireme.engine.clock import SystemClock
-from trireme.engine.config import model_config
-from trireme.engine.config.model import ModelConfigMessage
 from trireme.engine.errors import InternalError, TriremeError
-from trireme.engine.job import ExecutionBatch, Job
-from trireme.engine.request import InferenceRequest
 from trireme.python_backend.calls import LARGE_BYTES, MOST_METRICS
 from trireme.python_backend.child import protocol
 from trireme.python_backend.child.channel import Channel, Letter, socket_pair
@@ -193,63 +184,6 @@ async def test_large_answers_of_other_models_are_copied_on_a_thread_and_stay_in_
         assert await answer(server, "m", 1) == str([float(number) for number in range(6)])
     assert len(threads) == 3
     assert threading.get_ident() not in threads
-
-
-class ScriptedProcess:
-    """In place of a process: says what the test says."""
-
-    stdout, stderr, killable = -1, -1, True
-
-    def __init__(self) -> None:
-        ours, theirs = socket_pair()
-        ours.setblocking(False)
-        theirs.setblocking(False)
-        self.channel = Channel(ours, trusted=False)
-        self.model = Channel(theirs)
-        self.ended, self.bell = os.pipe()
-        self.killed = False
-
-    def kill(self) -> None:
-        self.killed = True
-
-    def close(self) -> None:
-        self.channel.close()
-        self.model.close()
-        os.close(self.ended)
-        os.close(self.bell)
-
-
-class Answers:
-    def deliver(self, outcome: object, final: bool) -> bool:
-        return final
-
-
-CONFIG = """
-    name: "m" backend: "python" max_batch_size: 8
-    input [{ name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] }]
-    output [{ name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] }]
-"""
-
-
-@contextmanager
-def scripted(config: str = CONFIG) -> Iterator[tuple[ScriptedProcess, PythonInstance]]:
-    """An instance that executes a request, which it knows by the key 0."""
-    process = ScriptedProcess()
-    parsed = model_config(text_format.Parse(config, ModelConfigMessage()))
-    settings = {"args": {"model_version": "1"}}
-    instance = PythonInstance(parsed, InstanceSpec("m_0"), process, Services(), settings, 1.0)  # type: ignore[arg-type]
-    instance.now_s = lambda: 0.0
-    instance.later = lambda _seconds, _act: None
-    instance.on_finished = lambda batch: None
-    instance.on_ready = lambda error: None
-    request = InferenceRequest("m", inputs=[fp32([1])])
-    job = Job(request, {"INPUT0": request.inputs[0]}, 1, "m", 1, Answers())
-    batch = ExecutionBatch([job], "m_0", SystemClock(), stream=lambda *_: None)
-    instance.begin(batch, instance.prepare(batch))
-    try:
-        yield process, instance
-    finally:
-        instance.abandon(InternalError("over"))
 
 
 def hears(instance: PythonInstance) -> bool:

@@ -78,7 +78,7 @@ class RecordingHost:
     def is_cancelled(self, key: int) -> bool:
         return key in self.cancelled
 
-    def infer(self, request: InferenceRequest, decoupled: bool) -> ListedResponses:
+    def infer(self, request: InferenceRequest, decoupled: bool, waits: bool = False) -> ListedResponses:
         self.calls.append(("infer", request, decoupled))
         return self.answers[request._model_name]
 

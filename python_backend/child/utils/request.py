@@ -188,7 +188,7 @@ class InferenceRequest:
         Raises:
             TritonModelException: not called while the model serves.
         """
-        responses = self._sent(bool(decoupled))
+        responses = self._sent(bool(decoupled), not decoupled)
         if decoupled:
             return ResponseIterator(self._model_name, responses)
         try:
@@ -201,11 +201,11 @@ class InferenceRequest:
         now, so that several can be awaited together; to cancel the awaitable is to give the request up."""
         return _awaited(self._model_name, self._sent(bool(decoupled)), bool(decoupled))
 
-    def _sent(self, decoupled: bool) -> Responses:
+    def _sent(self, decoupled: bool, waits: bool = False) -> Responses:
         context = current()
         if not context.serving:
             raise TritonModelException("BLS is only supported during the 'execute' function.")
-        return context.host.infer(self, decoupled)
+        return context.host.infer(self, decoupled, waits)
 
     def __repr__(self) -> str:
         return f"<InferenceRequest {self._request_id or self._key} {self._inputs}>"

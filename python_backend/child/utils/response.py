@@ -141,9 +141,10 @@ class Host(Protocol):
         """Whether the request `key` was cancelled; the last known state for one that is over."""
         ...
 
-    def infer(self, request: Any, decoupled: bool) -> Responses:
+    def infer(self, request: Any, decoupled: bool, waits: bool = False) -> Responses:
         """Ask another model (BLS); the request is on its way when this returns. Only if `decoupled` any number of
-        responses is allowed; otherwise there is exactly one, and a decoupled model is refused."""
+        responses is allowed; otherwise there is exactly one, and a decoupled model is refused. The caller may say that
+        it `waits` for the answer, and does nothing else."""
         ...
 
     def ask(self, method: str, *arguments: Any) -> Any:
