@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,16 @@ def mutations(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     import mutations
 
     return mutations
+
+
+@pytest.fixture(scope="module")
+def drawable() -> list[Any]:
+    """All that can be drawn; to find them, thousands of files are compiled."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "benchmarks"))
+        import mutations
+
+        return mutations.candidates(ROOT, also=True)
 
 
 def changes(module: ModuleType, body: str) -> set[tuple[str, str]]:
@@ -78,30 +89,35 @@ def test_a_mutant_keeps_lines_and_other_characters(mutants: ModuleType) -> None:
     ]
 
 
-def test_the_choice_is_a_function_of_the_seed(mutations: ModuleType) -> None:
-    mutants = mutations.candidates(ROOT)
-    assert len(mutants) > 1_000
-    assert mutations.sample(mutants, 20, 1) == mutations.sample(mutants, 20, 1)
-    assert mutations.sample(mutants, 20, 1) != mutations.sample(mutants, 20, 2)
-    for each in mutations.sample(mutants, 20, 3):
+def test_the_choice_is_a_function_of_the_seed(mutations: ModuleType, drawable: list[Any]) -> None:
+    assert len(drawable) > 1_000
+    assert mutations.sample(drawable, 20, 1) == mutations.sample(drawable, 20, 1)
+    assert mutations.sample(drawable, 20, 1) != mutations.sample(drawable, 20, 2)
+    for each in mutations.sample(drawable, 20, 3):
         ast.parse(each.applied((ROOT / each.path).read_text(encoding="utf-8")))
 
 
-def test_the_tables_name_what_is_there(mutations: ModuleType) -> None:
+def test_modules_that_decide_nothing_are_left_out(mutations: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mutations, "mutants_of", lambda path, _source: [path])
+    everywhere = set(mutations.candidates(ROOT, also=True))
+    assert everywhere - set(mutations.candidates(ROOT)) == set(mutations.NOT_DECIDING) & everywhere != set()
+
+
+def test_the_tables_name_what_is_there(mutations: ModuleType, drawable: list[Any]) -> None:
     """Modules and tests that are left out exist, and each mutant that is said to change nothing can be drawn."""
     listed = (*mutations.NOT_DECIDING, *mutations.UNITS, *mutations.WITHOUT)
     assert [path for path in listed if not (ROOT / path).exists()] == []
-    drawn = {(each.path, each.function, each.before, each.after) for each in mutations.candidates(ROOT, also=True)}
+    drawn = {(each.path, each.function, each.before, each.after) for each in drawable}
     known = mutations.equivalents(ROOT / "benchmarks" / "mutations_equivalent.toml")
     assert [each for each in known if each not in drawn] == []
     assert all(known.values())
 
 
-def test_a_mutant_lives_in_the_copy_alone(mutations: ModuleType, tmp_path: Path) -> None:
+def test_a_mutant_lives_in_the_copy_alone(mutations: ModuleType, drawable: list[Any], tmp_path: Path) -> None:
     overlay = mutations.Overlay(ROOT, tmp_path)
     path = "engine/scheduling/permits.py"
     before = (ROOT / path).read_bytes()
-    mutant = next(each for each in mutations.candidates(ROOT) if each.path == path)
+    mutant = next(each for each in drawable if each.path == path)
     copy = tmp_path / "trireme" / path
 
     def imported() -> str:
@@ -134,9 +150,11 @@ def test_a_judge_that_fails_says_why_and_one_that_never_ends_is_ended(
     assert judge("import time; time.sleep(1000)").startswith("ended by signal")
 
 
-def test_a_run_goes_on_with_what_an_earlier_one_has_written(mutations: ModuleType, tmp_path: Path) -> None:
+def test_a_run_goes_on_with_what_an_earlier_one_has_written(
+    mutations: ModuleType, drawable: list[Any], tmp_path: Path
+) -> None:
     file = tmp_path / "mutations.json"
-    mutant = mutations.candidates(ROOT)[0]
+    mutant = drawable[0]
     result = mutations.Result(mutant, mutations.Verdict("seed 3: broken", 1.5), mutations.Verdict("", 2.0))
     assert mutations.earlier(file, 300) == {}
     file.write_text(mutations.as_json([result], 300, 1), encoding="utf-8")
