@@ -6,11 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .clients import Client, ClosedLoop, ManyConnections, ManyModels, PerfAnalyzer, StartUp
-from .models import FEW, MANY, STEPS
+from .front_ends import FrontEnds
+from .models import CORES, FEW, MANY, STEPS
 from .peers.base import Form
 from .regions import RegionLoop
 
 SEQUENCE_LENGTH = 20
+FRONT_ENDS = tuple(count for count in (1, 2, 4, 8) if count == 1 or count < CORES)
+"""How many there are in turn: a core is left to the engine."""
 
 
 @dataclass(frozen=True)
@@ -196,6 +199,16 @@ WORKLOADS = {
             [(f"{len(MANY):,} models, HTTP binary", ManyModels(), (16,))],
             quick=(16,),
             models=MANY,
+        ),
+        workload(
+            "front-ends",
+            "the engine's and the front ends' CPU, front ends being processes of their own",
+            "identity_fp32",
+            [
+                (f"front ends: {count}, {form.value}", FrontEnds(form, count), (32,))
+                for count in FRONT_ENDS
+                for form in (Form.BINARY, Form.GRPC)
+            ],
         ),
         workload(
             "startup",
