@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ipaddress
 import math
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from ..logging import LogSettings, escape_wanted
 from ..sockets.limits import Limits
 from ..sockets.service import ServiceOptions
 from ..sockets.transport import TlsOptions
+from .cores import front_end_count, poll_us, usable_cores
 from .flags import ParsedFlags, UsageError
 from .trace_flags import trace_config, trace_warnings
 from .values import INT32_MAX, BadValueError, read_quantile
@@ -85,7 +85,7 @@ def build_command(flags: ParsedFlags, environment: Mapping[str, str]) -> ServeCo
     for flag in flags.without_effect():
         if flag.refused:  # it would mislead if it did nothing
             raise UsageError(f"Error: --{flag.name} cannot be used in this version: {flag.missing}.")
-    front_ends = front_end_count(flags["front-ends"], len(os.sched_getaffinity(0)))
+    front_ends = front_end_count(flags["front-ends"], usable_cores())
     server = _server_options(flags, environment, front_ends)
     return ServeCommand(
         server=server,
@@ -106,28 +106,6 @@ def build_command(flags: ParsedFlags, environment: Mapping[str, str]) -> ServeCo
         deprecations=tuple(_deprecations(flags)),
         warnings=(*_warnings(flags), *_open_management(flags), *trace_warnings(flags, server.tracing)),
     )
-
-
-_CORES_OF_FRONT_END = 4
-_MOST_AUTOMATIC = 8
-
-
-def front_end_count(wanted: int | None, cores: int) -> int:
-    """How many front ends there are to be: if nothing is said (None), none below 4 cores, and then one for each 4 of
-    them, up to 8, for one engine keeps no more busy."""
-    return min(cores // _CORES_OF_FRONT_END, _MOST_AUTOMATIC) if wanted is None else wanted
-
-
-_POLL_US = 60
-_CORES_OF_POLLER = 2
-
-
-def poll_us(wanted: int | None, cores: int, processes: int) -> int:
-    """For how long each of the server's processes polls, in microseconds: if nothing is said (None), only where they
-    leave as many cores to others."""
-    if wanted is not None:
-        return wanted
-    return _POLL_US if cores >= _CORES_OF_POLLER * processes else 0
 
 
 def _check_combinations(flags: ParsedFlags) -> None:
@@ -215,7 +193,7 @@ def _server_options(flags: ParsedFlags, environment: Mapping[str, str], front_en
         max_inflight_bytes=flags["max-inflight-bytes"],
         address_share=flags["max-address-share"] / 100,
         tensor_limits=TensorLimits(flags["max-tensor-rank"], flags["max-tensor-elements"]),
-        poll_s=poll_us(flags["poll-us"], len(os.sched_getaffinity(0)), 1 + front_ends) / 1e6,
+        poll_s=poll_us(flags["poll-us"], usable_cores(), 1 + front_ends) / 1e6,
         hang_limit_s=flags["hang-limit-secs"],
         watchdog_limit_s=flags["watchdog-limit-secs"],
         restart_limit=flags["restart-limit"],

@@ -520,7 +520,7 @@ GROUPS: tuple[Group, ...] = (
             "front-ends",
             FRONT_ENDS,
             "Processes that serve HTTP and gRPC, besides the one that executes requests, so that more cores are used; "
-            "0 for none: one process does all. With auto there are some if the machine has at least 4 cores.",
+            "0 for none: one process does all. With auto there are at least two if the machine has 4 cores or more.",
             0,
         ),
         Flag(

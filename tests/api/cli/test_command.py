@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trireme.api.cli.command import ServeCommand, build_command, front_end_count, limits_in_vain
+from trireme.api.cli.command import ServeCommand, build_command, limits_in_vain
 from trireme.api.cli.flag_table import FLAGS, GROUPS
 from trireme.api.cli.flags import UsageError, parse, usage_text
 from trireme.api.grpc.compression import CompressionLevel
@@ -492,7 +492,6 @@ def test_model_control(words: str, mode: ControlMode, startup: tuple[str, ...], 
 def test_front_ends() -> None:
     assert command().front_ends == 0
     assert command("--front-ends=3").front_ends == 3
-    assert [front_end_count(None, cores) for cores in (1, 3, 4, 8, 64)] == [0, 0, 1, 2, 8]
     for wrong in ("-1", "257", "many"):
         with pytest.raises(UsageError):
             command(f"--front-ends={wrong}")

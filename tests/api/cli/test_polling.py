@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from trireme.api.cli.command import build_command, poll_us
+from trireme.api.cli.command import build_command
+from trireme.api.cli.cores import poll_us
 from trireme.api.cli.flag_table import FLAGS
 from trireme.api.cli.flags import UsageError, parse
 
