@@ -323,6 +323,7 @@ async def test_idle_clients_do_not_hold_up_the_end(sent: bytes, leaping_clock: M
                 await until(lambda: not service.statistics().accepting)
                 leaping_clock.jump(LONG_S)
                 assert (await Responses(stream).next()).status == 408
+                await stream.aclose()  # else it lingers
             else:
                 assert await read_to_end(stream) == b""
         assert service.statistics().connections == 0
