@@ -2,7 +2,7 @@
 
 `make bench` runs it, as does `PYTHONPATH=benchmarks python -m bench`. Peers are installed into a cache folder, serve
 the same models, and are measured in turn; the results are a table, a JSON file and a chart. Without `--quick` it takes
-forty minutes. Ctrl-C ends it and keeps what has been measured.
+fifty minutes. Ctrl-C ends it and keeps what has been measured.
 """
 
 from __future__ import annotations
