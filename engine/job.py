@@ -312,6 +312,11 @@ class ExecutionBatch:
         jobs = self.jobs
         return jobs[0].nbytes if len(jobs) == 1 else sum([job.nbytes for job in jobs])
 
+    @property
+    def failed(self) -> bool:
+        """Whether no request was answered with anything but an error, once it has finished."""
+        return all(isinstance(outcome, TriremeError) for _, outcome, _ in self.answers)
+
     def mark(self, phase: int) -> None:
         """Take the time mark of a `Phase` now."""
         self.marks[phase] = self._clock.now_ns()

@@ -29,6 +29,7 @@ Rules:
     such a batch, which answers more requests a time of its execution than the one that the first ones allow (by a part
     of 1 - `WORTH`), the first ones are rejected. Otherwise too much work would make batches small, and small batches
     would make too little room.
+10. Nothing is learnt from a batch of which all requests failed or were cancelled: it may have taken no time at all.
 
 What `next_action` answers; the first line that applies:
 
@@ -199,14 +200,19 @@ class AdaptiveBatcher(QueueingCore):
         if len(self._queue) < before:
             self._rows[job.level] -= job.rows
 
-    def executed(self, instance: InstanceId, first: Job, now: float) -> None:
-        """A batch is over that `first` stood at the head of. Unknown ones are fine."""
+    def executed(self, instance: InstanceId, first: Job, now: float, *, failed: bool = False) -> None:
+        """A batch is over that `first` stood at the head of. Unknown ones are fine.
+
+        Args:
+            failed: none of its requests was executed, so what it took says nothing (rule 10).
+        """
         held = self._held.pop(first, None)
         if held is None:
             return
         start_s = max(held.start_s, self._free_s.get(instance, -math.inf)) if held.behind else held.start_s
         self._free_s[instance] = now
-        self.times.learn(held.rows, now - start_s)
+        if not failed:
+            self.times.learn(held.rows, now - start_s)
         self._choose(now)
 
     def drop_all(self) -> Sequence[Job]:

@@ -234,7 +234,8 @@ class Dispatcher:
         if self.sequences is not None:
             self.settle(jobs, now, rescheduled)
         elif self._adaptive is not None and not self.core_failed:
-            self._adaptive.executed(instance, jobs[0], now)
+            batch = jobs[0].batch
+            self._adaptive.executed(instance, jobs[0], now, failed=batch is not None and batch.failed)
         its = self._instances.get(instance)
         if its is None:
             return

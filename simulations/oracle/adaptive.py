@@ -101,7 +101,8 @@ class AdaptiveCore(NaiveCore):
         if held.behind and self.free_s.get(event.instance, -math.inf) > start_s:
             start_s = self.free_s[event.instance]
         self.free_s[event.instance] = event.at_s
-        self.times.learn(held.rows, event.at_s - start_s)
+        if not event.failed:
+            self.times.learn(held.rows, event.at_s - start_s)
         self._choose(event.at_s)
 
     def _choose(self, now_s: float) -> None:

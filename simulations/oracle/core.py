@@ -129,9 +129,9 @@ class ObservedCore:
         self._observed.cancel(job)
         self._tell(ToldCancelled(self._name, request_number(job)))
 
-    def executed(self, instance: InstanceId, first: Job, now: float) -> None:
-        cast(AdaptiveBatcher, self._observed).executed(instance, first, now)
-        self._tell(ToldExecuted(now, self._name, instance, request_number(first)))
+    def executed(self, instance: InstanceId, first: Job, now: float, *, failed: bool = False) -> None:
+        cast(AdaptiveBatcher, self._observed).executed(instance, first, now, failed=failed)
+        self._tell(ToldExecuted(now, self._name, instance, request_number(first), failed))
 
     def settle(self, jobs: Sequence[Job], now: float, rescheduled: Collection[Job]) -> None:
         cast(SequenceBatcher, self._observed).settle(jobs, now, rescheduled)

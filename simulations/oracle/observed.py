@@ -113,12 +113,14 @@ class ToldCancelled:
 
 @record
 class ToldExecuted:
-    """A batch of a model with a latency objective is over that began with this request."""
+    """A batch of a model with a latency objective is over that began with this request. `failed`: no request of it was
+    answered with anything but an error."""
 
     at_s: float
     core: str
     instance: int
     first: int
+    failed: bool
 
 
 @record
