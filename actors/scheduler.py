@@ -149,7 +149,8 @@ class Scheduler(Door[SchedulerMessage]):
         try:
             self._core.enqueue(job, self._turn_s or self._read_clock())
         except UnavailableError:
-            self._make_room()
+            if not self._make_room():
+                raise
             self._core.enqueue(job, self._turn_s or self._read_clock())
         self._statistics.pending += 1
         self._inflight += 1
@@ -164,8 +165,10 @@ class Scheduler(Door[SchedulerMessage]):
         self._turn_s = self._clock.now_s()
         return self._turn_s
 
-    def _make_room(self) -> None:
-        """Rule 1. What is granted meanwhile counts."""
+    def _make_room(self) -> bool:
+        """Rule 1. What is granted meanwhile counts. Gives back whether anything may have changed: under overload nothing
+        has, and refusals are to be cheap."""
+        queued, heard = self._core.queued, False
         self.act()
         if self._asking is not None:
             self._asking.hurry()
@@ -173,9 +176,13 @@ class Scheduler(Door[SchedulerMessage]):
         for message in [each for each in self._mail if isinstance(each, Granted)]:
             self._mail.remove(message)
             self.receive(message)
+            heard = True
         for message in self.mailbox.receive_all():
             self.receive(message)
-        self.act()
+            heard = True
+        if heard:
+            self.act()
+        return heard or self._core.queued != queued or self._dispatcher.sequences is not None
 
     def cancel(self, job: Job) -> None:
         """The job's client gave up."""

@@ -189,12 +189,14 @@ def drawn_workload(count: int, chance: random.Random) -> Workload:
     else:
         size = chance.randint(2, 40)
         times = sorted(at_s for at_s in poisson(rate / size, count // size + 1, chance) for _ in range(size))[:count]
-    if chance.random() < 0.3:
+    drifts = chance.random() < 0.3
+    if drifts:
         span_s = times[-1] - times[0]
         slower, base = chance.uniform(0.5, 2), cost
         cost = drifting(base, lambda rows, now: slower * base(rows, now), span_s / 3, span_s * 2 / 3)
-    name = f"{kind}, {arrival}, load {load:.2f}, objective {objective_s / most_s:.1f} batches, {instances} instances"
     noise, hangs = chance.choice((0.02, 0.1, 0.3)), chance.choice((0.0, 0.0, 0.005))
+    what = ["drift"] * drifts + [f"noise {noise:.0%}"] + ["hangs"] * bool(hangs)
+    name = f"{kind}, {arrival}, load {load:.1f}, {objective_s / most_s:.1f} batches, x{instances}, {', '.join(what)}"
     return Workload(name, (times,), (cost,), instances, objective_s=objective_s, noise=noise, hangs=hangs)
 
 

@@ -213,7 +213,7 @@ class AdaptiveBatcher(QueueingCore):
         self._free_s[instance] = now
         if not failed:
             self.times.learn(held.rows, now - start_s)
-        self._choose(now)
+            self._choose(now)
 
     def drop_all(self) -> Sequence[Job]:
         self._rows.clear()

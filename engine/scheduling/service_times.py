@@ -9,7 +9,9 @@ Rules:
     as they are larger.
  3. A change of a class's mean says something about all sizes (drift): the others follow it, each as far as it has not
     been seen itself for a while (`_FRESH`). One that was not seen for `_FORGOTTEN` batches is forgotten, so that a size
-    that was too slow once is tried again.
+    that was too slow once is tried again; one that is larger than what is executed sooner the first times
+    (`_FIRST_FORGOTTEN` batches, then twice as many each time): a batch or two that were slow by chance would keep a
+    good size from being tried.
  4. A batch that takes more than `_MOST_TIMES` as long as expected counts as one that takes so long. So one that hung is
     soon forgotten, and a lasting change is learnt in a few batches.
  5. What is expected is a mean. `bound_s` is higher by a margin: by the ratio of real and expected times that `_COVERED`
@@ -29,6 +31,7 @@ from dataclasses import dataclass, field
 _KEPT = 16
 _FRESH = 0.9
 _FORGOTTEN = 128
+_FIRST_FORGOTTEN = 16
 _MOST_TIMES = 3.0
 _COVERED = 0.9
 _RATIOS = 64
@@ -74,12 +77,13 @@ class _SizeClass:
 class ServiceTimes:
     """Learns how long a batch of a model takes, from the moment it is dispatched."""
 
-    __slots__ = ("_classes", "_line", "_margin", "_ratios")
+    __slots__ = ("_classes", "_line", "_margin", "_patience", "_ratios")
 
     def __init__(self) -> None:
         self._classes: dict[int, _SizeClass] = {}
         self._line: list[tuple[float, float]] = []  # rows and seconds of the classes, ascending in both
         self._margin = 1.0
+        self._patience: dict[int, int] = {}  # by class: after how many batches without it it is forgotten
         self._ratios: deque[float] = deque(maxlen=_RATIOS)
 
     @property
@@ -118,8 +122,10 @@ class ServiceTimes:
             its = self._classes[other]
             its.follow(factor)
             its.fresh *= _FRESH
-            if its.fresh < _FRESH**_FORGOTTEN:
+            patience = self._patience.get(other, _FIRST_FORGOTTEN) if other > number else _FORGOTTEN
+            if its.fresh < _FRESH**patience:
                 del self._classes[other]
+                self._patience[other] = min(2 * patience, _FORGOTTEN)
 
     def expected_s(self, rows: float) -> float:
         """What a batch of so many rows takes; 0 while nothing is known."""

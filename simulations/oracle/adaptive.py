@@ -103,7 +103,7 @@ class AdaptiveCore(NaiveCore):
         self.free_s[event.instance] = event.at_s
         if not event.failed:
             self.times.learn(held.rows, event.at_s - start_s)
-        self._choose(event.at_s)
+            self._choose(event.at_s)
 
     def _choose(self, now_s: float) -> None:
         """The target, and how long to wait for how much."""

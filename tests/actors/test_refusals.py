@@ -14,6 +14,8 @@ from trireme.actors import InferenceServer
 from trireme.engine.config.model import DynamicBatching, QueuePolicy
 from trireme.engine.datatypes import FP32
 from trireme.engine.errors import RefusalReason, TriremeError
+from trireme.engine.job import Job
+from trireme.engine.scheduling.queueing import QueueingCore
 from trireme.engine.tensor import Tensor
 from trireme.simulations.models import Profile, SimulatedModel, simple_request
 
@@ -137,3 +139,23 @@ async def test_what_is_queued_when_the_last_instance_dies_for_good(autojump_cloc
         scheduler.bury(TriremeError("it died"))
         assert queued.final
         assert refused(server)["m.not_ready"] == 1
+
+
+async def test_a_queue_that_nothing_leaves_is_asked_once(
+    autojump_clock, open_server, simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refusals are to be cheap: room is looked for, and the queue is asked again only if that has changed something."""
+    asked: list[Job] = []
+    genuine = QueueingCore.enqueue
+
+    def enqueue(core: QueueingCore, job: Job, now: float) -> None:
+        asked.append(job)
+        genuine(core, job, now)
+
+    monkeypatch.setattr(QueueingCore, "enqueue", enqueue)
+    async with open_server(simulated(WORK, batching=ONE_QUEUED)) as server:
+        replies = [await server.admit(simple_request("m")) for _ in range(5)]
+        await trio.sleep(2.5)
+        assert [reply.accepted for reply in replies] == [True, True, False, False, False]
+        assert len(asked) == len(set(map(id, asked))) + 1  # the second one found room when the first was dispatched
+        assert refused(server) == {"m.queue_full": 3}

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from trireme.engine.clock import SystemClock
 from trireme.engine.config.model import DynamicBatching, QueuePolicy
 from trireme.engine.errors import CancelledError, FailureReason, UnavailableError
-from trireme.engine.job import Job, SealReason
+from trireme.engine.job import ExecutionBatch, Job, SealReason
 from trireme.engine.scheduling.adaptive import AdaptiveBatcher
 from trireme.engine.scheduling.core import WAIT, Action, Dispatch, Reject, WaitUntil
 from trireme.engine.scheduling.dispatcher import Dispatcher
@@ -410,3 +411,34 @@ def test_what_is_given_back_is_queued_no_more(make_job):
     core.instance_idle(0)
     assert core.next_action(0.0) is WAIT
     assert not core.would_be_late(make_job(), 0.0)
+
+
+def test_failed_batch_is_not_learnt(make_job):
+    """It may have taken no time at all; or all the time there is, until it was given up."""
+    core = taught(batcher(), make_job)
+    expected_s = core.times.expected_s(4)
+    for _ in range(20):
+        core.enqueue(make_job(rows=4), 0.0)
+        action = core.next_action(0.0)
+        assert isinstance(action, Dispatch)
+        core.executed(0, action.jobs[0], 1e-6, failed=True)
+        core.instance_idle(0)
+    assert core.times.expected_s(4) == expected_s
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2])
+def test_dispatcher_tells_it_whether_a_batch_has_failed(make_job, failing):
+    """A batch of which some requests failed was executed."""
+    core = batcher()
+    dispatcher = Dispatcher(core, adaptive=True)
+    dispatcher.attach(0)
+    jobs = [make_job(str(number)) for number in range(2)]
+    for job in jobs:
+        core.enqueue(job, 0.0)
+    dispatcher.next_action(0.0)
+    batch = ExecutionBatch(jobs, "m_0", SystemClock())
+    for number, job in enumerate(jobs):
+        batch.answer(job, CancelledError("") if number < failing else job.response([]), True)
+    batch.finish()
+    dispatcher.over(0, jobs, 0.25, (), False)
+    assert core.times.known == (failing < 2)

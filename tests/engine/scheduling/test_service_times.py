@@ -67,6 +67,14 @@ def test_size_not_seen_for_very_long_is_forgotten():
     assert times.expected_s(8) == pytest.approx(0.004)
 
 
+def test_large_size_that_was_slow_by_chance_is_tried_again_soon():
+    times = learnt(*[(8, 0.015)] * 4, (16, 1.0))
+    assert times.expected_s(16) == pytest.approx(0.045)
+    for _ in range(20):
+        times.learn(8, 0.015)
+    assert times.expected_s(16) == pytest.approx(0.015)
+
+
 def test_sizes_seen_by_turns_do_not_follow_each_other():
     times = learnt(*[(1, 0.01), (8, 0.02)] * 10, *[(1, 0.01), (8, 0.04)] * 40)
     assert times.expected_s(1) == pytest.approx(0.01, rel=0.05)

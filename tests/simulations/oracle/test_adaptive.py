@@ -43,7 +43,7 @@ def sent(at_s: float, *requests: int, reason: SealReason = SealReason.IDLE) -> D
 
 
 def over(at_s: float, first: int) -> list[object]:
-    return [ToldExecuted(at_s, "m", 1, first), FREE]
+    return [ToldExecuted(at_s, "m", 1, first, failed=False), FREE]
 
 
 FULL = SealReason.FULL
