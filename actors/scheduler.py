@@ -166,8 +166,8 @@ class Scheduler(Door[SchedulerMessage]):
         return self._turn_s
 
     def _make_room(self) -> bool:
-        """Rule 1. What is granted meanwhile counts. Gives back whether anything may have changed: under overload nothing
-        has, and refusals are to be cheap."""
+        """Rule 1. What is granted meanwhile counts. Gives back whether anything may have changed: under overload
+        nothing has, and refusals are to be cheap."""
         queued, heard = self._core.queued, False
         self.act()
         if self._asking is not None:

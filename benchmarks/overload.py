@@ -40,12 +40,12 @@ from rich.table import Table
 from servers import Server, machine, model_config, trireme, write_identity
 
 MIB = 1 << 20
-SERVICE_S = float(__import__("os").environ.get("SERVICE_S", "0.03"))
+SERVICE_S = 0.03
 WARM_UP_S = 1.0
 BATCH = 8
 QUEUE_PLACES = 64
-QUEUE_S = float(__import__("os").environ.get("QUEUE_S", "0.2"))
-FACTORS = tuple(map(float, __import__("os").environ.get("FACTORS", "1,2,5").split(",")))
+QUEUE_S = 0.2
+FACTORS = (1.0, 2.0, 5.0)
 CONNECTIONS = 300
 """Of the open loop: more than the model takes in, so that there is an idle one for each request."""
 
