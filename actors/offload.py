@@ -22,7 +22,7 @@ import trio
 
 from ..engine.errors import TriremeError, unframed
 from ..engine.job import ExecutionBatch
-from ..engine.tensor import Buffer, joined
+from ..engine.tensor import Buffer, joined, memory_for
 from .actor import Turn
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ async def run_on_thread(
 
 def body_memory(nbytes: int) -> memoryview:
     """Memory for a body, not zeroed: what is only announced costs none."""
-    return np.empty(nbytes, np.uint8).data
+    return memory_for(nbytes)
 
 
 class ArrivingBytes:

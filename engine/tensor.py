@@ -20,6 +20,7 @@ Buffer = bytes | bytearray | memoryview
 
 _LENGTH = struct.Struct("<I")
 _MOST_PARTS = 16_384
+_END_BYTES = 64
 
 
 class IncompleteLengthError(ValueError):
@@ -129,6 +130,18 @@ class Tensor:
 
     def __repr__(self) -> str:
         return f"<Tensor {self.name} {self.datatype.name}{list(self.shape)}>"
+
+
+def memory_for(nbytes: int) -> memoryview:
+    """Memory for a body or message that is about to arrive, with anything in it. It ends at a multiple of 64 bytes, so
+    that the tensors at its end, where clients put them, can be used where they are (`BatchLayout.gather`).
+
+    Raises:
+        MemoryError: there is not so much.
+    """
+    memory = np.empty(nbytes + _END_BYTES, np.uint8)
+    start = -(memory.ctypes.data + nbytes) % _END_BYTES
+    return memory[start : start + nbytes].data
 
 
 def wire_bytes(array: np.ndarray) -> memoryview:

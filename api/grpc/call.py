@@ -125,7 +125,7 @@ class UnaryCall:
         connection.core.respond(self.stream_id, blocks.HEADERS[encoding], framed, blocks.OK_TRAILERS)
         connection.mark(0)
 
-    def receive(self, data: bytes, end_stream: bool) -> None:
+    def receive(self, data: bytes | memoryview, end_stream: bool) -> None:
         """The next part of the message. What comes after it is dropped, as by gRPC's own server."""
         connection = self._connection
         assert connection is not None

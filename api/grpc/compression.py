@@ -12,11 +12,10 @@ import zlib
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from ...engine.tensor import Buffer
+from ...engine.tensor import Buffer, memory_for
 from .framing import INT32_MAX, prefix, too_large
 
 if TYPE_CHECKING:
@@ -146,7 +145,7 @@ class Unpacking:
         pieces, self._pieces = self._pieces, []
         if len(pieces) <= 1:
             return pieces[0] if pieces else b""
-        joined = np.empty(self.nbytes, np.uint8).data
+        joined = memory_for(self.nbytes)
         pieces.reverse()
         at = 0
         while pieces:

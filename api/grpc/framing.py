@@ -96,8 +96,17 @@ class MessageReader:
         """Whether `next` has begun a message that is not complete: it will give nothing yet."""
         return self._target is not None and self._filled < len(self._target)
 
-    def feed(self, piece: bytes) -> None:
+    @property
+    def landing(self) -> memoryview | None:
+        """Where the rest of the message that is being collected goes; None if it is complete, or none is collected."""
+        return self._target[self._filled :] if self._target is not None and self.is_collecting else None
+
+    def feed(self, piece: bytes | memoryview) -> None:
+        """The next bytes; a view if they are at the beginning of `landing` already."""
         target = self._target
+        if type(piece) is memoryview:
+            self._filled += len(piece)
+            return
         if target is not None:
             missing = len(target) - self._filled
             if missing:

@@ -217,8 +217,10 @@ class Inbox:
         self.lease: Lease | None = None
         self.reader = MessageReader(max_message_bytes, connection.memory)
 
-    def feed(self, data: bytes, end_stream: bool) -> None:
+    def feed(self, data: bytes | memoryview, end_stream: bool) -> None:
         self.reader.feed(data)
+        if self._patience is not None and type(data) is not memoryview:  # came before there was a place for it
+            self._land()
         self.held_bytes += len(data)
         if end_stream:
             self.ended = True
@@ -252,9 +254,16 @@ class Inbox:
             self.reader.collect()
         except MemoryError:
             raise GRPCError(Status.RESOURCE_EXHAUSTED, f"no memory for a message of {nbytes} bytes") from None
+        self._land()
         surroundings = self._connection.surroundings
         self._patience = Patience(surroundings.deadlines, surroundings.options.limits, self.reader, give_up)
         self.need_lease().watch(self._patience.hurry)
+
+    def _land(self) -> None:
+        """Have the rest of the message put where it belongs."""
+        landing = self.reader.landing
+        if landing is not None:
+            self._connection.core.land(self._stream_id, landing)
 
     def unpacking(self, framed: Framed, head: CallHead) -> Unpacking:
         """Raises GRPCError: the client has named no compression."""

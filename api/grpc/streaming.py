@@ -111,7 +111,7 @@ class StreamingCall(StreamIterator[Any]):
 
     # ---- for the connection ----
 
-    def receive(self, data: bytes, end_stream: bool) -> None:
+    def receive(self, data: bytes | memoryview, end_stream: bool) -> None:
         listener, inbox = self._listener, self._inbox
         if listener is not None and self._waiting and not (inbox.held_bytes or end_stream or inbox.lease is not None):
             size = len(data) - PREFIX_BYTES

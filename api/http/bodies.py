@@ -24,12 +24,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import trio
 
 from ...engine.admission.shares import HURRY_S
 from ...engine.errors import RefusalReason
-from ...engine.tensor import Buffer
+from ...engine.tensor import Buffer, memory_for
 from .exchange import Answer, BodyKind, Headers, HttpOptions, json_refusal
 from .json import reader as json_reader
 from .json.reader import ON_LOOP_BYTES, read_text
@@ -200,7 +199,7 @@ class BodyReader:
             return parts[0]
         if self._total <= UNCOUNTED_BYTES:
             return b"".join(parts)
-        whole = np.empty(self._total, np.uint8).data
+        whole = memory_for(self._total)
         filled = copied = 0
         parts.reverse()
         while parts:

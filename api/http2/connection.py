@@ -35,6 +35,7 @@ from .server import Http2Server
 
 _BUFFER_BYTES = 1 << 18
 _READ_BYTES = 65_536
+_HEAD_BYTES = 1_024
 
 
 class Http2Group:
@@ -46,6 +47,7 @@ class Http2Group:
     Attributes:
         buffer: for reading into, between two checkpoints.
         usual_buffer: the part of it that is read into as a rule.
+        head_buffer: the part that is read into where the head of a large frame is to come.
         held_streams: whose data do not count against their connections' windows, if there is a bound for these.
     """
 
@@ -55,6 +57,7 @@ class Http2Group:
         self.limits = limits
         self.buffer = memoryview(bytearray(_BUFFER_BYTES))
         self.usual_buffer = self.buffer[:_READ_BYTES]
+        self.head_buffer = self.buffer[:_HEAD_BYTES]
         self.connections: set[Http2Connection] = set()
         self.held_streams = 0
         self._watches_calls = watches_calls
@@ -93,7 +96,7 @@ _ENDING = (ConnectionPhase.ENDING, ConnectionPhase.CLOSING)
 class Call(Protocol):
     """What a connection tells the call of a stream."""
 
-    def receive(self, data: bytes, end_stream: bool) -> None:
+    def receive(self, data: bytes | memoryview, end_stream: bool) -> None:
         """The next part of the request; see `DataReceived`."""
 
     def drained(self) -> None:
@@ -250,15 +253,29 @@ class Http2Connection(Connection, Generic[H, C]):
         core = self.core
         buffer = self._group.buffer
         view = usual = self._group.usual_buffer
+        transport = self._transport
         while not core.terminated:
-            count = await self._transport.receive_into(view)
+            landing = None
+            if isinstance(transport, PlainTransport):
+                if not transport.watch.ready:
+                    await transport.watch.wait()  # and meanwhile `_hear` may have taken in what was to come
+                landing = core.landing()
+                count = transport.receive_now(landing or view)
+                if count < 0:
+                    continue
+            else:
+                count = await transport.receive_into(view)
             if not count:
                 return False
             with self._group.turn:
-                events = self._take_in(view[:count])
+                events = self._take_in(view[:count]) if landing is None else self._take_in(landing[:count], True)
             if core.has_unread:
                 await self._take_in_rest()
-            if count < len(view):
+            if landing is not None:
+                view = self._group.head_buffer  # of the next frame, whose data lands again
+                if count == len(landing):
+                    await transport.yield_turn()
+            elif count < len(view):
                 view = usual
             else:
                 # There may be more at once, without end; others want to be served too. A large message is read in large
@@ -273,12 +290,13 @@ class Http2Connection(Connection, Generic[H, C]):
         core = self.core
         if core.has_unread:
             return True  # `_go_on` looks for more when it has taken that in
-        view = self._group.usual_buffer
+        landing = core.landing()
+        view = landing or self._group.usual_buffer
         count = transport.receive_now(view)
         if count <= 0:
             return count < 0
         try:
-            self._take_in(view[:count])
+            self._take_in(view[:count], landing is not None)
         except Exception:
             # The same defect as in `run`, and the same price.
             log.exception("error while serving %s", self._client)
@@ -300,13 +318,18 @@ class Http2Connection(Connection, Generic[H, C]):
             with self._group.turn:
                 self._take_in(_NOTHING)
 
-    def _take_in(self, data: memoryview) -> int:
-        """Does what the data says, in an open turn. Returns how much that is."""
+    def _take_in(self, data: memoryview, landed: bool = False) -> int:
+        """Does what the data says, in an open turn. Returns how much that is.
+
+        Args:
+            landed: it was received where the core has said.
+        """
         self._received_bytes += len(data)
         if not self._dirty:
             self._dirty = True
             self._group.turn.flush_later(self)
-        events = self.core.receive(data, self._current_time_s())
+        now_s = self._current_time_s()
+        events = self.core.landed(data, now_s) if landed else self.core.receive(data, now_s)
         self._handle(events)
         return len(events)
 

@@ -118,10 +118,11 @@ class RequestReceived(Generic[H]):
 @dataclass(slots=True)
 class DataReceived:
     """The next data of a request, without padding; `Http2Server.consumed` is to be told of it when it has been used up.
-    Large DATA frames come in several pieces. Trailers, which are dropped, are an end without data."""
+    Large DATA frames come in several pieces. Trailers, which are dropped, are an end without data. What has landed is a
+    view of its place (`Http2Server.land`)."""
 
     stream_id: int
-    data: bytes
+    data: bytes | memoryview
     end_stream: bool
 
 

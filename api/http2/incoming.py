@@ -178,7 +178,9 @@ class Incoming(Generic[H]):
         lent = min(nbytes, stream.lent) if stream.lent else 0
         stream.lent -= lent
         self._give_back(nbytes - lent)
-        stream.returned += nbytes
+        granted = min(nbytes, stream.granted) if stream.granted else 0
+        stream.granted -= granted
+        stream.returned += nbytes - granted
         if stream.returned >= self._half_stream_window and not stream.ended:
             self._queue(frames.window_update(stream.id, stream.returned))
             stream.receive_left += stream.returned
@@ -203,7 +205,7 @@ class Incoming(Generic[H]):
 
     # ---- frames (see `reader.FrameSink`) ----
 
-    def on_data(self, stream_id: int, piece: bytes, charge: int, left: int, end_stream: bool) -> None:
+    def on_data(self, stream_id: int, piece: bytes | memoryview, charge: int, left: int, end_stream: bool) -> None:
         asked = charge + left
         if asked > self._connection_left:
             raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "data exceeds the connection's window")
@@ -235,6 +237,10 @@ class Incoming(Generic[H]):
         if stream.lends:
             stream.lent += size
             self._give_back(size)
+        if stream.landing is not None:
+            piece = _landed(stream, stream.landing, piece)
+        elif type(piece) is memoryview:
+            piece = bytes(piece)
         self._events.append(DataReceived(stream_id, piece, end_stream))
 
     def on_headers(self, stream_id: int, block: bytes, end_stream: bool) -> None:
@@ -411,3 +417,16 @@ def check(payload: bytes) -> dict[int, int]:
             )
         values[name] = value
     return values
+
+
+def _landed(stream: Http2Stream, landing: memoryview, piece: bytes | memoryview) -> bytes | memoryview:
+    """The data in its place; as it came if there is more than has a place."""
+    size = len(piece)
+    if size > len(landing):
+        stream.landing = None
+        return bytes(piece)
+    place = landing[:size]
+    if type(piece) is not memoryview or piece.obj is not landing.obj:  # it was not received there
+        place[:] = piece
+    stream.landing = landing[size:] if size < len(landing) else None
+    return place

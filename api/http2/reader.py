@@ -82,12 +82,12 @@ class Expect(Enum):
 class FrameSink(Protocol):
     """Who takes the frames. A `ConnectionFault` that it raises ends the reading."""
 
-    def on_data(self, stream_id: int, piece: bytes, charge: int, left: int, end_stream: bool) -> None:
+    def on_data(self, stream_id: int, piece: bytes | memoryview, charge: int, left: int, end_stream: bool) -> None:
         """Data of a DATA frame, perhaps not the last.
 
         Args:
             stream_id: of the frame.
-            piece: the data. Empty only if the frame has no data at all.
+            piece: the data, to be copied if it is to stay. Empty only if the frame has no data at all.
             charge: what it costs of the windows: its length, and for a frame's first piece that of its padding.
             left: bytes of data that the frame still has to come.
             end_stream: the stream's data ends with this piece.
@@ -373,8 +373,18 @@ class FrameReader:
             self._left = self._padding
             self._next_frame(not self._padding)
         ends = not left and self._flags & END_STREAM > 0
-        sink.on_data(self._stream_id, bytes(data[at:end]), charge, left, ends)
+        sink.on_data(self._stream_id, data[at:end], charge, left, ends)
         return end
+
+    @property
+    def data_to_come(self) -> tuple[int, int]:
+        """The stream of the DATA frame that is being read, and how many bytes of data it still has; 0 if it is another
+        frame, or between frames."""
+        return (self._stream_id, self._left) if self._expect is Expect.DATA else (0, 0)
+
+    def feed_data(self, piece: memoryview, sink: FrameSink) -> None:
+        """Takes in bytes that are all `data_to_come`. Raises as `feed`."""
+        self._data(piece, 0, sink)
 
     def _complete(self, sink: FrameSink) -> None:
         kind, flags, stream_id = self._kind, self._flags, self._stream_id

@@ -18,12 +18,15 @@ from collections.abc import Sequence
 
 from ...engine.tensor import Buffer
 from . import frames
-from .frames import MAX_STREAM_ID, ConnectionFault, ErrorCode, Farewell, H, Http2Event, Terminated
+from .frames import MAX_STREAM_ID, MAX_WINDOW_BYTES, ConnectionFault, ErrorCode, Farewell, H, Http2Event, Terminated
 from .incoming import PING_PAYLOAD, Incoming, Shutdown
 from .keepalive import Due
 
 _KEEPALIVE_PING = b"Trireme?"
 _STREAM_BYTES = 1024
+_LEAST_LANDING_BYTES = 16_384
+_MOST_LANDING_BYTES = 1 << 18
+"""Of one read, after which others have their turn."""
 
 
 class Http2Server(Incoming[H]):
@@ -62,6 +65,45 @@ class Http2Server(Incoming[H]):
             if taken < len(data):
                 self._unread = bytes(data[taken:])
                 self.has_unread = True
+        except ConnectionFault as fault:
+            self.abort(fault.code, fault.debug)
+            events.append(Terminated(fault.code, fault.debug))
+        except Farewell:
+            self._end()
+            events.append(Terminated(ErrorCode.NO_ERROR, "the client has said goodbye"))
+        return events
+
+    def land(self, stream_id: int, place: memoryview) -> None:
+        """Have the next data of a stream put into `place`, until that is full, and let the client send as much at once.
+        To be called when there is room for it in the budget."""
+        stream = self._open.get(stream_id)
+        if stream is None or stream.ended or not place:
+            return
+        stream.landing = place
+        grant = min(len(place), MAX_WINDOW_BYTES - stream.receive_left) - stream.receive_left
+        if grant > 0:
+            stream.receive_left += grant
+            stream.granted += grant
+            self._queue(frames.window_update(stream_id, grant))
+            self._sender.sent_payload = True
+
+    def landing(self) -> memoryview | None:
+        """Where to receive what comes next, if all of it is data that is to land; None for anywhere."""
+        stream_id, left = self._reader.data_to_come
+        if left < _LEAST_LANDING_BYTES or self.has_unread or self.terminated:
+            return None
+        stream = self._open.get(stream_id)
+        if stream is None or stream.ended or stream.landing is None or len(stream.landing) < _LEAST_LANDING_BYTES:
+            return None
+        return stream.landing[: min(left, _MOST_LANDING_BYTES)]
+
+    def landed(self, piece: memoryview, now_s: float) -> list[Http2Event[H]]:
+        """Takes in what was received at the beginning of `landing`; as `receive`."""
+        self._now_s = now_s
+        self._keepalive.heard_s = now_s
+        events = self._events = []
+        try:
+            self._reader.feed_data(piece, self)
         except ConnectionFault as fault:
             self.abort(fault.code, fault.debug)
             events.append(Terminated(fault.code, fault.debug))

@@ -67,6 +67,8 @@ class Http2Stream:
         lends: `Http2Server.hold` is in force.
         lent: how much of `unconsumed` has been given back to the connection's window all the same.
         returned: bytes consumed and not yet given back to the client's window.
+        granted: bytes that the client was let send before others were consumed; so many are not given back.
+        landing: where the next data is put (`Http2Server.land`).
         send_window: bytes that the server may send; negative after a client has shrunk its initial window.
         queue: what waits for that window, or for the connection's; None as long as nothing had to wait.
     """
@@ -79,6 +81,8 @@ class Http2Stream:
     lends: bool = False
     lent: int = 0
     returned: int = 0
+    granted: int = 0
+    landing: memoryview | None = None
     queue: SendQueue | None = None
 
 

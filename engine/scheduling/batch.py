@@ -36,8 +36,7 @@ from ..memory.tensors import DevicePieces, PlacedOutput, RegionTensor
 from ..tensor import Tensor, wire_bytes
 from ..tensor_limits import bounded_product
 
-Inputs = dict[str, Any]
-"""By name: numpy's arrays; `DevicePieces` where they are asked for."""
+Inputs = dict[str, Any]  # by name: numpy's arrays; `DevicePieces` where they are asked for
 Allocate = Callable[[Sequence[int], np.dtype], np.ndarray]  # makes an array of a shape and dtype, with anything in it
 Jobs = Sequence[Job]
 Shares = Sequence[tuple[Job, Sequence[Tensor]]]  # jobs, each with its part of every output

@@ -19,6 +19,7 @@ from trireme.engine.tensor import (
     iter_bytes,
     iter_spans,
     joined,
+    memory_for,
     pack_bytes,
 )
 
@@ -162,3 +163,16 @@ def test_pieces_of_any_kind_are_joined(given_pieces: list[bytes]) -> None:
     pieces.append(memoryview(np.arange(3, dtype=np.int32)))
     assert bytes(joined(pieces)) == b"".join(given_pieces) + np.arange(3, dtype=np.int32).tobytes()
     assert pieces == []
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 63, 64, 4_194_381])
+def test_memory_for_a_message_ends_where_tensors_may(nbytes: int) -> None:
+    """So the tensor at its end is used where it is, whatever stands before it."""
+    memory = memory_for(nbytes)
+    assert len(memory) == nbytes
+    assert not memory.readonly
+    if nbytes:
+        assert not (np.frombuffer(memory, np.uint8).ctypes.data + nbytes) % 64
+    if nbytes > 64:
+        tensor = Tensor("X", FP32, (8,), memory[-32:])
+        assert tensor.array.flags.aligned

@@ -7,11 +7,10 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import trio
 
 from ....engine.errors import RefusalReason
-from ....engine.tensor import Buffer
+from ....engine.tensor import Buffer, memory_for
 from ...http2.connection import Http2Connection, Http2Group
 from ...http2.frames import ErrorCode, RequestReceived, StreamFault
 from ...http2.headers import Field, encode_block
@@ -205,7 +204,7 @@ class RequestBody:
             await trio.sleep_forever()
         length = self._length
         if length is not None and length > _READ_BYTES and self._buffer is None:
-            self._buffer = np.empty(length, np.uint8).data  # not zeroed: what is only announced costs no memory
+            self._buffer = memory_for(length)  # not zeroed: what is only announced costs no memory
             for piece in self._pieces:
                 self._fill(piece)
             self._pieces.clear()
@@ -292,9 +291,9 @@ class H2Exchange(Exchange):
 
     # ---- told by the connection ----
 
-    def receive(self, data: bytes, end_stream: bool) -> None:
+    def receive(self, data: bytes | memoryview, end_stream: bool) -> None:
         self._expects_continue = False
-        if not self._body.add(data):
+        if not self._body.add(bytes(data)):
             self._malformed()
             return
         if self._body.unconsumed > _LENT_BYTES and not self._held:

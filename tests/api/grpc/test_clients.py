@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import socket
 import threading
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from grpclib.exceptions import GRPCError, StreamTerminatedError
 
 from trireme.api.grpc.compression import CompressionLevel
 from trireme.api.http2.limits import Http2Limits
+from trireme.api.http2.server import Http2Server
 
 PATIENCE_S = 60.0
 UNARY = SERVICE + "Unary"
@@ -171,6 +173,26 @@ def test_grpclib(port: int) -> None:
         channel.close()
 
     asyncio.run(main())
+
+
+def test_large_messages_are_received_where_they_belong(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for what comes together with their heads; and none of it is counted twice or lost."""
+    direct: list[int] = []
+    landed = Http2Server.landed
+
+    def note(core: Http2Server[Any], piece: memoryview, now_s: float) -> Any:
+        direct.append(len(piece))
+        return landed(core, piece, now_s)
+
+    monkeypatch.setattr(Http2Server, "landed", note)
+    message = random.Random(1).randbytes(3_000_000)
+    with grpc.insecure_channel(f"127.0.0.1:{port}", options=UNLIMITED) as channel:
+        assert channel.unary_unary(UNARY)(message, timeout=PATIENCE_S) == message
+        unary = sum(direct)
+        assert 0 < unary <= len(message)
+        answers = channel.stream_stream(EACH)(iter([message, b"small", message]), timeout=PATIENCE_S)
+        assert list(answers) == [message, b"small", message]
+        assert unary < sum(direct) <= 3 * len(message)
 
 
 # ---- TLS ----

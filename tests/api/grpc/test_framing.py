@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
@@ -144,3 +145,30 @@ def test_unknown_flags_are_refused() -> None:
     with pytest.raises(GRPCError, match="flag: 2") as caught:
         reader.next()
     assert caught.value.status is Status.INTERNAL
+
+
+def test_what_is_at_its_place_is_only_counted() -> None:
+    """The rest of a message is received there; its last bytes, tensors, are aligned."""
+    reader = MessageReader(INT32_MAX)
+    reader.feed(prefix(False, 100_001) + b"head")
+    assert reader.next() is None
+    assert reader.landing is None, "there is no room for it yet"
+    reader.collect()
+    landing = reader.landing
+    assert landing is not None
+    assert len(landing) == 100_001 - 4
+    landing[:60_000] = b"x" * 60_000
+    reader.feed(landing[:60_000])
+    assert reader.next() is None
+    reader.feed(b"y" * 9_997)
+    landing = reader.landing
+    assert landing is not None
+    landing[:] = b"z" * 30_000
+    reader.feed(landing)
+    assert reader.landing is None
+    framed = reader.next()
+    assert framed is not None
+    assert isinstance(framed.payload, memoryview)
+    assert framed.payload.obj is landing.obj
+    assert bytes(framed.payload) == b"head" + b"x" * 60_000 + b"y" * 9_997 + b"z" * 30_000
+    assert np.frombuffer(framed.payload[-8_000:], np.float32).flags.aligned
