@@ -40,7 +40,7 @@ from .arena import ArenaLender, LentPayload
 from .ring import RingError, RingReader, RingWriter, ring_bytes
 
 INLINE_BYTES = 16 << 10
-"""A payload up to here is copied through the ring; a larger one lies in a segment."""
+"""A payload up to here is copied through the ring, if that is not small; a larger one lies in a segment."""
 
 RING_CAPACITY = 1 << 20
 """Bytes of each ring: some two thousand small requests."""
@@ -121,6 +121,7 @@ class FrontEndLink:
             for one: `flush` does it.
 
     Attributes:
+        inline_bytes: a payload up to here is copied through the ring.
         lender: segments of this end, to receive large bodies into, and to send (`arena`).
     """
 
@@ -136,6 +137,7 @@ class FrontEndLink:
         self._borrower.on_returned = on_returned
         self._socket = sock
         self._writer, self._reader = rings
+        self.inline_bytes = min(INLINE_BYTES, self._writer.largest // 4)
         self._wants_room = False
         self._may_have_room = False
         self._partial = b""  # of an introduction
@@ -159,7 +161,7 @@ class FrontEndLink:
             OSError: no memory or descriptor is left.
             LinkError: the other end is broken, or gone.
         """
-        if payload.nbytes <= INLINE_BYTES:
+        if payload.nbytes <= self.inline_bytes:
             return self._add(head, payload) if _is_brief(head) else self._put(head, payload)
         if isinstance(payload, LentPayload):
             return not self._wants_room and self.send_segment(head, payload.segment, payload.nbytes)
@@ -286,6 +288,7 @@ class FrontEndLink:
             sent = self._socket.sendmsg([introduction], rights)
         except BlockingIOError:
             self._wants_room = True
+            self._writer.ask_for_room()  # once the ring is read, so is the socket
             return False
         except OSError as error:
             raise LinkError(f"the other end is gone: {error}") from None

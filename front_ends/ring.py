@@ -152,6 +152,10 @@ class RingWriter(_Ring):
         free = self.capacity - (self._at - self._read)
         return max(min(to_end, free), free - to_end) - 2 * _WORD
 
+    def ask_for_room(self) -> None:
+        """Have `publish` ask to be told when the reader has read on, as if something had been refused."""
+        self._refused = True
+
     def publish(self) -> bool:
         """Make visible what was put, and ask for room if there was too little; whether there was any of this, so that
         the doorbell must be rung."""

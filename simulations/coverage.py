@@ -35,6 +35,7 @@ from .events import (
     StateUsed,
     StepSubmitted,
 )
+from .front_ends import REACHABLE_FRONT_ENDS
 from .generations import model_of
 from .graphs import is_step
 from .history import Handlers
@@ -80,6 +81,7 @@ REACHABLE = (
     *REACHABLE_SERVING,
     *REACHABLE_ANSWERS,
     *REACHABLE_GPUS,
+    *REACHABLE_FRONT_ENDS,
     "a model loaded again",
     "a model unloaded",
     "a model changed twice at once",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .control import impatient, named, polled
 from .dying import dying, killing
 from .entries import entered
+from .front_ends import fronted
 from .inner import asked_inside, changed_inside
 from .moved_to_gpus import moved_to_gpus
 from .objectives import with_objectives
@@ -35,5 +36,6 @@ DRAWN_AFTER = (
     polled,
     named,
     impatient,
+    fronted,
 )
 """Functions from a plan to a plan, in the order in which they are asked."""

@@ -7,8 +7,8 @@ or while the server-wide budget is used up.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Awaitable, Callable
-from contextlib import aclosing, nullcontext
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing, nullcontext, suppress
 from functools import partial
 
 import numpy as np
@@ -16,22 +16,23 @@ import trio
 
 from ..actors import InferenceServer, Reply
 from ..actors.budget import Lease
+from ..actors.facade import Management
 from ..engine.backends.services import ModelAccess, Question
-from ..engine.datatypes import FP32
 from ..engine.errors import TriremeError
 from ..engine.request import InferenceRequest, InferenceResponse
-from ..engine.tensor import Tensor
 from .clock import JumpingClock, Sleeper
-from .entries import ARRIVING, Entrance
+from .entries import ARRIVING
 from .events import ChangeAsked, ChangeDone, RequestAbandoned, RequestAnswered, RequestRefused, RequestSubmitted
+from .front_ends import NOWHERE, VirtualFrontEnds
 from .graphs import Graphs
 from .history import Recorder, error_text
+from .invariants.serving import UNKNOWN
 from .plan import UNKNOWN_MODEL, Change, ChangePlan, Manner, Plan, ProbePlan, RequestPlan
-from .readers import WIRES, Reader, Wire, record_taken, when_final
-from .regions import in_region, spoil
-from .rows import held
+from .readers import Reader, record_taken, when_final
+from .regions import spoil
+from .requests import RequestMaker
 from .self_checks import Probes
-from .shapes import Shapes, extra_input, extra_value
+from .services import ConnectionPoint, turns_of
 from .workloads import WayIn
 
 
@@ -62,15 +63,18 @@ class Driver:
         self.replies: dict[int, Reply] = {}
         self._server = server
         self._attending = plan.attending
-        self._wires = [Wire(server.turn) for _ in range(WIRES)]
+        self._plan = plan
         self._clock = clock
-        self._entrance = Entrance(plan, server, clock)
+        self.front_ends: VirtualFrontEnds | None = None
         self._recorder = recorder
         self._misled = misled
         self._graphs = Graphs(plan)
-        self._requests = _Requests(plan)
+        self._requests = RequestMaker(plan)
         self._decoupled = self._graphs.decoupled
         self._next: dict[int, list[RequestPlan]] = {}
+        self._numbered = {request.number: request for request in plan.requests}
+        self._submissions: set[int] = set()
+        self._refusals: dict[int, str] = {}  # by the engine, of what came from front ends
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
         self._unfinished = dict.fromkeys(request.number for request in plan.requests)
@@ -82,6 +86,7 @@ class Driver:
                 self._at(request.at_ns / 1e9, partial(self._send, request))
         self._touch = touch
         self.changing = len(plan.changes)
+        self._changes = 0  # that have begun, and are not over
         for change in plan.changes:
             self._at(change.at_ns / 1e9, partial(self._start_change, change))
         self.probes: Probes | None = None
@@ -98,15 +103,16 @@ class Driver:
 
     def hang_up(self) -> None:
         """The server is gone; requests that are not complete never will be."""
-        self._entrance.hang_up()
+        self._direct.entrance.hang_up()
 
     async def run(self) -> None:
         """Send until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            self._direct = ConnectionPoint(self._plan, self._server, self._server.turn, self._clock, nursery)
             while True:
                 now_s = self._clock.now_s()
-                with self._server.turn if self._attending else nullcontext():
+                with turns_of(self._services()) if self._attending else nullcontext():
                     while self._due and self._due[0][0] <= now_s:
                         heapq.heappop(self._due)[2]()
                 await self._pause()
@@ -125,37 +131,55 @@ class Driver:
         if self._sleeper is not None and self._due[0][1] == self._order:
             self._clock.wake_at(when_s, self._sleeper)
 
-    def _send(self, plan: RequestPlan) -> None:
-        if plan.manner is Manner.WAITS:
-            self._nursery.start_soon(self._ask, plan)
-        elif plan.entry in ARRIVING:
-            self._nursery.start_soon(self._arrive, plan)
-        else:
-            self._hand_over(plan)
+    def _services(self) -> list[ConnectionPoint]:
+        return [self._direct, *(self.front_ends.services() if self.front_ends is not None else ())]
 
-    async def _arrive(self, plan: RequestPlan) -> None:
+    def _service(self, plan: RequestPlan) -> ConnectionPoint | None:
+        """Where a request's client connects; None if nothing listens."""
+        if self.front_ends is None or plan.region or plan.entry is WayIn.INNER:
+            return self._direct
+        return self.front_ends.service(int(plan.sequence) if plan.sequence else plan.number)
+
+    def _send(self, plan: RequestPlan) -> None:
+        service = self._service(plan)
+        if service is None:
+            if self.front_ends is not None:
+                self.front_ends.count(NOWHERE)
+            self._go_on(plan)
+            self._settled(plan)
+            return
+        service.open[plan.number] = plan
+        if plan.manner is Manner.WAITS:
+            service.start_soon(self._ask, plan, service)
+        elif plan.entry in ARRIVING:
+            service.start_soon(self._arrive, plan, service)
+        else:
+            self._hand_over(plan, service)
+
+    async def _arrive(self, plan: RequestPlan, service: ConnectionPoint) -> None:
         """Hand a request over whose body arrives in parts."""
         try:
-            lease = await self._entrance.arrive(plan)
+            lease = await service.entrance.arrive(plan)
         except TriremeError as error:
             self._answered(plan, error_text(error))
             return
-        with self._server.turn if self._attending else nullcontext():
-            self._hand_over(plan, lease)
+        with service.turn if self._attending else nullcontext():
+            self._hand_over(plan, service, lease)
 
-    def _hand_over(self, plan: RequestPlan, lease: Lease | None = None) -> None:
-        request = self._submitted(plan)
+    def _hand_over(self, plan: RequestPlan, service: ConnectionPoint, lease: Lease | None = None) -> None:
+        request = self._submitted(plan, service)
         try:
-            self._check_room(plan)
+            self._check_room(plan, service)
             if plan.entry is WayIn.INNER:
                 reply = self._ask_inside(plan, request)
             else:
-                reply = self._server.admit_nowait(request, lease=lease, model=self._entrance.description(plan))
+                model = service.entrance.description(plan)
+                reply = service.server.admit_nowait(request, lease=lease, model=model)
         except TriremeError as error:
             self._answered(plan, error_text(error))
             return
         if reply is None:
-            self._nursery.start_soon(self._ask, plan, request, lease)
+            service.start_soon(self._ask, plan, service, request, lease)
             return
         spoil(request)
         if plan.manner is Manner.VANISHES:
@@ -164,13 +188,18 @@ class Driver:
             reply.notify(partial(self._settled, plan))
         else:
             if plan.model in self._decoupled:
-                Reader(plan, reply, self._recorder, self._at, self._check, self._answered)
+                at = partial(self._at_unless_gone, service)
+                Reader(plan, reply, self._recorder, at, self._check, self._answered)
             elif plan.entry is not WayIn.INNER:  # which listens already
                 heard = partial(self._heard, plan)
-                wire = self._wires[plan.number % len(self._wires)]
+                wire = service.wires[plan.number % len(service.wires)]
                 reply.notify(partial(wire.write, heard) if self._attending else heard)
             if plan.give_up_ns and not reply.final:
-                self._at(self._clock.now_s() + plan.give_up_ns / 1e9, partial(self._give_up, plan, reply))
+                give_up = partial(self._give_up, plan, reply)
+                self._at_unless_gone(service, self._clock.now_s() + plan.give_up_ns / 1e9, give_up)
+
+    def _at_unless_gone(self, service: ConnectionPoint, when_s: float, call: Callable[[], None]) -> None:
+        self._at(when_s, service.unless_gone(call))
 
     def _ask_inside(self, plan: RequestPlan, request: InferenceRequest) -> Reply:
         """As a model asks."""
@@ -190,8 +219,17 @@ class Driver:
         assert isinstance(reply, Reply), "the server's own"
         return reply
 
-    def _submitted(self, plan: RequestPlan) -> InferenceRequest:
-        recorder = self._recorder
+    def _submitted(self, plan: RequestPlan, service: ConnectionPoint) -> InferenceRequest:
+        if service is self._direct:
+            self.submitted(plan.number)
+        return self._requests.make(plan)
+
+    def submitted(self, number: int) -> None:
+        """The server hears of a request."""
+        if number in self._submissions:
+            return
+        self._submissions.add(number)
+        plan, recorder = self._numbered[number], self._recorder
         recorder.record(
             RequestSubmitted(
                 recorder.now_ns(),
@@ -205,7 +243,6 @@ class Driver:
                 plan.end,
             )
         )
-        return self._requests.make(plan)
 
     def _give_up(self, plan: RequestPlan, reply: Reply) -> None:
         if not reply.final:
@@ -221,25 +258,31 @@ class Driver:
             self._check(plan, response)
             self._answered(plan, "")
 
-    def _check_room(self, plan: RequestPlan) -> None:
+    def _check_room(self, plan: RequestPlan, service: ConnectionPoint) -> None:
         """See `Entrance.ask`."""
         try:
-            self._entrance.ask(plan)
+            service.entrance.ask(plan)
         except TriremeError as error:
+            if service is not self._direct:
+                raise
             self._recorder.record(RequestRefused(self._recorder.now_ns(), plan.number, error_text(error)))
             raise
 
     async def _ask(
-        self, plan: RequestPlan, request: InferenceRequest | None = None, lease: Lease | None = None
+        self,
+        plan: RequestPlan,
+        service: ConnectionPoint,
+        request: InferenceRequest | None = None,
+        lease: Lease | None = None,
     ) -> None:
         """A client that waits in a task of its own; with a `request`, one that has been sent already."""
         with trio.move_on_after(plan.give_up_ns / 1e9) if plan.give_up_ns else nullcontext():
             try:
                 if request is None:
-                    lease = await self._entrance.arrive(plan)
-                    request = self._submitted(plan)
-                    self._check_room(plan)
-                reply = await self._server.admit(request, lease, self._entrance.description(plan))
+                    lease = await service.entrance.arrive(plan)
+                    request = self._submitted(plan, service)
+                    self._check_room(plan, service)
+                reply = await service.server.admit(request, lease, service.entrance.description(plan))
                 self.replies[plan.number] = reply
                 spoil(request)
                 if plan.model in self._decoupled:
@@ -283,21 +326,57 @@ class Driver:
                 rows = [[np.atleast_2d(array)[:, 0].tolist() for array in arrays] for arrays in (said, truth)]
                 self._misled(f"request {plan.number} to '{plan.model}' was answered {rows[0]}; right is {rows[1]}")
 
+    def refused(self, number: int, error: str) -> None:
+        """The engine refuses a request of a front end, whose client will hear of that."""
+        self._refusals[number] = error
+        self._recorder.record(RequestAnswered(self._recorder.now_ns(), number, error))
+
     def _answered(self, plan: RequestPlan, error: str) -> None:
-        self._recorder.record(RequestAnswered(self._recorder.now_ns(), plan.number, error))
+        refusal = self._refusals.get(plan.number)
+        if refusal is None:
+            if self.front_ends is not None and plan.number not in self._submissions:
+                self._check_refusal(plan, error)
+            self._recorder.record(RequestAnswered(self._recorder.now_ns(), plan.number, error))
+        elif refusal != error:
+            self._misled(f"request {plan.number} was refused with {refusal!r}; its client heard {error!r}")
         self._go_on(plan)
         self._settled(plan)
 
+    def _check_refusal(self, plan: RequestPlan, error: str) -> None:
+        """A front end has refused a request, of which the engine has not heard."""
+        if UNKNOWN in error and plan.model != UNKNOWN_MODEL and not self._plan.changes:
+            with suppress(TriremeError):
+                self._server.describe(plan.model)
+                self._misled(f"request {plan.number} to '{plan.model}', which is there, was refused with {error!r}")
+
     def _go_on(self, plan: RequestPlan) -> None:
-        """Requests that waited for this answer go on."""
+        """Requests that waited for this answer go on, once."""
         now_s = self._clock.now_s()
-        for request in self._next.get(plan.number, ()):
+        for request in self._next.pop(plan.number, ()):
             self._at(now_s + request.at_ns / 1e9, partial(self._send, request))
 
     def _settled(self, plan: RequestPlan, _reply: Reply | None = None) -> None:
         """The server has no more to do for this request."""
         del self._unfinished[plan.number]
+        for service in self._services():
+            service.over(plan.number)
         self._look_whether_done()
+
+    def lost(self, service: ConnectionPoint) -> None:
+        """A front end has ended, and the connections of its clients with it."""
+        for plan in service.open.values():
+            self._recorder.record(RequestAbandoned(self._recorder.now_ns(), plan.number))
+            self.replies.pop(plan.number, None)
+            self._go_on(plan)
+
+    def forsaken(self, service: ConnectionPoint, replies: Mapping[int, Reply]) -> None:
+        """The engine knows of that. Requests in it are over when they have their answers."""
+        for plan in list(service.open.values()):
+            reply = replies.get(plan.number)
+            if reply is None:
+                self._settled(plan)
+            else:
+                when_final(reply, partial(self._settled, plan))
 
     def _look_whether_done(self) -> None:
         if not (self._unfinished or self.changing or self._probing):
@@ -319,24 +398,38 @@ class Driver:
     def _start_change(self, plan: ChangePlan) -> None:
         self._nursery.start_soon(self._change, plan)
 
-    def _control(self, plan: ChangePlan) -> _Inside | _FromOutside:
+    def _control(self, plan: ChangePlan, service: ConnectionPoint | None) -> _Inside | _FromOutside:
+        if service is not None:
+            return _FromOutside(service.server.management)
         return _Inside(self._server.services.models) if plan.inside else _FromOutside(self._server)
+
+    def _changing_service(self, plan: ChangePlan) -> ConnectionPoint | None:
+        """The front end that a change comes by; None if it comes otherwise."""
+        front_ends = self.front_ends
+        if front_ends is None or plan.inside or self._followed is not None or not front_ends.takes_changes:
+            return None
+        return front_ends.service(plan.at_ns)
 
     async def _change(self, plan: ChangePlan) -> None:
         recorder, error = self._recorder, ""
+        service = self._changing_service(plan)
         recorder.record(ChangeAsked(recorder.now_ns(), plan.model, plan.text))
+        self._changes += 1
         try:
             if self._followed is not None:
                 self._touch(plan)
                 error = await self._followed(plan.model)
             elif plan.change in (Change.UNLOAD, Change.UNLOAD_ALL):
-                await self._control(plan).unload(plan.model, plan.change is Change.UNLOAD_ALL)
+                await self._control(plan, service).unload(plan.model, plan.change is Change.UNLOAD_ALL)
             else:
                 self._touch(plan)
-                await self._control(plan).load(plan.model)
+                await self._control(plan, service).load(plan.model)
         except TriremeError as failure:
             error = failure.message
         recorder.record(ChangeDone(recorder.now_ns(), plan.model, plan.text, error))
+        self._changes -= 1
+        if self.front_ends is not None and service is not None and not self._changes and not error:
+            self.front_ends.check_heard(plan.model)
         self.changing -= 1
         self._look_whether_done()
 
@@ -369,43 +462,9 @@ class _Inside:
 class _FromOutside:
     """The same, as a client."""
 
-    def __init__(self, server: InferenceServer) -> None:
+    def __init__(self, server: InferenceServer | Management) -> None:
         self.unload = server.unload_model
         self._server = server
 
     async def load(self, model: str) -> None:
         await self._server.load_model(model, {})
-
-
-class _Requests:
-    """Makes requests. All inputs of a request hold the same."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._unbatched = {model.name for model in plan.models if not model.max_batch_size} | {UNKNOWN_MODEL}
-        self._shapes = {model.name: model.shapes for model in plan.models}
-        self._counts = {model.name: model.inputs for model in plan.models} | {UNKNOWN_MODEL: 1}
-
-    def held(self, plan: RequestPlan) -> tuple[np.ndarray, np.ndarray | int]:
-        """What each input holds, and what `EXTRA` adds to that."""
-        is_row = plan.model in self._unbatched and plan.rows == 1
-        array = held(plan.content or plan.number, (plan.width,) if is_row else (plan.rows, plan.width))
-        return array, extra_value(self._shapes.get(plan.model, Shapes.FIXED), plan.extra, array)
-
-    def make(self, plan: RequestPlan) -> InferenceRequest:
-        array, _ = self.held(plan)
-        count = self._counts[plan.model]
-        inputs = [Tensor(f"INPUT{index}", FP32, array.shape, array=array) for index in range(count)]
-        extra = extra_input(self._shapes.get(plan.model, Shapes.FIXED), plan.extra, array)
-        if extra is not None:
-            inputs.append(extra)
-        return InferenceRequest(
-            plan.model,
-            id=str(plan.number),
-            inputs=in_region(plan, inputs) if plan.region else inputs,
-            in_regions=plan.region,
-            priority=plan.priority,
-            timeout_us=plan.timeout_us,
-            correlation_id=plan.sequence,
-            sequence_start=plan.start,
-            sequence_end=plan.end,
-        )

@@ -11,8 +11,8 @@ from random import Random
 
 import trio
 
-from ..actors import InferenceServer
 from ..actors.budget import Lease
+from ..actors.facade import Facade
 from ..engine.description import ModelDescription
 from ..engine.errors import TriremeError, UnavailableError
 from .clock import JumpingClock
@@ -61,7 +61,7 @@ def entered(plan: Plan) -> Plan:
 class Entrance:
     """Takes requests to the server in these ways."""
 
-    def __init__(self, plan: Plan, server: InferenceServer, clock: JumpingClock) -> None:
+    def __init__(self, plan: Plan, server: Facade, clock: JumpingClock) -> None:
         self._server = server
         self._clock = clock
         self._inputs = {model.name: model.inputs for model in plan.models}

@@ -28,6 +28,7 @@ from ..engine.config.sequence import ControlKind
 from ..engine.datatypes import FP32, UINT64
 from ..engine.errors import InvalidArgumentError
 from ..engine.request import LATEST
+from .front_ends_plan import NO_FRONT_ENDS, FrontEndsPlan
 from .models import BACKEND, Ends
 from .plain import plain, read_plain
 from .records import record
@@ -36,7 +37,6 @@ from .workloads import WayIn
 
 UNKNOWN_MODEL = "unknown"
 """Name of a model that no server has."""
-
 
 PLENTY_BYTES = 1 << 20
 """A response cache of this size holds all responses of a run."""
@@ -463,6 +463,7 @@ class Plan:
     named: bool = False
     poll_ns: int = 0
     patience_s: float = 0.0
+    front_ends: FrontEndsPlan = NO_FRONT_ENDS
 
     def at_once(self, model: ModelPlan) -> int:
         """How many batches each instance of a model may have in flight; see `actors.instance`."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 import gc
 import logging
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -30,6 +30,8 @@ from .driver import Driver
 from .events import PhaseBegan
 from .faults import FaultyModels
 from .faulty_gpus import HANGS, SLOWNESS, gpus_of
+from .front_ends import NOTHING_LEFT, VirtualFrontEnds
+from .front_ends_plan import front_ends_ns
 from .graphs import Graphs, is_step
 from .history import History, Recorder
 from .invariants import Violation, WorldWatch
@@ -142,6 +144,7 @@ def drain_bound_s(plan: Plan, graphs: Graphs | None = None) -> float:
         total_ns += request.arrival_ns + (request.at_ns if request.after else 0)
     total_ns += (STEPS_OF_A_LOAD * plan.load_ns * len(plan.models) + 3 * plan.poll_ns) * len(plan.changes)
     total_ns += plan.offload_ns * 4 * sum(request.region for request in plan.requests)
+    total_ns += front_ends_ns(plan.front_ends, len(plan.requests), len(plan.changes))
     bound_s = total_ns / 1e9 + plan.hang_limit_s + LONGEST_RESTART_S + 1.0 + LIMIT_S * bool(plan.probes)
     if plan.gpus:  # which may have to be found out to be sick, by an instance that has just come back
         bound_s += hanging * HANGS * plan.hang_limit_s + LOOK_S + LONGEST_RESTART_S
@@ -261,11 +264,12 @@ class _Run:
             driver.probes = Probes(
                 plan, self._graphs, server, models.checks, partial(self._complain, INVARIANT), driver.probe_over
             )
-            world.nursery.start_soon(driver.run)
-            if plan.stop_ns:
-                await self._wait(driver, plan.stop_ns / 1e9)
-            else:
-                await self._to_the_end(driver, models, server)
+            async with self._front_ends(driver, server):
+                world.nursery.start_soon(driver.run)
+                if plan.stop_ns:
+                    await self._wait(driver, plan.stop_ns / 1e9)
+                else:
+                    await self._to_the_end(driver, models, server)
         driver.hang_up()
         await models.gpus.quiet()
         # What threads read for requests that the server will refuse, then what is left to do at that instant.
@@ -277,6 +281,18 @@ class _Run:
             driver.replies.clear()  # errors in them refer to what they came of
             for text in (*left, *models.gpus.leftovers()):
                 self._complain("nothing is left when a server has stopped", text)
+
+    @asynccontextmanager
+    async def _front_ends(self, driver: Driver, server: InferenceServer) -> AsyncIterator[None]:
+        """Within the block clients come by the front ends of the plan, if it has any."""
+        plan = self.plan
+        if not plan.front_ends.count:
+            yield
+            return
+        heard = driver.submitted, driver.refused, driver.lost, driver.forsaken
+        driver.front_ends = VirtualFrontEnds(*(plan, server, self.clock), *heard, self._complain, self.coverage.count)
+        async with driver.front_ends.serve():
+            yield
 
     async def _to_the_end(self, driver: Driver, models: FaultyModels, server: InferenceServer) -> None:
         """Both phases."""
@@ -292,6 +308,10 @@ class _Run:
         elif self.watch.violation is None:
             await self.clock.sleep(1e-6)  # the last batch may not be over when its last answer is there
             self.watch.reported(server.statistics())
+            if driver.front_ends is not None:
+                await driver.front_ends.settled()
+                for text in driver.front_ends.left():
+                    self._complain(NOTHING_LEFT, text)
 
     async def _wait(self, driver: Driver, until_s: float) -> None:
         """Until the clients are done, the time has come, or something is broken."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from .front_ends_plan import NO_FRONT_ENDS
 from .models import Ends
 from .plan import MANY_REQUESTS, Fault, Manner, ModelPlan, Plan, RequestPlan
 from .shapes import WIDTH, Shapes
@@ -124,6 +125,10 @@ def _simpler_run(plan: Plan) -> Iterator[Plan]:
     yield replace(plan, named=False)
     yield replace(plan, poll_ns=0)
     yield replace(plan, patience_s=0.0)
+    yield replace(plan, front_ends=NO_FRONT_ENDS)
+    yield replace(plan, front_ends=replace(plan.front_ends, deaths_ns=plan.front_ends.deaths_ns[:-1], abandons=False))
+    yield replace(plan, front_ends=replace(plan.front_ends, stuck_ns=0, stuck_for_ns=0, spurious=0))
+    yield replace(plan, front_ends=replace(plan.front_ends, count=min(1, plan.front_ends.count), bell_ns=0))
     yield replace(plan, pinned_bytes=0)
     yield replace(plan, gpus=(), models=tuple(replace(model, gpus=()) for model in plan.models))
     yield replace(plan, gpus=tuple(replace(gpu, units=1, memory_bytes=0) for gpu in plan.gpus))

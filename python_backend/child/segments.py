@@ -196,7 +196,8 @@ class Borrower:
     `most_borrowed` (rule 3).
 
     Those whose numbers are in `returned`, filled from any thread (rule 2), are to be given back. `on_returned` is
-    called, in any thread, when one has come back of so many that the other end may wait for it."""
+    called, in any thread, when one has come back of so many that the other end may wait for it, and when many have that
+    it has not been told of."""
 
     def __init__(self, most: int | None = None, most_borrowed: int = MOST_BORROWED) -> None:
         self._most = most
@@ -248,6 +249,7 @@ class Borrower:
         if len(self._borrowed) >= most and nbytes <= MOST_COPIED_BYTES:
             array = array.copy()
             self.returned.append(number)
+            self.on_returned()
             return array
         # Whatever is made of it (arrays, memory views, views of those) refers to this very array.
         borrowed, returned = self._borrowed, self.returned
@@ -255,7 +257,7 @@ class Borrower:
         def give_back(_reference: object) -> None:
             borrowed.pop(number, None)
             returned.append(number)
-            if len(borrowed) >= most:
+            if len(borrowed) >= most or len(returned) % MOST_BORROWED == 0:
                 self.on_returned()
 
         borrowed[number] = weakref.ref(array, give_back)

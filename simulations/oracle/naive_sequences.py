@@ -193,10 +193,14 @@ class NaiveSequences:
                 self._reject(run.jobs)
                 return
         for place in self._places():
+            if number in place.cut:
+                place.cut.remove(number)
+                place.free_turn = place.free_turn if place.cut else self._turn()
+                return
             asked = next((each for each in (place.run.jobs if place.run else ()) if each.number == number), None)
             issued = place.out if place.out in self._instances[place.instance].issued else None
             if asked is not None and place.run is not None:
-                self._cut(place.run, asked)
+                self._await_cut(place, self._cut(place.run, asked)[1:])
             elif issued is not None and issued.number == number:
                 host = self._instances[place.instance]
                 host.issued.remove(issued)
@@ -204,27 +208,33 @@ class NaiveSequences:
                 self._gone_while_held[0] += 1
                 self._reject([issued])
                 if place.run is not None:
-                    self._cut_behind(place.run)
+                    self._await_cut(place, self._cut_behind(place.run))
                 place.out = None
             else:
                 continue
             self._look_at(place)
             return
 
-    def _cut(self, run: NaiveRun, asked: NaiveRequest) -> None:
+    def _await_cut(self, place: NaiveSlot, removed: list[NaiveRequest]) -> None:
+        place.cut.update(each.number for each in removed)
+        place.cut_turn = place.cut_turn or self._turn()
+
+    def _cut(self, run: NaiveRun, asked: NaiveRequest) -> list[NaiveRequest]:
         removed = run.cut(asked)
         self._gone_while_held[0] += len(removed)
         if not run.jobs or removed[-1].arrival > run.jobs[-1].arrival:
             self._finish(run)
         self._reject(removed)
+        return removed
 
-    def _cut_behind(self, run: NaiveRun) -> None:
+    def _cut_behind(self, run: NaiveRun) -> list[NaiveRequest]:
         """What continues a request that was issued."""
         removed = run.cut()
         self._gone_while_held[0] += len(removed)
         if not run.jobs:
             self._finish(run)
         self._reject(removed)
+        return removed
 
     def settle(self, now_s: float, requests: tuple[int, ...], rescheduled: tuple[int, ...]) -> None:
         """A batch is over; some of its requests come back."""
@@ -326,6 +336,11 @@ class NaiveSequences:
 
     def advance(self, now_s: float, decides: bool = True) -> None:
         """What is due at this time. Requests are issued when it is decided about batches, not when one comes."""
+        for place in sorted((each for each in self._places() if each.cut_turn), key=lambda each: each.cut_turn):
+            if place.cut and place.run is None:  # it has said so by now
+                place.free_turn = self._turn()
+            place.cut.clear()
+            place.cut_turn = 0
         late = [run for run in self._backlog if run.deadline_s <= now_s]
         for run in sorted(late, key=lambda run: run.deadline_s):
             self._backlog.remove(run)

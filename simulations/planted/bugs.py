@@ -17,6 +17,7 @@ from .batches import BATCH_BUGS
 from .credits import CREDIT_BUGS
 from .ensembles import ENSEMBLE_BUGS
 from .executions import EXECUTION_BUGS
+from .front_ends import FRONT_END_BUGS
 from .gpus import GPU_BUGS
 from .limiter import LIMITER_BUGS
 from .sequences import SEQUENCE_BUGS
@@ -39,6 +40,7 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     **SERVING_BUGS,
     **LIMITER_BUGS,
     **GPU_BUGS,
+    **FRONT_END_BUGS,
 }
 """By name: the class and the method that is wrong, and what it does instead."""
 

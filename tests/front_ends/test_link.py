@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import struct
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from trireme.front_ends.link import (
     ring_memory,
 )
 from trireme.front_ends.ring import RingWriter
+from trireme.python_backend.child.segments import MOST_BORROWED
 
 
 @pytest.fixture
@@ -393,3 +395,41 @@ def test_a_bell_that_is_heard_while_messages_are_read_is_not_lost(ends) -> None:
     assert other.release()
     assert other.send([3, "a" * 1_000])
     assert not other.release()
+
+
+def test_who_finds_the_socket_full_of_introductions_hears_when_it_is_read(ends) -> None:
+    one, other = ends
+    payload, _ = payload_of(b"a" * (INLINE_BYTES + 1))
+    while one.send([1], payload):
+        one.flush()
+    one.flush()
+    received = all_of(other)  # which keeps all segments: none can be used again
+    readable, _, _ = select.select([one], [], [], 0)
+    assert readable, "it is told that it may try again"
+    assert one.hear()
+    assert one.send([2], payload)
+    one.flush()
+    assert [message.head for message in all_of(other)] == [[2]]
+    assert received
+
+
+@pytest.mark.parametrize("kept", [0, MOST_BORROWED])
+def test_segments_that_are_done_with_are_given_back_though_nothing_is_sent(kept: int) -> None:
+    """Few of them need not be: they are with the next message."""
+    with both_ends() as (one, other):
+        calls: list[None] = []
+        other._borrower.on_returned = lambda: calls.append(None)
+        payload, _ = payload_of(b"a" * (INLINE_BYTES + 1))
+        held = []
+        for number in range(kept + 2 * MOST_BORROWED):
+            assert one.send([number], payload)
+            one.flush()
+            other.hear()
+            message = other.receive()
+            if number < kept:
+                held.append(message)
+            del message
+        assert calls
+        other.flush()
+        all_of(one)
+        assert len(one.lender._lent) == kept

@@ -26,6 +26,8 @@ FIRST_SEEDS = {
     "impatient-refusal": 125,
     "forgotten-rows": 70,
     "time-of-the-dead": 45,
+    "change-unheard": 421,
+    "ring-overwritten": 120,
 }
 """Where to begin with those that take long to meet, or whose first seeds take long to play."""
 

@@ -49,7 +49,7 @@ def test_no_invariant_is_broken_and_everything_reachable_is_reached() -> None:
     assert holes(counts) == []
     shares = shares_answered(runs)
     assert statistics.median(shares) > 0.6, "most requests of most runs are answered"
-    assert shares[len(shares) // 10] > 0.15
+    assert shares[len(shares) // 10] > 0.12, "though some are lost with their front ends"
     reached = {feature: runs_that_reach(runs, feature) for feature in FEATURES}
     assert {feature: share for feature, share in reached.items() if share < LEAST_SHARE.get(feature, 0.05)} == {}
     assert set(counts) - set(REACHABLE) == {"requests", "steps", ANSWERED}, (

@@ -1,0 +1,87 @@
+"""Bugs of front ends and of their links, planted on purpose (`bugs`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ...front_ends.leases import RemoteBudget
+from ...front_ends.link import FrontEndLink
+from ...front_ends.port import Port
+from ...front_ends.port_leases import PortLeases
+from ...front_ends.processes import FrontEnds
+from ...front_ends.remote_server import RemoteServer
+from ...front_ends.ring import RingReader, RingWriter
+
+
+def _lost_bell(original: Any, link: FrontEndLink) -> None:
+    """Some doorbells are not rung."""
+    if link._writer._published % 64:
+        original(link)
+
+
+def _room_untold(original: Any, reader: RingReader) -> bool:
+    """Who waits for room in a ring is not told of it."""
+    original(reader)
+    return False
+
+
+def _ring_overwritten(original: Any, writer: RingWriter) -> None:
+    """What is written counts as read."""
+    original(writer)
+    writer._read = writer._published
+
+
+def _lease_kept(original: Any, leases: PortLeases) -> None:
+    """What a front end holds of the budget is not given back when it ends."""
+    leases._held.clear()
+
+
+def _requests_go_on(original: Any, port: Port) -> None:
+    """The requests of a front end that has ended are not cancelled."""
+    port._pending.clear()
+    original(port)
+
+
+def _number_used_again(original: Any, server: RemoteServer, cancel: Any) -> None:
+    """The number of a request that is given up is free at once."""
+    original(server, cancel)
+    server._last = min(server._last, cancel.job.number - 1)
+
+
+def _taken_unheard(original: Any, port: Port, head: Any, payload: Any) -> None:
+    """That a client has taken answers is not heard."""
+
+
+async def _not_settled(original: Any, front_ends: FrontEnds) -> None:
+    """Who changes a model does not wait until all front ends know."""
+
+
+def _grant_lost(original: Any, budget: RemoteBudget, number: Any, nbytes: Any) -> None:
+    """What is granted to a lease for the second time is forgotten."""
+    lease = budget._by_number.get(number)
+    if lease is None or not lease.nbytes:
+        original(budget, number, nbytes)
+
+
+def _segment_kept(original: Any, link: FrontEndLink) -> None:
+    """Of two segments one is not given back."""
+    returned = link._borrower.returned
+    told = [number for number in returned if number % 2]
+    returned.clear()
+    returned.extend(told)
+    original(link)
+
+
+FRONT_END_BUGS: Mapping[str, tuple[type, str, Callable[..., Any]]] = {
+    "bell-not-rung": (FrontEndLink, "_ring", _lost_bell),
+    "room-untold": (RingReader, "release", _room_untold),
+    "ring-overwritten": (RingWriter, "_look", _ring_overwritten),
+    "lease-kept": (PortLeases, "close_all", _lease_kept),
+    "requests-go-on": (Port, "_close", _requests_go_on),
+    "number-used-again": (RemoteServer, "_give_up", _number_used_again),
+    "taken-unheard": (Port, "_taken", _taken_unheard),
+    "change-unheard": (FrontEnds, "_settled", _not_settled),
+    "grant-lost": (RemoteBudget, "granted", _grant_lost),
+    "segment-kept": (FrontEndLink, "flush", _segment_kept),
+}

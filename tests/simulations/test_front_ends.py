@@ -1,0 +1,56 @@
+"""Plans whose clients come by front ends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from trireme.simulations.events import RequestAbandoned, RequestAnswered
+from trireme.simulations.front_ends import AGAIN, BY_FRONT_ENDS, FORSAKEN, KILLED, SEGMENT
+from trireme.simulations.front_ends_plan import FrontEndsPlan
+from trireme.simulations.plan import ModelPlan, Plan, RequestPlan
+from trireme.simulations.play import play
+
+MS = 1_000_000
+
+REQUESTS = tuple(RequestPlan(number, "m", number * 5 * MS) for number in range(1, 41))
+PLAN = Plan(1, (ModelPlan("m", fixed_ns=12 * MS),), REQUESTS, calm_ns=200 * MS)
+
+
+@pytest.mark.parametrize(
+    "front_ends",
+    [
+        FrontEndsPlan(count=1),
+        FrontEndsPlan(count=3, bell_ns=30 * MS, spurious=2),
+        FrontEndsPlan(count=2, capacity=1 << 13, inline_bytes=0, bell_ns=10 * MS),
+        FrontEndsPlan(count=2, stuck_ns=20 * MS, stuck_for_ns=100 * MS),
+    ],
+)
+def test_all_requests_are_answered(front_ends: FrontEndsPlan) -> None:
+    outcome = play(replace(PLAN, front_ends=front_ends))
+    assert outcome.violation is None
+    answered = outcome.history.of(RequestAnswered)
+    assert sorted(event.request for event in answered) == list(range(1, 41))
+    assert not [event for event in answered if event.error]
+    assert outcome.counts[BY_FRONT_ENDS] == 1
+    assert bool(outcome.counts[SEGMENT]) == (front_ends.inline_bytes == 0)
+
+
+def test_what_a_front_end_had_is_lost_with_it_and_another_one_comes() -> None:
+    front_ends = FrontEndsPlan(count=1, bell_ns=MS, deaths_ns=(51 * MS,))
+    outcome = play(replace(PLAN, front_ends=front_ends))
+    assert outcome.violation is None
+    counts = outcome.counts
+    assert (counts[KILLED], counts[AGAIN]) == (1, 1)
+    assert counts[FORSAKEN], "some were being executed"
+    lost = {event.request for event in outcome.history.of(RequestAbandoned)}
+    answered = {event.request for event in outcome.history.of(RequestAnswered) if not event.error}
+    assert lost
+    assert not lost & answered
+    assert max(answered) == 40
+
+
+def test_two_runs_of_a_plan_are_alike() -> None:
+    plan = replace(PLAN, front_ends=FrontEndsPlan(count=2, bell_ns=3 * MS, spurious=3, deaths_ns=(60 * MS,)))
+    assert play(plan).history.digest() == play(plan).history.digest()
