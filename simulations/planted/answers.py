@@ -10,25 +10,27 @@ from ...actors.messages import CacheHit
 from ...actors.scheduler import Scheduler
 from ...engine.errors import NotFoundError, TriremeError
 from ...engine.instances.answer_window import AnswerWindow
-from ...engine.job import ExecutionBatch, Job, Outcome
+from ...engine.job import Job, Outcome
 from ...engine.request import InferenceRequest
-from ...engine.scheduling.dispatcher import Accounts
 from ...engine.scheduling.ordering import GivenAnswer, OrderedRelease
 
 
-def _lost_reply(original: Any, accounts: Accounts, batch: ExecutionBatch) -> None:
+def _lost_reply(original: Any, scheduler: Scheduler) -> None:
     """In a batch of three or more of which one was cancelled, the last answer is lost."""
-    if len(batch.jobs) > 2 and any(job.cancelled for job in batch.jobs):
-        batch.answers.pop()
-    original(accounts, batch)
+    for batch in scheduler._over:
+        if len(batch.jobs) > 2 and any(job.cancelled for job in batch.jobs):
+            batch.answers.pop()
+    original(scheduler)
 
 
-def _double_reply(original: Any, accounts: Accounts, batch: ExecutionBatch) -> None:
+def _double_reply(original: Any, scheduler: Scheduler) -> None:
     """When a batch fails as a whole, its first request is answered twice."""
-    original(accounts, batch)
-    if batch.answers and all(isinstance(outcome, TriremeError) for _, outcome, _ in batch.answers):
-        job, outcome, final = batch.answers[0]
-        job.reply.deliver(outcome, final)
+    over = list(scheduler._over)
+    original(scheduler)
+    for batch in over:
+        if batch.answers and all(isinstance(outcome, TriremeError) for _, outcome, _ in batch.answers):
+            job, outcome, final = batch.answers[0]
+            job.reply.deliver(outcome, final)
 
 
 def _reordered_answers(
@@ -91,8 +93,8 @@ def _unknown_while_stopping(original: Any, admission: Admission, request: Infere
 
 
 ANSWER_BUGS: Mapping[str, tuple[type, str, Callable[..., Any]]] = {
-    "lost-reply": (Accounts, "over", _lost_reply),
-    "double-reply": (Accounts, "over", _double_reply),
+    "lost-reply": (Scheduler, "_send_answers", _lost_reply),
+    "double-reply": (Scheduler, "_send_answers", _double_reply),
     "reordered-answers": (OrderedRelease, "settle", _reordered_answers),
     "held-for-ever": (OrderedRelease, "settle", _held_for_ever),
     "kept-share": (Scheduler, "_reject", _kept_share),
