@@ -179,9 +179,11 @@ class Turn:
             self._idle.unpark_all()
 
     def afterwards(self, recipient: Recipient, function: Callable[[], object]) -> None:
-        """Have a recipient's function called at the end of the turn, when all was delivered and flushed. For whose turn
-        it is; what the function raises concerns it (rule 5)."""
+        """Have a recipient's function called at the end of the turn, when all was delivered and flushed; what the
+        function raises concerns it (rule 5)."""
         self._afterwards.append((recipient, function))
+        if not self._depth:
+            self._idle.unpark_all()
 
     def call_from_thread(self, function: Callable[..., object], *arguments: Any) -> None:
         """Have a function called in a turn. From any thread.
@@ -243,7 +245,7 @@ class Turn:
 
     @property
     def _due(self) -> bool:
-        return bool(self._waiting or self._next or self._unflushed)
+        return bool(self._waiting or self._next or self._unflushed or self._afterwards)
 
     async def keep_running(self, shielded: bool = False) -> None:
         """Run turns for those who post outside of any (rule 2), until `stop` or cancelled.

@@ -226,9 +226,11 @@ class Scheduler(Door[SchedulerMessage]):
         self._over.append(batch)
 
     def _count(self) -> None:
-        for batch, over_ns in self._uncounted:
-            self._accounts.count(batch, over_ns)
-        self._uncounted.clear()
+        try:
+            for batch, over_ns in self._uncounted:
+                self._accounts.count(batch, over_ns)
+        finally:
+            self._uncounted.clear()
 
     # What goes out.
 

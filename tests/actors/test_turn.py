@@ -117,6 +117,24 @@ async def test_what_comes_afterwards_comes_when_all_was_flushed_and_what_it_post
     assert log[5:] == []
 
 
+async def test_what_comes_afterwards_is_reason_enough_for_a_turn(log: list[str]) -> None:
+    """As when a scheduler is buried by its supervisor's task, outside of any turn."""
+    turn = Turn()
+    member = Member("a", log)
+    turn.afterwards(member, lambda: log.append("count"))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(turn.keep_running)
+        await trio.testing.wait_all_tasks_blocked()
+        assert log == ["count"]
+        turn.afterwards(member, lambda: log.append("again"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert log == ["count", "again"]
+        turn.stop()
+    turn.afterwards(member, lambda: log.append("last"))
+    turn.close()
+    assert log == ["count", "again", "last"]
+
+
 async def test_what_is_raised_afterwards_concerns_its_recipient_alone(log: list[str]) -> None:
     turn = Turn()
     bad = Member("bad", log)

@@ -18,6 +18,7 @@ import orjson
 from ....engine.datatypes import BF16, BOOL, BYTES, FP16, FP32, FP64, DataType
 from ....engine.errors import InternalError, InvalidArgumentError
 from ....engine.tensor import Tensor, iter_spans
+from ...pipeline import element_by_element
 from .steps import give_way
 
 _PIECE_ELEMENTS = 4_096
@@ -89,7 +90,8 @@ def tensor_data(tensor: Tensor) -> bytes:
 
 
 def tensor_pieces(tensor: Tensor) -> list[bytes]:
-    """The same text in pieces, none of which holds the interpreter's lock for long while it is made."""
+    """The same text in pieces, none of which holds the interpreter's lock for long while it is made. Gives way between
+    them if it is made on a thread: the event loop, which makes what is small, must not sleep."""
     datatype = tensor.datatype
     if datatype is FP16 or datatype is BF16:
         raise InvalidArgumentError(
@@ -103,10 +105,12 @@ def tensor_pieces(tensor: Tensor) -> list[bytes]:
         raise InternalError(f"output tensor shape does not match size of output for '{tensor.name}'") from None
     if flat.size <= _PIECE_ELEMENTS:
         return [_elements(flat, datatype)]
+    on_thread = element_by_element(tensor)
     pieces: list[bytes] = [b"["]
     for start in range(0, flat.size, _PIECE_ELEMENTS):
         pieces += (_elements(flat[start : start + _PIECE_ELEMENTS], datatype)[1:-1], b",")
-        give_way()
+        if on_thread:
+            give_way()
     pieces[-1] = b"]"
     return pieces
 
@@ -118,6 +122,7 @@ def _packed_strings(tensor: Tensor) -> list[bytes]:
         ValueError: they are not as many as the shape says.
     """
     view = memoryview(tensor.buffer)
+    on_thread = element_by_element(tensor)
     pieces: list[bytes] = [b"["]
     batch: list[bytes] = []
     count = nbytes = 0
@@ -130,14 +135,16 @@ def _packed_strings(tensor: Tensor) -> list[bytes]:
             ]
             pieces.append(b'",')
             batch, nbytes = [], 0
-            give_way()
+            if on_thread:
+                give_way()
             continue
         batch.append(bytes(view[start:stop]))
         nbytes += stop - start
         if len(batch) == _PIECE_ELEMENTS or nbytes > _PIECE_BYTES:
             pieces += (_strings(batch)[1:-1], b",")
             batch, nbytes = [], 0
-            give_way()
+            if on_thread:
+                give_way()
     if count != tensor.element_count:
         raise ValueError
     if batch:

@@ -18,6 +18,8 @@ from trireme.api.http.json.pieces import cut
 from trireme.api.http.json.reader import infer_places
 from trireme.api.http.json.scan import PIECE_BYTES, scan
 from trireme.api.http.json.strict import parse_strictly
+from trireme.api.pipeline import MANY_ELEMENTS, element_by_element
+from trireme.engine.admission.large_requests import LARGE_BYTES
 from trireme.engine.datatypes import BYTES, FP64, INT32, DataType
 from trireme.engine.tensor import Tensor, pack_bytes
 
@@ -101,7 +103,12 @@ def test_a_large_text_is_read_strictly_in_pieces(pieces: Pieces) -> None:
 
 def test_what_is_read_on_the_event_loop_never_sleeps(pieces: Pieces) -> None:
     parse_strictly(document(orjson.dumps([1] * 14_000)))
-    json_writer.tensor_pieces(Tensor("A", FP64, (4_096,), array=np.zeros(4_096)))
+    few = Tensor("A", FP64, (MANY_ELEMENTS,), array=np.zeros(MANY_ELEMENTS))
+    strings = Tensor("A", BYTES, (MANY_ELEMENTS,), pack_bytes([b"string"] * MANY_ELEMENTS))
+    long = Tensor("A", BYTES, (1,), pack_bytes([b"s" * (LARGE_BYTES - 4)]))
+    for tensor in (few, strings, long):
+        assert not element_by_element(tensor)
+        json_writer.tensor_pieces(tensor)
     assert pieces.sizes == [[]]
 
 
