@@ -64,6 +64,9 @@ class Region:
         descriptor: of the segment; the region closes it.
         largest_bytes: most that is copied at a time.
 
+    Attributes:
+        segment: tells it from others, whatever their names are.
+
     Raises:
         OSError: it is empty, or does not begin where a page does, and so could not be mapped.
     """
@@ -79,6 +82,8 @@ class Region:
         self._largest_bytes = largest_bytes
         self._mapping: MappedMemory | None = None
         weakref.finalize(self, os.close, descriptor)
+        status = os.fstat(descriptor)
+        self.segment = status.st_dev, status.st_ino
         if not byte_size or offset % mmap.ALLOCATIONGRANULARITY:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
@@ -257,6 +262,14 @@ class RegionSlice:
         """See `Region.check_size`."""
         if isinstance(self.region, Region):
             self.region.check_size(self.byte_size)
+
+    def overlaps(self, other: RegionSlice) -> bool:
+        """Whether they have bytes of a segment in common, be it as parts of two regions."""
+        mine, its = self.region, other.region
+        if not (isinstance(mine, Region) and isinstance(its, Region) and mine.segment == its.segment):
+            return False
+        start, its_start = mine.offset + self.offset, its.offset + other.offset
+        return start < its_start + other.byte_size and its_start < start + self.byte_size
 
     def check_readable(self) -> None:
         """Look whether `view` would give what is there, without reading it. Raises as that does."""

@@ -3,7 +3,8 @@
 Rules:
  1. What a framework may read in place, it reads in place if the batch has one job. Otherwise inputs are copied once,
     from the regions to the batch's arrays.
- 2. An output that the framework can write in place it does write there (`RegionBatch.lend_places`). Others are copied
+ 2. An output that the framework can write in place it does write there (`RegionBatch.lend_places`), unless it reads
+    or writes something else in the same place: a client may want an output where its input is. Others are copied
     to their places once, on this thread, so that who encodes the answer finds them there.
  3. Regions are the clients': an input that is lost meanwhile, and an output that cannot be written, fail their own job.
     The others go on. A job that cannot be read has zeros for its input, so that all keep their rows.
@@ -122,12 +123,20 @@ class RegionBatch:
         for name, placed in zip(shapes, self._layout.place(self.jobs, None, shapes), strict=True):
             if placed is not None:
                 (tensor,) = placed.tensors
+                if self._is_used(tensor.place):
+                    continue
                 loan = tensor.place.lend()
                 dtype = tensor.datatype.storage
                 if loan is not None and not loan.array.ctypes.data % dtype.alignment:
                     array = loan.array.view(dtype).reshape(shapes[name])
                     self._lent[name] = LentOutput(array, placed, tensor.place, loan)
         return self._lent
+
+    def _is_used(self, place: RegionSlice) -> bool:
+        """Whether the framework reads inputs, or writes another output, where this output is to be (rule 2)."""
+        return any(place.overlaps(tensor.place) for _, tensor in self._borrowed) or any(
+            place.overlaps(lent.placed.tensors[0].place) for lent in self._lent.values()
+        )
 
     def settle(self, shares: Shares) -> Shares:
         """The shares of those jobs with which nothing has gone wrong, their outputs in place. The others are failed."""

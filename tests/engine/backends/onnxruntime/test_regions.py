@@ -123,6 +123,21 @@ def test_a_request_alone_is_read_and_written_where_it_is(world: MakeWorld, monke
     assert made.numbers(6).tolist() == (-made.numbers(2)).tolist()
 
 
+@pytest.mark.parametrize("region", ["r", "another"])
+@pytest.mark.parametrize("shift", [1, -1])
+def test_an_output_that_overlaps_the_input_is_written_afterwards(world: MakeWorld, shift: int, region: str) -> None:
+    """Also where the same memory is registered under two names."""
+    made = world()
+    made.regions.register_system("another", made.segment.key, 0, 2 * made.half)
+    job = made.job(2, rows=2)
+    job.request.output_places = {"Y": made.regions.slice(region, (2 + shift) * ROW, 2 * ROW)}
+    expected = [(-made.numbers(at)).tolist() for at in (2, 3)]
+    (answer,) = made.execute(job)
+    assert isinstance(answer.outputs[0], RegionTensor)
+    assert [made.numbers(2 + shift + at).tolist() for at in range(2)] == expected
+    assert len(made.given) == 1  # not bound to that memory, which it reads meanwhile
+
+
 def test_an_output_that_is_wanted_elsewhere_is_ours(world: MakeWorld) -> None:
     made = world()
     (answer,) = made.execute(made.job(0, output=False))
