@@ -111,7 +111,9 @@ class ArenaLender(Lender):
             except IndexError:  # another thread was faster
                 break
             with self._arena_lock:
-                self._numbers.pop(key, None)
+                found = self._numbers.get(key)
+                if found is not None and found.number == number:  # else another array is where that one was
+                    del self._numbers[key]
                 away = number in self._away
                 if not away:
                     self._views.pop(number, None)

@@ -99,6 +99,25 @@ def test_memory_that_is_never_sent_is_used_again() -> None:
     assert address(memory_for(lender, LARGE)) == where
 
 
+def test_an_array_may_be_where_one_was_that_the_engine_still_views() -> None:
+    """An identity is used again; that the first array is gone says nothing about the second one."""
+    with both_ends() as (one, other):
+        first = memory_for(one.lender, LARGE)
+        sent = passed_on(one, other, two_inputs(first))
+        del first
+        ((_, number),) = one.lender._dead
+        second = memory_for(one.lender, LARGE)
+        one.lender._dead.clear()
+        one.lender._dead.append((id(second.obj), number))
+        one.lender.sweep()
+        assert one.lender.segment_of([second]) is not None
+        del sent
+        other.flush()
+        all_of(one)
+        assert one.lender.segment_of([second]) is not None
+        assert not one.lender._dead
+
+
 def test_bodies_leave_segments_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arena, "MOST_BODIES", 2)
     lender = ArenaLender(4)
