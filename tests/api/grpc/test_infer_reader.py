@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 from trireme.api.grpc import infer_reader
 from trireme.api.grpc.infer_reader import InferReader
 from trireme.api.grpc.infer_request import DecodedGrpcInfer, decode_infer, read_infer_request
+from trireme.engine.config.model import ModelConfig, ModelInput, ModelOutput
+from trireme.engine.datatypes import FP32
 from trireme.engine.description import ModelDescription
 from trireme.engine.errors import InternalError, InvalidArgumentError, TriremeError
 from trireme.engine.memory.regions import Regions
 from trireme.engine.tensor import Buffer
+from trireme.engine.validation import RequestValidator
 
 
 def said(decoded: DecodedGrpcInfer) -> tuple[Any, ...]:
@@ -129,6 +132,47 @@ def test_a_damaged_request_is_not_taken_for_the_one_remembered(request: Any, dat
     else:
         message[at : at + 1] = bytes([data.draw(st.integers(0, 255))])
     assert outcome(lambda data: read(reader, data), bytes(message)) == outcome(fully, bytes(message))
+
+
+CONFIG = ModelConfig(
+    "identity",
+    max_batch_size=2,
+    input=(ModelInput("INPUT0", FP32, (-1,)),),
+    output=(ModelOutput("OUTPUT0", FP32, (-1,)),),
+)
+
+
+def passed(decoded: DecodedGrpcInfer, validator: RequestValidator) -> Any:
+    """What is said, and what the model gets of it, as at admission."""
+    known = validator.recall(decoded.request)
+    inputs, rows = validator.check(decoded.request) if known is None else known[:2]
+    return said(decoded), {name: (tensor.shape, bytes(tensor.buffer)) for name, tensor in inputs.items()}, rows
+
+
+@pytest.mark.parametrize(
+    "other", [b"", b"\x00", b"\x01", b"\x0f", b"\x1a", b"\x3a", b"\x40", b"\xff", b"\x1a\x01i", b"ii"]
+)
+@pytest.mark.parametrize("request_id", ["", "1", "i" * 126])
+def test_a_message_that_differs_is_read_and_checked_as_if_it_came_alone(other: bytes, request_id: str) -> None:
+    """Wherever it differs from those before, of whatever connection they were: the reader is shared."""
+    reader, validator = InferReader(Regions()), RequestValidator(CONFIG)
+    message = identity(request_id=request_id).SerializeToString()
+
+    def remembered(data: Buffer) -> Any:
+        return passed(read(reader, data), validator)
+
+    def verdict(take: Any, data: Buffer) -> Any:
+        try:
+            return take(data)
+        except TriremeError as error:
+            return type(error), error.message
+
+    for at in range(len(message)):
+        for _ in range(3):
+            assert remembered(message)[2] == 1
+        changed = message[:at] + other + message[at + 1 :]
+        fresh = verdict(lambda data: passed(fully(data), RequestValidator(CONFIG)), changed)
+        assert [verdict(remembered, changed) for _ in range(2)] == [fresh, fresh]
 
 
 @pytest.mark.parametrize(

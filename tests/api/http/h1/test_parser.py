@@ -148,6 +148,25 @@ def test_a_head_like_the_one_before_is_not_looked_for(monkeypatch: pytest.Monkey
     assert [request.pieces for request in parser.requests] == [[b"ab"], [b"ab"], [b"cd"]]
 
 
+TAIL = b"Authorization: k1\r\nContent-Length: 2\r\n\r\nab"
+REPEATED = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\n" + TAIL
+
+
+@pytest.mark.parametrize("other", [b"\x00", b" ", b"\r", b"\n", b"1", b"3", b"x", b"\xff", b"", b"ab"])
+def test_a_byte_that_differs_makes_no_difference_on_any_connection(other: bytes) -> None:
+    """Wherever it is in a request that is like the one before otherwise. Connections share what is remembered."""
+    heads = HeadMemory()
+    for at in range(len(REPEATED)):
+        changed = REPEATED[:at] + other + REPEATED[at + 1 :]
+        for fed in ([REPEATED, REPEATED, changed, REPEATED], [changed, REPEATED, changed]):
+            plain, remembering = RequestParser(LIMITS), RequestParser(LIMITS, heads=heads)
+            for piece in fed:
+                plain.feed(piece)
+                remembering.feed(piece)
+                assert [facts(each) for each in remembering.requests] == [facts(each) for each in plain.requests]
+                assert remembering.failure == plain.failure
+
+
 def test_memory_of_heads_is_bounded() -> None:
     heads = HeadMemory()
     parser = RequestParser(LIMITS, heads=heads)

@@ -121,8 +121,30 @@ def test_a_repeated_head_is_decoded_as_at_first(head: dict[str, Any], data: st.D
 def test_other_lengths_behind_a_head_that_is_known_get_the_same_error(head: dict[str, Any], blobs: bytes) -> None:
     text = orjson.dumps(head)
     decoder = InferDecoder(InferTerms(LIMIT_BYTES, Regions()))
-    decoder.decode(text + bytes(size_of(head)), len(text), "model", 1)
+    for _ in range(2):  # it is remembered, and then the one that came last
+        decoder.decode(text + bytes(size_of(head)), len(text), "model", 1)
     assert outcome(lambda: decoder.decode(text + blobs, len(text), "model", 1)) == the_long_way(text, blobs)
+
+
+@settings(deadline=None)
+@given(st.lists(HEADS, min_size=1, max_size=3), st.data())
+def test_a_body_that_differs_from_the_one_before_is_read_as_if_it_came_alone(
+    heads: list[dict[str, Any]], data: st.DataObject
+) -> None:
+    """Wherever it differs; and whatever length, model and version come with it."""
+    bodies = [(orjson.dumps(head), size_of(head)) for head in heads]
+    decoder = InferDecoder(InferTerms(LIMIT_BYTES, Regions()))
+    for _ in range(4):
+        text, size = data.draw(st.sampled_from(bodies))
+        for _ in range(2):
+            outcome(lambda text=text, size=size: decoder.decode(text + bytes(size), len(text), "model", 1))
+        body = bytearray(text + bytes(size))
+        at = data.draw(st.integers(0, len(body) - 1))
+        body[at : at + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=2))
+        length = min(len(text) + data.draw(st.integers(-1, 1)), len(body))
+        version = data.draw(st.sampled_from([1, 2]))
+        decode = partial(decoder.decode, bytes(body), length, "model", version)
+        assert outcome(decode) == the_long_way(bytes(body[:length]), bytes(body[length:]), version)
 
 
 def test_requests_of_one_head_share_nothing_that_can_be_changed() -> None:
