@@ -22,8 +22,9 @@ ParameterValue = bool | int | float | str
 
 @dataclass(slots=True, eq=False)
 class RequestForm:
-    """What requests have in common that were read from the same head: everything but their ids and their inputs' bytes.
-    Who reads requests gives it to them, so that what has been found out about one need not be found out again.
+    """What requests have in common that were read from the same head: everything but their ids, those of their
+    sequences, and their inputs' bytes. Who reads requests gives it to them, so that what has been found out about one
+    need not be found out again.
 
     Attributes:
         passed: what `engine.validation` has found.

@@ -1,15 +1,15 @@
 """Reads infer requests, and remembers their heads, so that a client that repeats itself is decoded once.
 
-Clients send raw contents last. What stands in front of them, the head, says the same every time but for the request's
-id: which slices of the bytes behind it are which tensors, and which outputs are wanted in which form. Everything else
-goes the long way (`infer_request.py`), which also words all errors. In a large message it can take seconds, and goes to
-a thread, in pieces.
+Clients send raw contents last. What stands in front of them, the head, says the same every time but for the ids of
+the request and of its sequence: which slices of the bytes behind it are which tensors, and which outputs are wanted in
+which form. Everything else goes the long way (`infer_request.py`), which also words all errors. In a large message
+it can take seconds, and goes to a thread, in pieces.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,7 +30,7 @@ from .infer_request import (
     read_infer_request,
     unpack_infer_request,
 )
-from .wire import LENGTH, MAX_SIZE_BYTES, UnreadableError, read_varint, tag
+from .wire import LENGTH, MAX_SIZE_BYTES, VARINT, UnreadableError, read_varint, tag
 
 if TYPE_CHECKING:
     from ...actors.budget import Lease
@@ -46,15 +46,24 @@ _MAX_RAW = 256
 """Raw contents of a message that goes the short way."""
 
 _ID = tag(3, LENGTH)
+_PARAMETER = tag(4, LENGTH)
 _RAW = tag(7, LENGTH)
 
 _Spans = list[tuple[int, int]]
 _NOWHERE: Mapping[str, RegionSlice] = MappingProxyType({})
 
+_SEQUENCE_ID = b"sequence_id"
+_ID_ENTRY = bytes([tag(1, LENGTH), len(_SEQUENCE_ID)]) + _SEQUENCE_ID + bytes([tag(2, LENGTH)])
+"""How the parameter begins that says a sequence's id. The length of its value follows."""
+
+_INTEGER, _TEXT = tag(2, VARINT), tag(3, LENGTH)
+_MOST_STEPS = 32
+"""Ways to put requests of a sequence together that are remembered at a time: parameters have no order."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """What a head says. The request has neither id nor inputs; those, all of them raw, are in `inputs`. Requests share
+    """What a head says. The request has no ids and no inputs; those, all of them raw, are in `inputs`. Requests share
     the form."""
 
     request: InferenceRequest
@@ -64,7 +73,9 @@ class _Head:
     enable_empty_final_response: bool
     form: RequestForm
 
-    def decode(self, data: Buffer, raw: _Spans, request_id: str, describe: Describe) -> DecodedGrpcInfer:
+    def decode(
+        self, data: Buffer, raw: _Spans, request_id: str, describe: Describe, correlation_id: int | str = 0
+    ) -> DecodedGrpcInfer:
         said = self.request
         model = describe(said.model_name, said.model_version)
         if len(data) > _SMALL_BYTES:
@@ -82,7 +93,7 @@ class _Head:
             said.parameters.copy(),
             said.priority,
             said.timeout_us,
-            said.correlation_id,
+            correlation_id,
             said.sequence_start,
             said.sequence_end,
             self.form,
@@ -124,6 +135,44 @@ class _Repeated(NamedTuple):
         return self.head.decode(message, [(at, end)], request_id, describe) if at + self.nbytes == end else None
 
 
+class _RepeatedSteps(NamedTuple):
+    """Requests of sequences with one raw content: `_Repeated` for messages that differ in the sequence's id, too. Those
+    that begin and end a sequence are put together in other ways than those in between.
+
+    Attributes:
+        before: what comes first, up to the request's id; nothing if there is none.
+        nbytes: of data.
+        heads: by what stands between the ids, and between the sequence's id and the data.
+    """
+
+    before: bytes
+    nbytes: int
+    heads: dict[tuple[bytes, bytes], _Head]
+
+    def decode(self, message: bytes, describe: Describe) -> DecodedGrpcInfer | None:
+        """None if it is something else."""
+        start = len(self.before)
+        request_id = ""
+        if start:
+            size = message[start] if start < len(message) else 0x80
+            if size > 0x7F:
+                return None
+            start += 1 + size
+            try:
+                request_id = message[start - size : start].decode()
+            except UnicodeDecodeError:
+                return None
+        at = message.find(_ID_ENTRY, start, _HEAD_BYTES) - 1
+        if at <= start:
+            return None
+        stop, data_at = at + 1 + message[at], len(message) - self.nbytes
+        head = self.heads.get((message[start:at], message[stop:data_at]))
+        correlation_id = None if head is None else _read_sequence_id(message[at + 1 : stop])
+        if head is None or correlation_id is None:
+            return None
+        return head.decode(message, [(data_at, len(message))], request_id, describe, correlation_id)
+
+
 class InferReader:
     """Decodes ``ModelInferRequest`` messages, with a memory of bounded size."""
 
@@ -134,6 +183,7 @@ class InferReader:
         self._heads: Memo[_Head] = Memo(_HEADS, _HEAD_BYTES)
         self._usual = b""  # the last head without an id: most messages have the one before's
         self._repeated: _Repeated | None = None  # the last one that could be remembered
+        self._steps: _RepeatedSteps | None = None
 
     def decode(self, message: Buffer, describe: Describe) -> DecodedGrpcInfer | None:
         """The request that `message` holds; None if that may take long, and is for `decode_slowly`. Raw contents become
@@ -153,22 +203,24 @@ class InferReader:
             decoded = repeated.decode(message, describe)
             if decoded is not None:
                 return decoded
+        steps = self._steps
+        if steps is not None and type(message) is bytes and message.startswith(steps.before):
+            decoded = steps.decode(message, describe)
+            if decoded is not None:
+                return decoded
         split = _split(message, self._usual)
         if split is None:
             if len(message) > _PROMPT_BYTES:
                 return None
             return decode_infer(read_infer_request(message, self._limits), describe, self._regions)
-        key, request_id, id_at, id_end, raw = split
-        if not request_id:
+        key, request_id, raw = split.key, split.request_id, split.raw
+        if not split.kept:
             self._usual = key
         head = self._heads.get(key)
         if head is not None and len(raw) >= len(head.inputs):
             if len(raw) == 1:
-                ((data_at, end),) = raw
-                text = bytes(message[:data_at])
-                before, after = (text[: id_at + 1], text[id_end:]) if id_end else (text, None)
-                self._repeated = _Repeated(before, after, end - data_at, head)
-            return head.decode(message, raw, request_id, describe)
+                self._repeat(message, split, head)
+            return head.decode(message, raw, request_id, describe, split.correlation_id)
         wire = read_infer_request(message, self._limits)
         decoded = decode_infer(wire, describe, self._regions)
         if not decoded.places and all(map(_is_raw, wire.inputs)):
@@ -209,11 +261,26 @@ class InferReader:
     def __repr__(self) -> str:
         return f"<InferReader remembers {len(self._heads)} heads>"
 
+    def _repeat(self, message: Buffer, split: _Split, head: _Head) -> None:
+        """The next message may be put together like this one, which has one raw content."""
+        ((data_at, end),) = split.raw
+        text, nbytes = bytes(message[:data_at]), end - data_at
+        id_at, id_end = split.id_at, split.id_end
+        if not split.sequence_end:
+            before, after = (text[: id_at + 1], text[id_end:]) if id_end else (text, None)
+            self._repeated = _Repeated(before, after, nbytes, head)
+        elif split.sequence_at >= id_end:
+            before = text[: id_at + 1] if id_end else b""
+            steps = self._steps
+            if steps is None or steps[:2] != (before, nbytes) or len(steps.heads) == _MOST_STEPS:
+                steps = self._steps = _RepeatedSteps(before, nbytes, {})
+            steps.heads[text[id_end : split.sequence_at + 1], text[split.sequence_end :]] = head
+
     def _remember(self, key: bytes, decoded: DecodedGrpcInfer) -> None:
         said = decoded.request
         head = _Head(
             # Copies, so as not to keep the message alive, nor to see what a model does to its parameters.
-            replace(said, id="", inputs=[], parameters=dict(said.parameters)),
+            replace(said, id="", inputs=[], parameters=dict(said.parameters), correlation_id=0),
             tuple((tensor.name, tensor.datatype, tensor.shape) for tensor in said.inputs),
             decoded.version_text,
             dict(decoded.class_counts),
@@ -227,21 +294,66 @@ def _is_raw(given: WireInput) -> bool:
     return given.contents is None and REGION not in given.parameters
 
 
-def _split(data: Buffer, usual: bytes) -> tuple[bytes, str, int, int, _Spans] | None:
-    """A message's head without the id, the id, where its field begins and ends (0 and 0 if there is none), and where
-    the raw contents are. `usual` is a head that is likely; what
-    begins with its fields is not walked through.
+@dataclass(slots=True)
+class _Split:
+    """How a message is put together.
 
-    None if it is not put together in the usual way: fields in front whose payload is short and has a length, the id at
+    Attributes:
+        key: its head, without the fields of its ids.
+        kept: where the part of the head begins that stands behind those fields; 0 if it has none.
+        id_at, id_end: where the field of the request's id begins and ends; 0 and 0 if there is none.
+        sequence_at, sequence_end: the same of the parameter that is the sequence's id.
+        raw: where the raw contents are.
+    """
+
+    key: bytes = b""
+    kept: int = 0
+    request_id: str = ""
+    id_at: int = 0
+    id_end: int = 0
+    correlation_id: int | str = 0
+    sequence_at: int = 0
+    sequence_end: int = 0
+    raw: _Spans = field(default_factory=list)
+
+    def take_id(self, data: Buffer, at: int, start: int, stop: int) -> bool:
+        """Take the field of the request's id out. Whether it is the only one."""
+        if self.id_end:
+            return False
+        self.id_at, self.id_end = at, stop
+        self.request_id = str(data[start:stop], "utf-8")
+        self._cut(data, at, stop)
+        return True
+
+    def take_parameter(self, data: Buffer, at: int, start: int, stop: int) -> bool:
+        """Take a parameter out if it is the sequence's id. Whether it is something else, or the only one."""
+        entry = bytes(data[start:stop])
+        if _SEQUENCE_ID not in entry:
+            return True
+        found = _read_sequence_id(entry)
+        if found is None or self.sequence_end or stop - at != 2 + len(entry):
+            return False
+        self.correlation_id = found
+        self.sequence_at, self.sequence_end = at, stop
+        self._cut(data, at, stop)
+        return True
+
+    def _cut(self, data: Buffer, at: int, stop: int) -> None:
+        self.key += data[self.kept : at]
+        self.kept = stop
+
+
+def _split(data: Buffer, usual: bytes) -> _Split | None:
+    """Take a message apart. `usual` is a head that is likely; what begins with its fields is not walked through.
+
+    None if it is not put together in the usual way: fields in front whose payload is short and has a length, each id at
     most once, raw contents up to the end, and not many of those.
     """
     if data[: len(usual)] != usual:
         usual = b""
     end = len(data)
     at = len(usual)
-    id_at = id_end = 0
-    request_id = ""
-    raw: _Spans = []
+    split = _Split()
     try:
         while at < end:
             key = data[at]
@@ -256,12 +368,15 @@ def _split(data: Buffer, usual: bytes) -> tuple[bytes, str, int, int, _Spans] | 
             if key & 0x87 != LENGTH or stop > _HEAD_BYTES:
                 return None
             if key == _ID:
-                if id_end:
+                if not split.take_id(data, at, start, stop):
                     return None
-                id_at, id_end = at, stop
-                request_id = str(data[start:stop], "utf-8")
+            elif key == _PARAMETER and not split.take_parameter(data, at, start, stop):
+                return None
             at = stop
-        key = bytes(data[:id_at]) + data[id_end:at] if id_end else usual if at == len(usual) else bytes(data[:at])
+        if split.kept:
+            split.key += data[split.kept : at]
+        else:
+            split.key = usual if at == len(usual) else bytes(data[:at])
         while at < end:
             if data[at] != _RAW:
                 return None
@@ -270,9 +385,28 @@ def _split(data: Buffer, usual: bytes) -> tuple[bytes, str, int, int, _Spans] | 
             if size > 0x7F:
                 size, start = read_varint(data, at + 1, MAX_SIZE_BYTES)
             at = start + size
-            raw.append((start, at))
-            if len(raw) > _MAX_RAW:
+            split.raw.append((start, at))
+            if len(split.raw) > _MAX_RAW:
                 return None
     except (IndexError, UnicodeDecodeError, UnreadableError):
         return None
-    return (key, request_id, id_at, id_end, raw) if at == end else None
+    return split if at == end else None
+
+
+def _read_sequence_id(entry: bytes) -> int | str | None:
+    """The sequence's id that a parameter says; None if it says something else, or is not written in the usual way: a
+    short entry, its name first, its value a number of 64 bits or a text."""
+    at = len(_ID_ENTRY)
+    if not entry.startswith(_ID_ENTRY) or len(entry) > 0x7F:
+        return None
+    try:
+        if at + 1 + entry[at] != len(entry):
+            return None
+        if entry[at + 1] == _INTEGER:
+            number, end = read_varint(entry, at + 2)
+            return number if end == len(entry) else None
+        if entry[at + 1] == _TEXT and at + 3 + entry[at + 2] == len(entry):
+            return entry[at + 3 :].decode()
+    except (IndexError, UnicodeDecodeError, UnreadableError):
+        pass
+    return None

@@ -87,6 +87,81 @@ def test_a_message_like_the_one_before_is_not_taken_apart(monkeypatch: pytest.Mo
         assert decoded[0].request.form is decoded[1].request.form is not None
 
 
+def step(place: int, correlation_id: int | str, request_id: str = "7") -> bytes:
+    """A request of a sequence of three."""
+    kind = "int64_param" if isinstance(correlation_id, int) else "string_param"
+    request = with_parameters(
+        identity(bytes([place]) * 64, request_id),
+        sequence_id=(kind, correlation_id),
+        sequence_start=("bool_param", place == 0),
+        sequence_end=("bool_param", place == 2),
+    )
+    return bytes(request.SerializeToString(deterministic=True))
+
+
+@pytest.mark.parametrize("request_id", ["", "17"])
+def test_requests_of_many_sequences_are_read_once(request_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the sequence's id is: first, between and last are three forms. None of them is taken apart again."""
+    reader = InferReader(Regions())
+    known = [read(reader, step(place, 5, request_id)) for _ in range(2) for place in range(3)][3:]
+    ids = [0, 6, 300, 2**63 - 1, -1, "a", "é" * 40, ""]
+    messages = [step(place, each, request_id and "é18") for each in ids for place in range(3)]
+    expected = [said(fully(message)) for message in messages]
+    monkeypatch.delattr(infer_reader, "read_infer_request")
+    with monkeypatch.context() as patch:
+        patch.delattr(infer_reader, "_split")
+        decoded = [read(reader, message) for message in messages]
+    assert [said(each) for each in decoded] == expected
+    assert [each.request.form for each in decoded[:3]] == [each.request.form for each in known]
+    assert len({id(each.request.form) for each in decoded}) == 3
+    assert repr(reader) == "<InferReader remembers 3 heads>"
+
+
+def test_a_sequence_of_more_than_one_content_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = Request(model_name="identity", raw_input_contents=[b"1234", b"5678"])
+    request.inputs.extend([an_input("A", "INT32", [1]), an_input("B", "INT32", [1])])
+    request.parameters["sequence_id"].int64_param = 1
+    reader = InferReader(Regions())
+    read(reader, request.SerializeToString())
+    request.parameters["sequence_id"].int64_param = 2
+    message = request.SerializeToString()
+    expected = said(fully(message))
+    monkeypatch.delattr(infer_reader, "read_infer_request")
+    assert said(read(reader, message)) == expected
+
+
+_ID_5 = b"\x22\x11\x0a\x0bsequence_id\x12\x02\x10\x05"
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        pytest.param(_ID_5 + _ID_5.replace(b"\x10\x05", b"\x10\x06"), id="twice"),
+        pytest.param(b"\x22\x11\x12\x02\x10\x05\x0a\x0bsequence_id", id="value first"),
+        pytest.param(_ID_5.replace(b"\x10\x05", b"\x28\x05"), id="uint64"),
+        pytest.param(_ID_5.replace(b"\x10\x05", b"\x08\x01"), id="bool"),
+        pytest.param(_ID_5.replace(b"\x10\x05", b"\x10\x85"), id="number cut off"),
+        pytest.param(_ID_5.replace(b"\x22\x11", b"\x22\x91\x00"), id="length in two bytes"),
+        pytest.param(_ID_5[:-4] + b"\x12\x00", id="no value"),
+        pytest.param(_ID_5.replace(b"\x12\x02", b"\x12\x03"), id="value too long"),
+        pytest.param(b"\x22\x8f\x01\x0a\x0bsequence_id\x12\x7f\x1a\x7d" + b"s" * 125, id="long text"),
+        pytest.param(b"\x22\x12\x0a\x0bsequence_id\x12\x03\x1a\x01\xff", id="no UTF-8"),
+        pytest.param(b"\x22\x18\x0a\x01p\x12\x13\x1a\x11\x0a\x0bsequence_id\x12\x02\x10\x06", id="inside a text"),
+        pytest.param(b"\x22\x0d\x0a\x0bsequence_id", id="name alone"),
+        pytest.param(_ID_5 + b"\x1a\x019", id="before the id"),
+    ],
+)
+def test_unusual_ids_of_sequences(parameters: bytes) -> None:
+    """Each comes between two usual ones, and again when it may be remembered."""
+    reader = InferReader(Regions())
+    name, rest = b"\x0a\x08identity", identity().SerializeToString().removeprefix(b"\x0a\x08identity")
+    for request_id in (b"", b"\x1a\x018"):
+        usual = name + request_id + _ID_5 + rest
+        message = name + (b"" if b"\x1a\x019" in parameters else request_id) + parameters + rest
+        for each in (usual, usual, message, usual, message, message):
+            assert outcome(lambda data: read(reader, data), each) == outcome(fully, each)
+
+
 names = st.sampled_from(["A", "B"])
 given_inputs = st.lists(
     st.builds(
@@ -107,6 +182,12 @@ given_requests = st.builds(
     outputs=st.lists(st.builds(Request.InferRequestedOutputTensor, name=names), max_size=2),
     raw_input_contents=st.lists(st.sampled_from([b"", b"1234", b"5678" * 50]), max_size=3),
 )
+given_parameters = st.dictionaries(
+    st.sampled_from(["sequence_id", "sequence_start", "other"]),
+    st.sampled_from([("int64_param", 5), ("int64_param", 300), ("string_param", "s"), ("bool_param", True)]),
+    max_size=3,
+)
+given_requests = st.builds(lambda request, values: with_parameters(request, **values), given_requests, given_parameters)
 
 
 @settings(max_examples=100, deadline=None)
