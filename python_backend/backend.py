@@ -119,6 +119,10 @@ class PythonModel(LoadedModel):
     def __post_init__(self) -> None:
         self._most_batches = most_batches(self.config)
 
+    @property
+    def reads_regions(self) -> bool:
+        return not self.config.response_cache  # which looks at inputs
+
     def instance_class(self, spec: InstanceSpec) -> type[PythonInstance]:
         return PythonInstance
 

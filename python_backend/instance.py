@@ -16,6 +16,7 @@ Rules:
  7. What the process logs and prints is taken in at a `Pace`. Of log lines it may send `protocol.LOG_WINDOW` ahead, of
     output what a pipe holds; then it waits. Of everything else that it says, `_HEARD_AT_ONCE` messages are heard in one
     turn, and then it is others' turn.
+ 8. Large inputs in clients' memory are copied once, when a batch is prepared. A job that loses one then fails alone.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import contextlib
 import itertools
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice, repeat
@@ -42,7 +43,7 @@ from .child import protocol
 from .child.channel import ChannelClosedError, Letter
 from .child.codec import Message, MessageError, Payload
 from .launching import ModelThread, OutputLog, Pace, Process, describe_status, log_line, unhealthy
-from .wire import KnownTensors, read_response, write_job
+from .wire import KnownTensors, LostInputError, read_response, without_lost, write_job
 
 logger = logging.getLogger("trireme.python")
 
@@ -132,34 +133,37 @@ class PythonInstance(ProcessInstance):
 
     # What the executor calls.
 
-    def prepare(self, batch: ExecutionBatch) -> tuple[list[int], Letter]:
+    def prepare(self, batch: ExecutionBatch) -> tuple[Sequence[Job], list[int], Letter]:
         if batch.rows > self._max_rows > 0:
             raise InternalError(f"batch size {batch.rows} for '{self.name}', max allowed is {self._max_rows}")
-        payload = Payload()
         keys = list(islice(self._keys, len(batch.jobs)))  # several threads may do this at once
         if self._again:
             kept = {request.job: key for key, request in self._again.copy().items()}
             keys = [kept.get(job, key) for key, job in zip(keys, batch.jobs, strict=True)]
+        jobs, payload = batch.jobs, Payload()
         try:
-            requests = tuple(map(write_job, batch.jobs, keys, repeat(payload), repeat(self._outputs)))
-            letter = self._channel.prepare((protocol.EXECUTE, requests), payload)
+            while True:
+                requests = tuple(map(write_job, jobs, keys, repeat(payload), repeat(self._outputs)))
+                try:
+                    return jobs, keys, self._channel.prepare((protocol.EXECUTE, requests), payload)
+                except LostInputError as lost:
+                    (jobs, keys), payload = without_lost(lost, jobs, keys), Payload()
         except (OSError, MemoryError) as error:
             raise InternalError(f"no shared memory for the inputs of '{self.name}': {error}") from None
         except (TypeError, ValueError) as error:
             raise InvalidArgumentError(f"a request for '{self.name}' cannot be sent to its process: {error}") from None
-        return keys, letter
 
-    def begin(self, batch: ExecutionBatch, prepared: tuple[list[int], Letter]) -> None:
-        keys, letter = prepared
+    def begin(self, batch: ExecutionBatch, prepared: tuple[Sequence[Job], list[int], Letter]) -> None:
+        jobs, keys, letter = prepared
         held = self._batches[keys[0]] = Held(batch, keys)
-        for key, job in zip(keys, batch.jobs, strict=True):
+        for key, job in zip(keys, jobs, strict=True):
             self._open[key] = self._again.pop(key, None) or Open(job, held)
             job.on_cancel = partial(self._cancel, key)
         try:
             self._post(letter)
         except ChannelClosedError:
             raise unhealthy(self.name) from None
-        for key, job in zip(keys, batch.jobs, strict=True):
+        for key, job in zip(keys, jobs, strict=True):
             if job.cancelled:
                 self._cancel(key)
             request = self._open.get(key)

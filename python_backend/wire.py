@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import compress
 from typing import Any
+
+import numpy as np
 
 from ..engine.config.model import ModelOutput
 from ..engine.datatypes import BY_NUMBER, DataType
@@ -20,11 +23,12 @@ from ..engine.errors import (
     UnsupportedError,
 )
 from ..engine.job import Job
+from ..engine.memory.tensors import RegionTensor
 from ..engine.request import InferenceResponse, ParameterValue
 from ..engine.scheduling.batch import client_shape
 from ..engine.tensor import Tensor
 from ..engine.tensor_limits import bounded_product
-from .child.codec import MessageError, Payload, WireTensor, cut
+from .child.codec import MessageError, Payload, Source, WireTensor, cut
 
 SEQUENCE_START, SEQUENCE_END = 1, 2
 
@@ -57,8 +61,39 @@ _ERRORS: dict[int, type[TriremeError]] = {
 """By the codes of ``TritonError``."""
 
 
+class LostInputError(Exception):
+    """An input that a message needs cannot be read from its region.
+
+    Args:
+        error: why, as its client is told.
+    """
+
+    def __init__(self, tensor: RegionTensor, error: TriremeError) -> None:
+        super().__init__(error.message)
+        self.tensor = tensor
+        self.error = error
+
+
+class _InRegion(Source):
+    """A tensor in a client's memory. Raises LostInputError: it cannot be read."""
+
+    def __init__(self, tensor: RegionTensor) -> None:
+        self._tensor = tensor
+
+    def __len__(self) -> int:
+        return self._tensor.nbytes
+
+    def read_into(self, target: np.ndarray) -> None:
+        try:
+            self._tensor.read_into(target)
+        except TriremeError as error:
+            raise LostInputError(self._tensor, error) from error
+
+
 def write_tensor(tensor: Tensor, payload: Payload) -> WireTensor:
     """A tensor to be sent; its contents go to the payload. ValueError if it can be no array."""
+    if isinstance(tensor, RegionTensor) and tensor.nbytes:
+        return tensor.name, tensor.datatype.number, tensor.shape, payload.add(_InRegion(tensor)), tensor.nbytes
     buffer = tensor.buffer
     if not buffer:
         # numpy makes no array whose dimensions other than 0 amount to more than there can be bytes.
@@ -129,6 +164,16 @@ def write_job(job: Job, key: int, payload: Payload, outputs: tuple[str, ...]) ->
         _compact(headers) if headers else None,
         tuple([write_tensor(tensor, payload) for tensor in job.inputs.values()]),
     )
+
+
+def without_lost(lost: LostInputError, jobs: Sequence[Job], keys: list[int]) -> tuple[list[Job], list[int]]:
+    """Fail the job whose input was lost; the others, and their keys. If it was the last one, its error is raised."""
+    if len(jobs) == 1:
+        raise lost.error
+    owns = [any(tensor is lost.tensor for tensor in job.inputs.values()) for job in jobs]
+    jobs[owns.index(True)].fail(lost.error)
+    kept = [not own for own in owns]
+    return list(compress(jobs, kept)), list(compress(keys, kept))
 
 
 def _compact(parameters: Mapping[str, ParameterValue]) -> str:

@@ -177,7 +177,11 @@ class ProcessInstance(ModelInstance):
 
     @abstractmethod
     def prepare(self, batch: ExecutionBatch) -> Any:
-        """Put the inputs of a batch where the process can see them. Raises `TriremeError` if they cannot be."""
+        """Put the inputs of a batch where the process can see them; on a thread if they are large.
+
+        Raises:
+            TriremeError: they cannot be put there.
+        """
 
     @abstractmethod
     def begin(self, batch: ExecutionBatch, prepared: Any) -> None:
@@ -282,7 +286,7 @@ class LoadedModel(ABC):
     @property
     def reads_regions(self) -> bool:
         """Whether large inputs in the machine's shared memory are left there (`RegionTensor`) for its instances to read
-        when they execute them, on their own threads."""
+        when they execute them, on their own threads, or prepare them for a process, on a thread."""
         return False
 
     def instance_class(self, spec: InstanceSpec) -> type[ModelInstance]:

@@ -314,6 +314,13 @@ class RegionSlice:
         """
         return self.region.read(self.offset, self.offset + self.byte_size)
 
+    def read_into(self, target: np.ndarray) -> None:
+        """Copy what is there to an array, uint8, of the same size. Raises as `view`."""
+        if isinstance(self.region, Region):
+            self.region.read_into(self.offset, target)
+        else:
+            target[...] = np.frombuffer(self.view(), np.uint8)
+
     def write(self, output: str, data: Buffer) -> None:
         """Put the data of an output there, from the start.
 

@@ -101,6 +101,18 @@ class RegionTensor(Tensor):
         """
         self._source.check()
 
+    def read_into(self, target: np.ndarray) -> None:
+        """Copy its data, unless it was read already straight from the region, to an array, uint8, of `nbytes`.
+
+        Raises:
+            InvalidArgumentError, UnavailableError, InternalError: see `RegionSlice.view`.
+        """
+        source = self._source
+        if source.data is None:
+            source.place.read_into(target)
+        else:
+            target[...] = np.frombuffer(source.data, np.uint8)
+
     def loaded(self) -> Tensor:
         """The same tensor with its data, read.
 

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .codec import MOST_HEAD_BYTES, Head, Message, MessageError, Payload, decode, encode
+from .codec import MOST_HEAD_BYTES, Buffer, Head, Message, MessageError, Payload, Source, decode, encode
 from .segments import MOST_SEGMENTS, Borrower, Lender, Segment
 
 INLINE_BYTES = 64 << 10
@@ -107,18 +107,19 @@ class Channel:
 
     def prepare(self, head: Head, payload: Payload = EMPTY) -> Letter:
         """The first half of `send`, which takes long for a long message: on any thread, any number at a time. Raises as
-        it does."""
+        it does, and what a `Source` raises."""
         parts = encode(head, payload, self._most_said)
         nbytes = len(parts[0]) + payload.nbytes
         if nbytes <= INLINE_BYTES:
-            return _new(Letter, (b"".join([_USUAL_FRAME, *parts]), None, 0))
+            return _new(Letter, (b"".join([_USUAL_FRAME, *parts]), None, 0))  # type: ignore[list-item]  # no `Source`
         segment = self.lender.take(nbytes)
-        target = np.frombuffer(segment.memory, np.uint8)
-        at = 0
-        for part in parts:
-            end = at + len(part)
-            target[at:end] = np.frombuffer(part, np.uint8)  # without the interpreter's lock, unlike a memory view
-            at = end
+        written = False
+        try:
+            _write(parts, np.frombuffer(segment.memory, np.uint8))
+            written = True
+        finally:
+            if not written:
+                self.lender.give_back(segment.number)
         return Letter(b"", segment, nbytes)
 
     def post(self, letter: Letter) -> None:
@@ -264,6 +265,18 @@ class Channel:
         self._waiting.clear()
         self.lender.close()
         self.borrower.close()
+
+
+def _write(parts: list[Buffer | Source], target: np.ndarray) -> None:
+    """Write the parts of a message to a segment."""
+    at = 0
+    for part in parts:
+        end = at + len(part)
+        if isinstance(part, Source):
+            part.read_into(target[at:end])
+        else:
+            target[at:end] = np.frombuffer(part, np.uint8)  # without the interpreter's lock, unlike a memory view
+        at = end
 
 
 # A model's end, shared by the threads of its process.

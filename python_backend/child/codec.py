@@ -18,6 +18,7 @@ from __future__ import annotations
 import marshal
 import struct
 import zlib
+from abc import ABC, abstractmethod
 from typing import Any, NamedTuple, Union
 
 import numpy as np
@@ -45,16 +46,28 @@ class MessageError(Exception):
     """What came is no message: the other end is broken."""
 
 
+class Source(ABC):
+    """Contents that are read when the message is written, straight into its place; `len` is their size in bytes. Only
+    for messages that are longer than `channel.INLINE_BYTES`."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def read_into(self, target: np.ndarray) -> None:
+        """Fill an array, uint8, of their size. What it raises, `Channel.prepare` raises."""
+
+
 class Payload:
     """Collects the contents of a message's tensors, padding included."""
 
     __slots__ = ("nbytes", "parts")
 
     def __init__(self) -> None:
-        self.parts: list[Buffer] = []
+        self.parts: list[Buffer | Source] = []
         self.nbytes = 0
 
-    def add(self, buffer: Buffer) -> int:
+    def add(self, buffer: Buffer | Source) -> int:
         """Put a buffer behind the others; where it starts, counted from the start of the payload."""
         at = self.nbytes
         size = len(buffer)
@@ -75,7 +88,7 @@ class Message(NamedTuple):
     payload: memoryview
 
 
-def encode(head: Head, payload: Payload, most_bytes: int = 1 << 31) -> list[Buffer]:
+def encode(head: Head, payload: Payload, most_bytes: int = 1 << 31) -> list[Buffer | Source]:
     """The parts of a message, to be written one after the other. ValueError if the head holds something other than
     plain values, or has more than `most_bytes`."""
     try:
