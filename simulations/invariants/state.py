@@ -330,8 +330,10 @@ class WorldState:
         self.changing[event.model] += 1
         if event.change.startswith(RESIZED_TO):
             self._counts[event.model] = int(event.change.removeprefix(RESIZED_TO))
-        if event.model in self._counts:
-            self.serving[event.model].count = -1
+        if event.model in self._counts:  # of each generation: of one that is being loaded, it may be carried out later
+            for view in self.models.values():
+                if model_of(view.name) == event.model:
+                    view.count = -1
 
     def _change_done(self, event: ChangeDone) -> None:
         self.changing[event.model] -= 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from ..events import BatchSealed, FaultStruck, ReplyDelivered, RequestAnswered
+from ..events import BatchSealed, FaultStruck, ReplyDelivered, RequestAbandoned, RequestAnswered
 from ..graphs import is_step
 from ..history import Handlers
 from ..inner import NOT_READY
@@ -28,6 +28,9 @@ QUEUED = (FULL, EXPIRED, TOO_LATE, STOPPING, "timeout of the corresponding seque
 """How errors end that a queue, or a door, gives; when they are right, the rules for queues say."""
 
 SEQUENCE = ("must specify the START flag on the first request of the sequence", "start the sequence again")
+LEFT = "Request cancelled"
+"""How a request is refused whose client has gone while it waited to be admitted for a front end."""
+
 NO_ROOM = "too many requests in flight"
 UNANSWERED = "finished the batch without answering this request"
 GIVEN_UP = "the thread was given up"
@@ -58,11 +61,13 @@ class ErrorsHaveCauses(Invariant):
         self._executes_again = executes_again
         self._batches: dict[int, BatchSealed] = {}  # by request, the last one
         self._struck: dict[int, str] = {}  # by request, the fault
+        self._abandoned: set[int] = set()
 
     def handlers(self) -> Handlers:
         return {
             BatchSealed: self._sealed,
             FaultStruck: self._strike,
+            RequestAbandoned: self._abandon,
             ReplyDelivered: self._delivered,
             RequestAnswered: self._answered,
         }
@@ -73,6 +78,9 @@ class ErrorsHaveCauses(Invariant):
 
     def _strike(self, event: FaultStruck) -> None:
         self._struck[event.request] = event.fault
+
+    def _abandon(self, event: RequestAbandoned) -> None:
+        self._abandoned.add(event.request)
 
     def _delivered(self, event: ReplyDelivered) -> None:
         if event.error and not event.late and not self._is_caused(event.request, event.error):
@@ -111,7 +119,9 @@ class ErrorsHaveCauses(Invariant):
         if error.endswith(QUEUED) or UNKNOWN in error or SEQUENCE[0] in error or error == CANCELLED:
             return
         view = self._state.serving.get(asked.model)
-        if NO_ROOM in error:
+        if error == LEFT:
+            wrong = event.request not in self._abandoned
+        elif NO_ROOM in error:
             wrong = not self._little_room
         elif INVALID[0] in error:
             wrong = view is not None and asked.rows <= max(1, view.config.max_batch_size)

@@ -5,8 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from trireme.simulations.control import control_options, impatient, named, polled
-from trireme.simulations.events import ChangeDone, ModelStateChanged, RequestAnswered
-from trireme.simulations.plan import Change, ChangePlan, ModelPlan, Plan, RequestPlan, StepPlan
+from trireme.simulations.events import (
+    ChangeDone,
+    InstanceAttached,
+    InstanceDetached,
+    ModelStateChanged,
+    RequestAnswered,
+)
+from trireme.simulations.plan import Change, ChangePlan, Fault, ModelPlan, Plan, RequestPlan, StepPlan
 from trireme.simulations.play import RunOutcome, play
 from trireme.simulations.swarm import draw_plan
 
@@ -51,6 +57,30 @@ def test_what_is_broken_before_the_server_looks_again_is_not_what_came_earlier()
     changes = ChangePlan(MS, "b", Change.RESIZE, instances=3), ChangePlan(12 * MS, "b", Change.BREAK)
     history = played(*changes, ChangePlan(100 * MS, "b"), poll_ns=30 * MS).history
     assert [bool(done.error) for done in history.of(ChangeDone)] == [True, True, False]
+
+
+def test_what_is_resized_while_it_is_loaded_again_has_that_many_later() -> None:
+    changes = ChangePlan(MS, "b"), ChangePlan(60 * MS, "b", Change.RESIZE, instances=1)
+    model, request = ModelPlan("b", instances=2, fixed_ns=5 * MS), RequestPlan(1, "b", 500 * MS)
+    plan = Plan(1, (model,), (request,), calm_ns=1_000 * MS, changes=changes, poll_ns=10 * MS, load_ns=20 * MS)
+    outcome = play(plan)
+    assert outcome.violation is None
+    loading, ready = [event.at_ns for event in outcome.history.of(ModelStateChanged) if event.model == "b~2"][:2]
+    assert loading < changes[1].at_ns < ready
+    assert len([event for event in outcome.history.of(InstanceDetached) if event.model == "b~2"]) == 2
+
+
+def test_a_model_whose_files_are_gone_serves_until_the_server_has_read_the_others() -> None:
+    """It is ready then, though the index does not list it; also when an instance comes back meanwhile."""
+    requests = RequestPlan(1, "a", 30 * MS, fault=Fault.CRASH), RequestPlan(2, "b", 900 * MS)
+    changes = ChangePlan(MS, "a", Change.UNLOAD), ChangePlan(MS, "b")
+    plan = Plan(1, MODELS[:2], requests, calm_ns=950 * MS, changes=changes, poll_ns=10 * MS, load_ns=300 * MS)
+    outcome = play(plan)
+    assert outcome.violation is None
+    attached = [event.at_ns // MS for event in outcome.history.of(InstanceAttached) if event.model == "a"]
+    assert len(attached) == 2
+    unloads = [event.at_ns for event in outcome.history.of(ModelStateChanged) if event.state == "UNLOADING"]
+    assert attached[1] * MS < unloads[0]
 
 
 def test_a_load_that_is_not_wanted_any_more_is_ended() -> None:

@@ -11,6 +11,7 @@ from trireme.simulations.events import (
     Event,
     FaultStruck,
     ReplyDelivered,
+    RequestAbandoned,
     RequestAnswered,
     RequestSubmitted,
 )
@@ -65,3 +66,9 @@ def test_a_refusal_is_true() -> None:
     full = RequestAnswered(0, 1, "model 'm' has too many requests in flight: 1 requests, 16 bytes; try again later")
     assert complaints(asked, full)
     assert not complaints(asked, full, little_room=True)
+
+
+def test_who_has_gone_is_refused_for_that_and_nobody_else() -> None:
+    asked, refused = RequestSubmitted(0, 1, "m", 1, 0, 0), RequestAnswered(0, 1, "Request cancelled")
+    assert not complaints(asked, RequestAbandoned(0, 1), refused)
+    assert complaints(asked, RequestAbandoned(0, 2), refused)
