@@ -25,6 +25,7 @@ import mmap
 import os
 import signal
 import sys
+import threading
 import weakref
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -155,9 +156,18 @@ class FaultGuard:
         return self._map(page, extent.nbytes - kept, _READ_WRITE, _ZEROS, -1, 0) == page
 
 
-@lru_cache(maxsize=1)
+_making = threading.Lock()
+"""Two guards would undo each other: one that does not know a mapping puts back the handler that was there before."""
+
+
 def fault_guard() -> FaultGuard | None:
-    """The process's own, made when first asked for; None where this is not known to work."""
+    """The process's own, made when first asked for, from any thread; None where this is not known to work."""
+    with _making:
+        return _make_guard()
+
+
+@lru_cache(maxsize=1)
+def _make_guard() -> FaultGuard | None:
     if sys.platform != "linux" or sys.maxsize < 1 << 32:
         return None
     return FaultGuard()

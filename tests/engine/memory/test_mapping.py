@@ -9,12 +9,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 from segments import Segment, open_segments
 
+from trireme.engine.memory import mapping
 from trireme.engine.memory.mapping import FaultGuard, Mapping, fault_guard
 
 PAGE = mmap.PAGESIZE
@@ -51,6 +53,31 @@ def at_once(act: Callable[[], None]) -> None:
 
 def test_a_process_has_one_guard(guard: FaultGuard) -> None:
     assert fault_guard() is guard
+
+
+def test_threads_that_ask_at_once_get_the_same_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`lru_cache` alone would have each of them make one."""
+    others: list[threading.Thread] = []
+    made: list[object] = []
+    given: list[object] = []
+
+    def ask() -> None:
+        given.append(mapping.fault_guard())
+
+    class Guard:
+        def __init__(self) -> None:
+            assert mapping._making.locked()
+            made.append(self)
+            if len(made) == 1:
+                others.append(threading.Thread(target=ask))
+                others[0].start()
+
+    monkeypatch.setattr(mapping, "FaultGuard", Guard)
+    monkeypatch.setattr(mapping, "_make_guard", lru_cache(maxsize=1)(mapping._make_guard.__wrapped__))
+    ask()
+    others[0].join()
+    assert made == [given[0]]
+    assert given[0] is given[1]
 
 
 def test_a_mapping_is_the_segment(guard: FaultGuard, segment: Segment) -> None:
