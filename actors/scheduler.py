@@ -27,6 +27,7 @@ from ..engine.job import ExecutionBatch, Job, Outcome
 from ..engine.logs.request_lines import RequestLines, tell_executed, tell_executing
 from ..engine.metrics.refusals import count_refusal
 from ..engine.metrics.statistics import ModelStatistics
+from ..engine.scheduling.adaptive import AdaptiveBatcher
 from ..engine.scheduling.core import WAIT, Dispatch, InstanceId, Reject, SchedulerCore, WaitUntil
 from ..engine.scheduling.dispatcher import Accounts, Dispatcher
 from ..engine.scheduling.ordering import answer_order
@@ -94,6 +95,8 @@ class Scheduler(Door[SchedulerMessage]):
         self._order = answer_order(config)
         self._stateful = config.has_sequence_batching
         adaptive = PARAMETER in config.parameters
+        if adaptive:
+            statistics.learnt = cast(AdaptiveBatcher, core)
         self._dispatcher = Dispatcher(core, self._stateful, self._order, permits, adaptive)
         self._stream = self._answer_from_thread if config.decoupled else None
         self._iterative = iterative

@@ -1,51 +1,78 @@
-"""Adaptive batching against three fixed settings, in real time: what of an open-loop load is answered in time.
+"""Adaptive batching against fixed settings, for real: what of an open-loop load is answered in time.
 
-    python benchmarks/adaptive_real.py [--seconds 10]
+    python benchmarks/adaptive_real.py [--seconds 3.5] [--settings 5] [--only NAME] [--slack-ms 20]
 
-Starts `trireme serve` with a model in Python that sleeps as long as a batch costs (40 ms, and 5 ms a row: at most 133
-rows a second, in batches of 16), four times: with an objective of 400 ms, and with three fixed settings. Each is sent
-requests of one row over HTTP by the same plan, at 0.7 times and at 3 times what can be executed, whether the others are
-answered or not. In time is what the client has after at most 500 ms, which leaves 100 ms for everything but queue and
-execution.
+Plays the five workloads of `adaptive.py` against `trireme serve`, with times twice as long: an objective of 200 ms, up
+to 400 rows a second in batches of 32. Models are in Python and sleep as long as a batch costs; where two models share a
+core, they use its processor time instead, both bound to the same core. All 100 fixed settings, for as long as this on
+five workloads, would take half an hour. So they are played in virtual time first, on the very same arrivals, and the
+`--settings` best and as many that are spread evenly over the rest are measured for real.
+
+Each setting is a model of its own and is sent the same plan over HTTP, whether requests are answered or not. Latency
+counts from when a request was to be sent. In time is what the client has within the objective and `--slack-ms`, which
+is for all that is neither queue nor execution; what is unanswered then is given up and counts as late.
+It exits with 1 if the adaptive batcher's goodput is more than 3 % below the best setting's on any workload.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import random
+import resource
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import trio
+from adaptive import ALLOWED_LOSS, MOST_ROWS, OBJECTIVE_S, SETTINGS, Setting, Workload, adaptive, play, workloads
 from servers import Server, model_config, trireme
 
-COST = """
+SCALE = 2.0
+"""Seconds for a second of virtual time."""
+
+ROWS_PER_S = (500, 440, 400, 300, 2_400)
+"""That come in each of the five workloads, in virtual time."""
+
+STEP_S = 0.01
+"""Of virtual time: as often costs are tabulated."""
+
+COST = '''"""Takes as long as costs.json says: seconds by time since the first request and by rows."""
+
+import json
+import os
+import random
 import time
+from pathlib import Path
 
 import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
+    def initialize(self, args):
+        costs = json.loads((Path(__file__).parent / "costs.json").read_text())
+        self.seconds, self.step_s, self.noise = costs["seconds"], costs["step_s"], costs["noise"]
+        self.shares_core, self.began_s, self.chance = costs["shares_core"], None, random.Random(1)
+        if self.shares_core:
+            os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+
     def execute(self, requests):
-        time.sleep(0.040 + 0.005 * len(requests))
+        now_s = time.monotonic()
+        if self.began_s is None:
+            self.began_s = now_s
+        row = self.seconds[min(int((now_s - self.began_s) / self.step_s), len(self.seconds) - 1)]
+        takes_s = row[len(requests)] * self.chance.lognormvariate(0, self.noise)
+        if self.shares_core:
+            until_s = time.thread_time() + takes_s
+            while time.thread_time() < until_s:
+                pass
+        else:
+            time.sleep(takes_s)
         inputs = [pb_utils.get_input_tensor_by_name(request, "INPUT0") for request in requests]
         return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", each.as_numpy())]) for each in inputs]
-"""
-CAPACITY = 133.0
-IN_TIME_S = 0.5
-MOST_CONNECTIONS = 512
-
-SETTINGS = {
-    "objective": 'dynamic_batching { }\nparameters { key: "LATENCY_OBJECTIVE_MS" value { string_value: "400" } }\n',
-    "defaults": "dynamic_batching { }\n",
-    "delayed": "dynamic_batching { max_queue_delay_microseconds: 100000 }\n",
-    "limited": "dynamic_batching { default_queue_policy { max_queue_size: 32 } }\n",
-}
-"""By the name of the model."""
+'''
 
 _TENSOR = {"name": "INPUT0", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
 BODY = json.dumps({"inputs": [_TENSOR]}).encode()
@@ -53,41 +80,45 @@ BODY = json.dumps({"inputs": [_TENSOR]}).encode()
 
 @dataclass
 class Outcome:
-    """What became of the requests of a load."""
+    """What became of the requests of a load: the latencies of those that were executed before it was given up."""
 
+    sent: int = 0
     latencies_s: list[float] = field(default_factory=list)
     refused: int = 0
     failed: int = 0
 
-    @property
-    def in_time(self) -> int:
-        return sum(latency_s <= IN_TIME_S for latency_s in self.latencies_s)
+    def in_time(self, within_s: float) -> int:
+        return sum(latency_s <= within_s for latency_s in self.latencies_s)
 
 
 class Client:
-    """Sends requests, each on a connection that is free."""
+    """Sends requests to one model, each on a connection that is free."""
 
-    def __init__(self, port: int, model: str) -> None:
+    def __init__(self, port: int, model: str, outcome: Outcome, connections: trio.CapacityLimiter) -> None:
         head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(BODY)}\r\n\r\n"
         self._request = head.encode() + BODY
         self._port = port
         self._free: list[trio.SocketStream] = []
-        self._room = trio.CapacityLimiter(MOST_CONNECTIONS)
-        self.outcome = Outcome()
+        self._connections = connections
+        self._outcome = outcome
 
-    async def ask(self) -> None:
-        began = trio.current_time()
-        async with self._room:
+    async def ask(self, at_s: float) -> None:
+        """One request, which was to be sent at `at_s`."""
+        async with self._connections:
             stream = self._free.pop() if self._free else await trio.open_tcp_stream("127.0.0.1", self._port)
-            await stream.send_all(self._request)
-            status = await self._answer(stream)
+            try:
+                await stream.send_all(self._request)
+                status = await self._answer(stream)
+            except BaseException:
+                stream.socket.close()  # the server gives the request up
+                raise
             self._free.append(stream)
         if status == 200:
-            self.outcome.latencies_s.append(trio.current_time() - began)
+            self._outcome.latencies_s.append(trio.current_time() - at_s)
         elif status == 503:
-            self.outcome.refused += 1
+            self._outcome.refused += 1
         else:
-            self.outcome.failed += 1
+            self._outcome.failed += 1
 
     async def _answer(self, stream: trio.SocketStream) -> int:
         """Read one answer, and give back its status."""
@@ -106,51 +137,128 @@ class Client:
             await stream.aclose()
 
 
-async def load(port: int, model: str, rate: float, seconds: float) -> Outcome:
-    """The plan is the same for all models."""
-    chance = random.Random(int(rate))
-    client = Client(port, model)
+async def load(port: int, models: Sequence[str], arrivals: Sequence[Sequence[float]], within_s: float) -> Outcome:
+    """Send each model its requests at their times, in seconds; what is not answered in time at the end is given up."""
+    outcome = Outcome()
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 64
+    connections = trio.CapacityLimiter(most)
+    clients = [Client(port, model, outcome, connections) for model in models]
+    plan = sorted((at_s, number) for number, times in enumerate(arrivals) for at_s in times)
+    began_s = trio.current_time()
     async with trio.open_nursery() as nursery:
-        at_s = began = trio.current_time()
-        while at_s < began + seconds:
-            await trio.sleep_until(at_s)
-            nursery.start_soon(client.ask)
-            at_s += chance.expovariate(rate)
-    await client.close()
-    return client.outcome
+        for at_s, number in plan:
+            await trio.sleep_until(began_s + at_s)
+            outcome.sent += 1
+            nursery.start_soon(clients[number].ask, began_s + at_s)
+        await trio.sleep(within_s)
+        nursery.cancel_scope.cancel()
+    for client in clients:
+        await client.close()
+    return outcome
+
+
+def config(name: str, setting: Setting | None) -> str:
+    """config.pbtxt of a model with a fixed setting, or with the objective."""
+    tensor = ("FP32", (4,))
+    text = model_config(name, "python", setting.size if setting else MOST_ROWS, {"INPUT0": tensor}, {"OUTPUT0": tensor})
+    if setting is None:
+        value = f'value {{ string_value: "{OBJECTIVE_S * SCALE * 1e3:g}" }}'
+        return f'{text}dynamic_batching {{ }}\nparameters {{ key: "LATENCY_OBJECTIVE_MS" {value} }}\n'
+    policy = f"default_queue_policy {{ max_queue_size: {setting.limit} }}"
+    delay_us = round(setting.delay_s * SCALE * 1e6)
+    fields = f"preferred_batch_size: [ {setting.size} ] max_queue_delay_microseconds: {delay_us} {policy}"
+    return f"{text}dynamic_batching {{ {fields} }}\n"
+
+
+def costs(workload: Workload, model: int) -> str:
+    """costs.json of one of its models, until the last request has come; later it stays."""
+    cost = workload.costs[model]
+    steps = int(max(times[-1] for times in workload.arrivals) / STEP_S) + 2
+    seconds = [[cost(rows, step * STEP_S) * SCALE for rows in range(MOST_ROWS + 1)] for step in range(steps)]
+    how = {"noise": workload.noise, "shares_core": workload.shares_core}
+    return json.dumps({"seconds": seconds, "step_s": STEP_S * SCALE, **how})
 
 
 @contextmanager
-def serving() -> Iterator[Server]:
-    tensor = ("FP32", (4,))
+def serving(workload: Workload, settings: Sequence[Setting | None]) -> Iterator[Server]:
+    """A server with the models of each setting; they are named by `model_names`."""
     with tempfile.TemporaryDirectory() as directory:
-        for name, batching in SETTINGS.items():
-            version = Path(directory) / name / "1"
-            version.mkdir(parents=True)
-            (version / "model.py").write_text(COST)
-            config = model_config(name, "python", 16, {"INPUT0": tensor}, {"OUTPUT0": tensor}) + batching
-            (version.parent / "config.pbtxt").write_text(config)
+        for number, setting in enumerate(settings):
+            for model, name in enumerate(model_names(workload, number)):
+                version = Path(directory) / name / "1"
+                version.mkdir(parents=True)
+                (version / "model.py").write_text(COST)
+                (version / "costs.json").write_text(costs(workload, model))
+                (version.parent / "config.pbtxt").write_text(config(name, setting))
         with trireme(Path(directory)) as server:
             yield server
 
 
+def model_names(workload: Workload, number: int) -> list[str]:
+    return [f"setting_{number}_{model}" for model in range(len(workload.costs))]
+
+
+def chosen(workload: Workload, number: int) -> list[Setting]:
+    """The best settings in virtual time, and as many of the others, spread evenly by how good they are."""
+    sums = {setting: play(workload, setting.core, 0).in_time for setting in SETTINGS}
+    ranked = sorted(SETTINGS, key=sums.__getitem__, reverse=True)
+    step = max(1, (len(ranked) - number) // max(1, number))
+    return [*ranked[:number], *ranked[number:][step // 2 :: step][:number]]
+
+
+def compare(workload: Workload, number: int, slack_s: float, verbose: bool) -> float:
+    """Measure the objective and the settings, print a row, and give back the ratio of their goodputs."""
+    settings: list[Setting | None] = [None, *chosen(workload, number)]
+    within_s = OBJECTIVE_S * SCALE + slack_s
+    arrivals = [[at_s * SCALE for at_s in times] for times in workload.arrivals]
+    with serving(workload, settings) as server:
+        outcomes = [
+            trio.run(load, server.http_port, model_names(workload, place), arrivals, within_s)
+            for place in range(len(settings))
+        ]
+    failed = sum(outcome.failed for outcome in outcomes)
+    if failed:
+        raise SystemExit(f"{workload.name}: {failed} requests failed")
+    goodputs = [outcome.in_time(within_s) / max(1, outcome.sent) for outcome in outcomes]
+    best = max(range(1, len(settings)), key=goodputs.__getitem__)
+    virtual = play(workload, adaptive, 0).in_time / workload.requests
+    ours = outcomes[0]
+    ratio = goodputs[0] / max(1e-9, goodputs[best])
+    late = 1 - goodputs[0] - ours.refused / max(1, ours.sent)
+    print(
+        f"| {workload.name} | {ours.sent} | {goodputs[0]:.1%} | {goodputs[best]:.1%} | {ratio:.3f} | {late:.1%} | "
+        f"{ours.refused / max(1, ours.sent):.1%} | {virtual:.1%} | {settings[best]} |",
+        flush=True,
+    )
+    if verbose:
+        for place, setting in enumerate(settings):
+            print(f"    {setting or 'objective'}: {goodputs[place]:.1%}")
+    return ratio
+
+
+def plans(seconds: float) -> list[Workload]:
+    """The five workloads, each with arrivals for about so many seconds of real time."""
+    counts = [round(rows_per_s * seconds / SCALE) for rows_per_s in ROWS_PER_S]
+    return [workloads(count, 0)[number] for number, count in enumerate(counts)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Adaptive batching beside fixed settings, in real time.")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each load")
+    parser.add_argument("--seconds", type=float, default=3.5, help="of each load")
+    parser.add_argument("--settings", type=int, default=5, help="so many of the best, and of the others")
+    parser.add_argument("--only", default="", help="only workloads whose name begins so")
+    parser.add_argument("--slack-ms", type=float, default=20.0, help="of the client, beyond the objective")
+    parser.add_argument("--verbose", action="store_true", help="print all settings, too")
     options = parser.parse_args()
-    print("| load | model | sent | in time | late | refused | p99 ms |\n|---|---|---|---|---|---|---|")
-    with serving() as server:
-        for times in (0.7, 3.0):
-            for model in SETTINGS:
-                outcome = trio.run(load, server.http_port, model, times * CAPACITY, options.seconds)
-                answered = sorted(outcome.latencies_s)
-                sent = len(answered) + outcome.refused + outcome.failed
-                p99_ms = answered[int(0.99 * len(answered))] * 1e3 if answered else 0.0
-                late = len(answered) - outcome.in_time
-                cells = f"{sent} | {outcome.in_time} | {late} | {outcome.refused} | {p99_ms:.0f}"
-                print(f"| {times:g} × capacity | {model} | {cells} |", flush=True)
-                if outcome.failed:
-                    raise SystemExit(f"{outcome.failed} requests failed")
+    least, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(least, min(most, 16_384)), most))
+    print(
+        "| workload | sent | adaptive | best fixed | ratio | late | refused | adaptive in virtual time | the best |\n"
+        "|---|---|---|---|---|---|---|---|---|"
+    )
+    played = [each for each in plans(options.seconds) if each.name.startswith(options.only)]
+    ratios = [compare(each, options.settings, options.slack_ms / 1e3, options.verbose) for each in played]
+    sys.exit(min(ratios, default=1.0) < 1 - ALLOWED_LOSS)
 
 
 if __name__ == "__main__":

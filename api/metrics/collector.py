@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from ...engine.clock import Clock, SystemClock
+from ...engine.metrics.adaptive import adaptive_families
 from ...engine.metrics.families import (
     HostReadings,
     cpu_families,
@@ -71,6 +72,7 @@ class ServerCollector:
         yield from added.families(Section.LAST, scrape)
         yield from sealed_families(entries)
         yield from refused_families(entries, self._server.refusal_statistics())
+        yield from adaptive_families(entries)
         yield from _instance_families(self._server.model_statistics())
         budget = self._server.budget_statistics()
         yield MetricFamily(

@@ -3,8 +3,9 @@
 Rules:
  1. The parameter `PARAMETER` is a number of milliseconds from 0.001 to 3,600,000. A model without it has no objective.
  2. Batches are then formed by the adaptive batcher, which needs ``dynamic_batching``, and answers that come once, as
-    soon as they are there. So what follows is refused: no ``dynamic_batching``, decoupled answers, answers in the order
-    of the requests, a delay, and queue policies that let a request wait on after its time.
+    soon as they are there. So what follows is refused: no ``dynamic_batching`` (sequences and ensembles have none),
+    decoupled answers, answers in the order of the requests, a delay, and queue policies that let a request wait on
+    after its time.
 """
 
 from __future__ import annotations
@@ -46,6 +47,10 @@ def _problems(config: ModelConfig) -> Iterator[str]:
     """Rule 2."""
     batching = config.dynamic_batching
     if batching is None:
+        if config.has_sequence_batching:
+            yield "cannot be combined with 'sequence_batching'"
+        if config.has_ensemble_scheduling:
+            yield "cannot be combined with 'ensemble_scheduling'; models that the ensemble asks may have it"
         yield "needs 'dynamic_batching'"
         return
     if config.decoupled:

@@ -18,6 +18,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import Protocol
 
 from ..config.model import ModelConfig
 from ..errors import FailureReason, RefusalReason
@@ -99,6 +100,23 @@ class BatchStatistics:
         return Duration(self.count, self.output_ns)
 
 
+class Learnt(Protocol):
+    """What the batcher of a model with a latency objective has learnt and chosen by now.
+
+    Attributes:
+        target: rows that batches are to hold.
+        delay_s: how long one may wait to grow.
+    """
+
+    objective_s: float
+    target: int
+    delay_s: float
+
+    def expected(self) -> Sequence[tuple[int, float]]:
+        """Some sizes in rows, and what batches of them are expected to take, in seconds; none before the first."""
+        ...
+
+
 @dataclass(slots=True)
 class ModelStatistics:
     """Everything counted for one model version since it was loaded.
@@ -114,6 +132,7 @@ class ModelStatistics:
         refused: requests that never got as far as an execution (`refusals`).
         devices: the part of it all that GPUs of KIND_GPU instances have executed, by device. A device stays when its
             last instance has gone: counters never fall.
+        learnt: of a model with a latency objective; None for any other.
     """
 
     pending: int = 0
@@ -138,6 +157,7 @@ class ModelStatistics:
     recent: RecentLatencies | None = None
     first_responses: Histogram | None = None
     devices: dict[int, ModelStatistics] = field(default_factory=dict)
+    learnt: Learnt | None = field(default=None, compare=False, repr=False)
 
     def add_device(self, gpu: int) -> None:
         """An instance is about to execute on this GPU. From now on, what is recorded may name it."""

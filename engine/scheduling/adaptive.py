@@ -219,6 +219,14 @@ class AdaptiveBatcher(QueueingCore):
         self._rows.clear()
         return super().drop_all()
 
+    def expected(self) -> list[tuple[int, float]]:
+        """What batches of 1, 2, 4 and so on rows, and of the most, are expected to take, in seconds; none while nothing
+        is known."""
+        if not self.times.known:
+            return []
+        powers = [1 << bits for bits in range((self._max_rows - 1).bit_length())]
+        return [(rows, self.times.expected_s(rows)) for rows in (*powers, self._max_rows)]
+
     # What it decides.
 
     def _choose(self, now: float) -> None:

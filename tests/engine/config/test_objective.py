@@ -38,6 +38,8 @@ def test_other_values_are_refused(text):
     ("config", "field"),
     [
         (replace(CONFIG, dynamic_batching=None), "needs 'dynamic_batching'"),
+        (replace(CONFIG, dynamic_batching=None, has_sequence_batching=True), "'sequence_batching'"),
+        (replace(CONFIG, dynamic_batching=None, has_ensemble_scheduling=True), "'ensemble_scheduling'; models that"),
         (replace(CONFIG, decoupled=True), "'model_transaction_policy.decoupled'"),
         (with_batching(preserve_ordering=True), "'dynamic_batching.preserve_ordering'"),
         (with_batching(max_queue_delay_us=1), "'dynamic_batching.max_queue_delay_microseconds' must be 0"),

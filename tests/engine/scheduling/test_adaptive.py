@@ -322,6 +322,43 @@ def test_queue_limits_and_timeouts_hold(make_job):
     assert str(reject.error) == "Request timeout expired"
 
 
+def test_timeout_of_a_request_holds(make_job):
+    """It is over long before the request would be late; others wait on."""
+    policy = QueuePolicy(allow_timeout_override=True, default_timeout_us=1_000_000)
+    core = taught(batcher(objective_s=10.0, batching=DynamicBatching((16,), default_queue_policy=policy)), make_job)
+    core.enqueue(make_job(rows=16), 0.0)
+    assert isinstance(core.next_action(0.0), Dispatch)
+    core.enqueue(make_job("short", timeout_us=5_000), 0.0)
+    core.enqueue(make_job("patient"), 0.0)
+    assert core.next_action(0.0) == WaitUntil(0.005)
+    reject = core.next_action(0.005)
+    assert isinstance(reject, Reject)
+    assert (reject.job.id, str(reject.error)) == ("short", "Request timeout expired")
+    core.instance_idle(0)
+    assert dispatched(core.next_action(0.026)) == ["patient"]
+
+
+def test_queue_limit_holds_for_what_would_be_in_time(make_job):
+    policy = QueuePolicy(max_queue_size=2)
+    core = taught(batcher(batching=DynamicBatching((16,), default_queue_policy=policy)), make_job)
+    core.enqueue(make_job(rows=16), 0.0)
+    core.next_action(0.0)
+    put(core, make_job, 2, 0.0)
+    with pytest.raises(UnavailableError, match="Exceeds maximum queue size"):
+        core.enqueue(make_job(), 0.0)
+    assert core.queued == 2
+
+
+def test_what_was_learnt_can_be_read(make_job):
+    assert batcher().expected() == []
+    core = taught(batcher(most=16), make_job)
+    assert [rows for rows, _ in core.expected()] == [1, 2, 4, 8, 16]
+    assert [seconds for _, seconds in core.expected()] == pytest.approx([cost_s(rows) for rows in (1, 2, 4, 8, 16)])
+    core = batcher(most=6)
+    core.times.learn(1, 0.01)
+    assert [rows for rows, _ in core.expected()] == [1, 2, 4, 6]
+
+
 def test_cancelled_request_is_rejected(make_job):
     core = batcher()
     core.enqueue(job := make_job(), 0.0)
