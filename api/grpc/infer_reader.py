@@ -57,7 +57,7 @@ _ID_ENTRY = bytes([tag(1, LENGTH), len(_SEQUENCE_ID)]) + _SEQUENCE_ID + bytes([t
 """How the parameter begins that says a sequence's id. The length of its value follows."""
 
 _INTEGER, _TEXT = tag(2, VARINT), tag(3, LENGTH)
-_MOST_STEPS = 32
+_MOST_STEPS = 128
 """Ways to put requests of a sequence together that are remembered at a time: parameters have no order."""
 
 

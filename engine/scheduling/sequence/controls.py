@@ -114,7 +114,6 @@ class Controls:
         if datatype is BYTES:
             array = np.empty(self._shape, object)
             array[...] = str(correlation_id).encode(errors="surrogatepass")
-        else:
-            bits = (correlation_id if isinstance(correlation_id, int) else 0) & ((1 << 8 * datatype.size) - 1)
-            array = np.frombuffer(bits.to_bytes(datatype.size, "little"), datatype.storage).reshape(self._shape)
-        return {control.name: Tensor(control.name, datatype, self._shape, array=array)}
+            return {control.name: Tensor(control.name, datatype, self._shape, array=array)}
+        bits = (correlation_id if isinstance(correlation_id, int) else 0) & ((1 << 8 * datatype.size) - 1)
+        return {control.name: Tensor(control.name, datatype, self._shape, bits.to_bytes(datatype.size, "little"))}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,10 @@ def test_a_message_like_the_one_before_is_not_taken_apart(monkeypatch: pytest.Mo
         assert decoded[0].request.form is decoded[1].request.form is not None
 
 
+_ID_5 = b"\x22\x11\x0a\x0bsequence_id\x12\x02\x10\x05"
+"""The parameter that says that the sequence's id is 5."""
+
+
 def step(place: int, correlation_id: int | str, request_id: str = "7") -> bytes:
     """A request of a sequence of three."""
     kind = "int64_param" if isinstance(correlation_id, int) else "string_param"
@@ -117,6 +122,28 @@ def test_requests_of_many_sequences_are_read_once(request_id: str, monkeypatch: 
     assert repr(reader) == "<InferReader remembers 3 heads>"
 
 
+def test_parameters_of_sequences_have_no_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Maps of protobuf have none: the same client sends each of these."""
+    reader = InferReader(Regions())
+    message = step(1, 5)
+    at = message.index(b"\x2a")
+    name, ends = message[: message.index(b"\x22")], message[at:]
+    flags = [(b"\x22\x14\x0a\x0esequence_start\x12\x02\x08" + value) for value in (b"\x00", b"\x01")]
+    ending = [(b"\x22\x12\x0a\x0csequence_end\x12\x02\x08" + value) for value in (b"\x00", b"\x01")]
+    other = b"\x22\x09\x0a\x03own\x12\x02\x10\x07"
+    messages = [
+        name + b"".join(order) + ends
+        for start in flags
+        for end in ending
+        for order in permutations([_ID_5, start, end, other])
+    ]
+    expected = [said(fully(message)) for message in messages]
+    for each in [*messages, *messages]:
+        read(reader, each)
+    monkeypatch.delattr(infer_reader, "_split")
+    assert [said(read(reader, each)) for each in messages] == expected
+
+
 def test_a_sequence_of_more_than_one_content_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     request = Request(model_name="identity", raw_input_contents=[b"1234", b"5678"])
     request.inputs.extend([an_input("A", "INT32", [1]), an_input("B", "INT32", [1])])
@@ -128,9 +155,6 @@ def test_a_sequence_of_more_than_one_content_is_read_once(monkeypatch: pytest.Mo
     expected = said(fully(message))
     monkeypatch.delattr(infer_reader, "read_infer_request")
     assert said(read(reader, message)) == expected
-
-
-_ID_5 = b"\x22\x11\x0a\x0bsequence_id\x12\x02\x10\x05"
 
 
 @pytest.mark.parametrize(

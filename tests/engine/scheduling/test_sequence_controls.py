@@ -43,6 +43,8 @@ def test_flags_have_the_values_of_their_place_in_the_form_asked_for(datatype, fa
 def test_numeric_ids_keep_their_low_bits(datatype, key):
     controls = Controls([SequenceControl("C", ControlKind.CORRID, datatype)], True)
     tensor = controls.inputs(key, False, False)["C"]
+    assert tensor.has_buffer, "each request has its own: an array is made only for who needs it"
+    assert not tensor.has_array
     assert tensor.array.dtype == datatype.storage
     assert int(tensor.array[0, 0]) % 2 ** (8 * datatype.size) == key % 2 ** (8 * datatype.size)
     assert bytes(tensor.buffer) == key.to_bytes(8, "little")[: datatype.size]
