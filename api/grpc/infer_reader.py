@@ -166,6 +166,8 @@ class _RepeatedSteps(NamedTuple):
         if at <= start:
             return None
         stop, data_at = at + 1 + message[at], len(message) - self.nbytes
+        if data_at < stop:  # it is cut off
+            return None
         head = self.heads.get((message[start:at], message[stop:data_at]))
         correlation_id = None if head is None else _read_sequence_id(message[at + 1 : stop])
         if head is None or correlation_id is None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from trireme.api.grpc import infer_reader
 from trireme.api.grpc.infer_reader import InferReader
 from trireme.api.grpc.infer_request import DecodedGrpcInfer, decode_infer, read_infer_request
+from trireme.api.grpc.wire import UnreadableError
 from trireme.engine.config.model import ModelConfig, ModelInput, ModelOutput
 from trireme.engine.datatypes import FP32
 from trireme.engine.description import ModelDescription
@@ -278,6 +279,20 @@ def test_a_message_that_differs_is_read_and_checked_as_if_it_came_alone(other: b
         changed = message[:at] + other + message[at + 1 :]
         fresh = verdict(lambda data: passed(fully(data), RequestValidator(CONFIG)), changed)
         assert [verdict(remembered, changed) for _ in range(2)] == [fresh, fresh]
+
+
+@pytest.mark.parametrize("request_id", ["", "1"])
+def test_a_step_of_a_sequence_that_is_cut_off_is_no_request(request_id: str) -> None:
+    """Wherever that is, although what stands before its data is known."""
+    reader = InferReader(Regions())
+    request = identity(b"x" * 600, request_id)
+    request.inputs[0].datatype = "BYTES"
+    message = with_parameters(request, sequence_id=("int64_param", 5)).SerializeToString()
+    for _ in range(3):
+        assert read(reader, message).request.correlation_id == 5
+    for length in range(len(message) - 600, len(message)):
+        with pytest.raises(UnreadableError):
+            reader.decode(message[:length], describe)
 
 
 @pytest.mark.parametrize(
