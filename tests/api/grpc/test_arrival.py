@@ -20,6 +20,7 @@ from trireme.actors.budget import InflightBudget, Lease
 from trireme.api.grpc.deadlines import Deadlines, Patience
 from trireme.api.grpc.framing import MessageReader, prefix
 from trireme.api.http2.limits import Http2Limits
+from trireme.api.http2.server import Http2Server
 from trireme.api.sockets.limits import Limits
 from trireme.engine.admission.shares import HURRY_S
 
@@ -83,6 +84,48 @@ async def test_what_is_announced_is_taken_before_it_comes(path: str) -> None:
         assert (await peer.finish(stream_id)).status == "0"
         await until(lambda: echo.held_bytes == 0)
         assert echo.budget.statistics().leases == 0
+
+
+@pytest.mark.parametrize("path", [UNARY, EACH])
+async def test_messages_that_land_in_their_place_are_counted_while_they_arrive(
+    monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """Once, all of it, before it has a place; one that has no room has none, and its window is not opened for it."""
+    echo, size = Budgeted(), 9 * MIB
+    places: list[int] = []
+    landed: list[int] = []
+    land, take = Http2Server.land, Http2Server.landed
+
+    def spied_land(core: Http2Server[Any], stream_id: int, place: memoryview) -> None:
+        places.append(echo.held_bytes)
+        land(core, stream_id, place)
+
+    def spied_landed(core: Http2Server[Any], piece: memoryview, now_s: float) -> Any:
+        landed.append(echo.held_bytes)
+        return take(core, piece, now_s)
+
+    monkeypatch.setattr(Http2Server, "land", spied_land)
+    monkeypatch.setattr(Http2Server, "landed", spied_landed)
+    async with serving([echo]) as service, await connect(service) as peer, await connect(service) as other:
+        stream_id = peer.start(path, end=False)
+        await send(peer, stream_id, frame(bytes(size))[: 6 * MIB], end=False)
+        await until(lambda: landed != [])
+        waiting = other.start(path, end=False)
+        await send(other, waiting, frame(bytes(size))[:100_000], end=False)
+        await until(lambda: echo.budget.statistics().waiting == 1)
+        assert (echo.held_bytes, set(places)) == (size, {size})
+        alone = len(places)
+        window = other.h2.local_flow_control_window(waiting)
+        await send(peer, stream_id, frame(bytes(size))[6 * MIB :])
+        assert (await peer.finish(stream_id)).status == "0"
+        await until(lambda: len(places) > alone)
+        assert echo.held_bytes == size
+        while other.h2.local_flow_control_window(waiting) <= window:
+            await other.receive()
+        await send(other, waiting, frame(bytes(size))[100_000:])
+        assert (await other.finish(waiting)).status == "0"
+        await until(lambda: (echo.held_bytes, echo.budget.statistics().leases) == (0, 0))
+        assert set(landed) == set(places) == {size}
 
 
 @pytest.mark.parametrize("path", [UNARY, EACH])

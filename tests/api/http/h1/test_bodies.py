@@ -15,7 +15,9 @@ from http2_client import Http2Client, http2
 from http_sockets import UNHURRIED, Response, Responses, connect, read_to_end, reply, serving, until
 from trio.testing import MockClock
 
+from trireme.actors.offload import ArrivingBytes
 from trireme.api.http.exchange import Exchange
+from trireme.api.http.h1 import connection as h1_connection
 from trireme.api.sockets.roster import ConnectionPhase
 from trireme.api.sockets.transport import PlainTransport
 
@@ -231,6 +233,33 @@ async def test_bodies_that_arrive_are_counted_and_wait_for_room(gated: GatedServ
     assert most <= 10 * MIB
     await until(lambda: gated.server.budget_statistics().leases == 0)
     assert gated.server.budget_statistics().bytes == 0
+
+
+async def test_a_body_that_is_received_in_its_place_is_counted_before_it_has_one(
+    gated: GatedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At its announced size, while most of it is still to come; one that has no room has no memory either."""
+    places: list[tuple[int, int]] = []
+
+    class Spied(ArrivingBytes):
+        def __init__(self, nbytes: int, memory: Callable[[int], memoryview]) -> None:
+            places.append((nbytes, gated.server.budget_statistics().bytes))
+            super().__init__(nbytes, memory)
+
+    monkeypatch.setattr(h1_connection, "ArrivingBytes", Spied)
+    gated.gate.set()
+    body = body_of(6 * MIB)
+    async with await connect(gated.http) as first, await connect(gated.http) as second:
+        await first.send_all(head(Content_Length=len(body)) + body[:MIB])
+        await until(lambda: places != [])
+        await second.send_all(head(Content_Length=len(body)) + body[:1000])
+        await until(lambda: gated.server.budget_statistics().waiting == 1)
+        assert (places, gated.server.budget_statistics().bytes) == ([(len(body), len(body))], len(body))
+        for stream, rest in ((first, body[MIB:]), (second, body[1000:])):
+            await stream.send_all(rest)
+            assert (await Responses(stream).next()).status == 200
+    assert places == [(len(body), len(body))] * 2
+    await until(lambda: gated.server.budget_statistics().bytes == 0)
 
 
 async def test_small_bodies_that_share_a_connection_are_counted(gated: GatedServer) -> None:
