@@ -60,7 +60,7 @@ def addresses() -> Iterator[Addresses]:
     http, grpc = free_port(), free_port()
     command = [str(Path(sys.executable).with_name("trireme")), "serve", "--model-repository", "model_repository"]
     command += ["--http-address", "127.0.0.1", "--http-port", str(http), "--allow-metrics", "false"]
-    command += ["--grpc-address", "127.0.0.1", "--grpc-port", str(grpc)]
+    command += ["--grpc-address", "127.0.0.1", "--grpc-port", str(grpc), "--front-ends", "0"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
         try:
             addresses = Addresses(f"127.0.0.1:{http}", f"127.0.0.1:{grpc}")

@@ -85,7 +85,8 @@ def build_command(flags: ParsedFlags, environment: Mapping[str, str]) -> ServeCo
     for flag in flags.without_effect():
         if flag.refused:  # it would mislead if it did nothing
             raise UsageError(f"Error: --{flag.name} cannot be used in this version: {flag.missing}.")
-    front_ends = front_end_count(flags["front-ends"], usable_cores())
+    serves = flags["allow-http"] or flags["allow-grpc"]
+    front_ends = front_end_count(flags["front-ends"], usable_cores()) if serves else 0
     server = _server_options(flags, environment, front_ends)
     return ServeCommand(
         server=server,

@@ -520,8 +520,8 @@ GROUPS: tuple[Group, ...] = (
             "front-ends",
             FRONT_ENDS,
             "Processes that serve HTTP and gRPC, besides the one that executes requests, so that more cores are used; "
-            "0 for none: one process does all. With auto there are at least two if the machine has 4 cores or more.",
-            0,
+            "0 for none: one process does all. With auto, which is the default, none below 4 cores; then one for each "
+            "4, at least 2 and at most 8.",
         ),
         Flag(
             "poll-us",

@@ -9,9 +9,8 @@ import re
 import shutil
 import signal
 import socket
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
+from beside_one_process import inflight, pids, wait_until
 from onnx import TensorProto, helper, save_model
 from serve_process import PATIENCE_S, ServeProcess, serve_process
 from slow_model import write_gated_model
@@ -62,39 +62,6 @@ def server(repository: Path) -> Iterator[ServeProcess]:
     )
     with serve_process(repository, *flags) as served:
         yield served
-
-
-def pids(server: ServeProcess) -> list[int]:
-    """Of the front ends of a server."""
-    found = []
-    for task in Path(f"/proc/{server.process.pid}/task").iterdir():
-        with suppress(FileNotFoundError, ProcessLookupError):  # a thread, or a process, that has just ended
-            for pid in (task / "children").read_text().split():
-                with suppress(FileNotFoundError, ProcessLookupError):
-                    if b"front_end" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                        found.append(int(pid))
-    return found
-
-
-def inflight(server: ServeProcess) -> tuple[float, float]:
-    """Requests and bytes that the budget counts."""
-    text = server.metrics()
-    requests, nbytes = (
-        re.search(rf"^trireme_inflight_{what} (\S+)", text, re.MULTILINE) for what in ("requests", "bytes")
-    )
-    assert requests
-    assert nbytes
-    return float(requests[1]), float(nbytes[1])
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Ask until something is so."""
-    over = threading.Event()
-    for _ in range(int(PATIENCE_S / 0.05)):
-        if condition():
-            return
-        over.wait(0.05)
-    raise AssertionError("it has not come about")
 
 
 def http_input(array: np.ndarray, name: str = "INPUT0", datatype: str = "FP32") -> list[Any]:
@@ -178,6 +145,8 @@ def test_each_refusal_is_counted_once(server: ServeProcess, http: Any, grpc: Any
         before = counted()
         with pytest.raises(InferenceServerException, match="expected 1 inputs but got 0 inputs"):
             way()
+        told = partial(lambda earlier: counted() > earlier, before)
+        wait_until(told)  # as soon as the engine has heard of it
         assert counted() == before + 1
 
 

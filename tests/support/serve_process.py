@@ -13,6 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+_IN_ONE_PROCESS = ("--front-ends", "0")
+"""However many cores there are; flags that come later count."""
+
 PATIENCE_S = 60.0
 """How long a test waits for what must happen; only a broken test or server gets there."""
 
@@ -29,7 +32,7 @@ class ServeProcess:
 
     def __init__(self, repository: Path, *flags: str, stdin: int | None = None) -> None:
         command = [str(Path(sys.executable).with_name("trireme")), "serve", "--model-repository", str(repository)]
-        command += ["--http-address", "127.0.0.1", "--grpc-address", "127.0.0.1", *flags]
+        command += ["--http-address", "127.0.0.1", "--grpc-address", "127.0.0.1", *_IN_ONE_PROCESS, *flags]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=stdin, stdout=pipe, stderr=pipe, text=True)
         self.stdout: list[str] = []

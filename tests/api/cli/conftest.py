@@ -73,6 +73,7 @@ _ON_LOOPBACK = (
     "--http-port=0",
     "--grpc-port=0",
     "--metrics-port=0",
+    "--front-ends=0",
 )
 
 

@@ -487,11 +487,3 @@ def test_the_usage_text_names_every_flag_under_its_group() -> None:
 def test_model_control(words: str, mode: ControlMode, startup: tuple[str, ...], poll_s: int) -> None:
     options = command(*words.split()).server
     assert (options.model_control_mode, options.startup_models, options.repository_poll_s) == (mode, startup, poll_s)
-
-
-def test_front_ends() -> None:
-    assert command().front_ends == 0
-    assert command("--front-ends=3").front_ends == 3
-    for wrong in ("-1", "257", "many"):
-        with pytest.raises(UsageError):
-            command(f"--front-ends={wrong}")

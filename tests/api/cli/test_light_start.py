@@ -44,6 +44,7 @@ def last_step():
     stop()
 serve.return_code = last_step
 flags = ["--http-address=127.0.0.1", "--http-port=0", "--grpc-address=127.0.0.1", "--grpc-port=0", "--metrics-port=0"]
+flags += ["--front-ends=0"]  # on any machine
 assert main(["serve", f"--model-repository={sys.argv[1]}", *flags]) == 0
 print(sys.getswitchinterval())
 print(os.environ.get("ORT_DISABLE_TELEMETRY"))
