@@ -15,8 +15,8 @@ Rules:
     batches take no longer than nearly all do. If it reaches a preferred size on the way, it ends there.
  4. The *load* of a size is what part of their time instances would be busy with batches of that size. *Needed* is the
     smallest size whose load is at most `BEARABLE`, or what comes in `DELAY_SHARE` of the objective, if that is less.
-    A batch that is smaller waits, for as long as it takes such a batch to come together, but never so long that it
-    would be late. Sizes and delay are chosen anew whenever a batch is over.
+    A batch that is smaller waits, for as long as it takes such a batch to come together, but for no more than a part,
+    `WAITED`, of the time that it has to spare. Sizes and delay are chosen anew whenever a batch is over.
  5. A request is refused at the door if it would be late, by what is known: behind all that is before it in the queue,
     in batches of the target size, on all instances by turns, in a batch with what will have come until it begins.
  6. The first request of a level is rejected as soon as it would be late even alone, on the next instance that is free.
@@ -63,6 +63,10 @@ MEMORY = 8.0
 
 WORTH = 0.9
 """Of the rate of a batch of the target size: from which on a smaller one will do (rule 9)."""
+
+WAITED = 0.5
+"""How much of the time that a batch has to spare it may wait for. With all of it, a timer that is a little late makes
+its requests late, and rule 6 rejects them beside an idle instance."""
 
 _STEP = 1.25
 """From one size that is tried to the next."""
@@ -391,8 +395,8 @@ class AdaptiveBatcher(QueueingCore):
         """When the batch is to be sent to an idle instance (rule 4)."""
         if formed.closed is not None or self._stopping or formed.rows >= self.needed:
             return now
-        last_s = formed.due_s - self.times.bound_s(self.needed)
-        ripe_s = min(formed.oldest_s + self.delay_s, last_s)
+        spare_s = formed.due_s - self.times.bound_s(self.needed) - formed.oldest_s
+        ripe_s = formed.oldest_s + min(self.delay_s, WAITED * spare_s)
         if ripe_s <= now:
             formed.closed = DELAY
         return ripe_s

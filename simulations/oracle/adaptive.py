@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from ...engine.config.model import DynamicBatching, ModelConfig
 from ...engine.config.objective import latency_objective_s
 from ...engine.job import SealReason
-from ...engine.scheduling.adaptive import BEARABLE, DELAY_SHARE, MEMORY, WORTH, sizes_up_to
+from ...engine.scheduling.adaptive import BEARABLE, DELAY_SHARE, MEMORY, WAITED, WORTH, sizes_up_to
 from ...engine.scheduling.service_times import ArrivalRate, ServiceTimes
 from ..history import Handlers
 from ..invariants.queueing import EXPIRED, TOO_LATE
@@ -256,7 +256,8 @@ class AdaptiveCore(NaiveCore):
         if batch.reason is not SealReason.IDLE or self.stopping or sum(each.rows for each in entries) >= self.needed:
             return now_s, batch
         oldest_s = min(entry.queued_s for entry in entries)
-        ripe_s = min(oldest_s + self.delay_s, oldest_s + self.objective_s - self.times.bound_s(self.needed))
+        spare_s = self.objective_s - self.times.bound_s(self.needed)
+        ripe_s = oldest_s + min(self.delay_s, WAITED * spare_s)
         return ripe_s, Batch(batch.count, SealReason.DELAY)
 
 

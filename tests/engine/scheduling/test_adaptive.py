@@ -243,6 +243,18 @@ def test_batch_that_waits_goes_when_it_is_large_enough(make_job):
     assert len(dispatched(core.next_action(0.001))) == core.needed
 
 
+def test_batch_that_waits_is_not_late_if_the_timer_is(make_job):
+    """All sizes take as long, so the last moment for the batch is also that for its first request alone: with that as
+    the time to go, a late timer had requests rejected one by one beside an idle instance."""
+    core = taught(batcher(objective_s=0.1, most=16), make_job, lambda _rows: 0.06)
+    core.needed, core.delay_s = 16, 1.0
+    put(core, make_job, 3, 0.0)
+    action = core.next_action(0.0)
+    assert isinstance(action, WaitUntil)
+    assert action.when_s == pytest.approx(0.02)
+    assert len(dispatched(core.next_action(action.when_s + 0.015))) == 3
+
+
 def test_nothing_waits_where_instances_have_time(make_job):
     core = taught(batcher(objective_s=0.2), make_job)
     busy(core, 50, 0.0)
