@@ -27,7 +27,7 @@ from ..engine.request import InferenceRequest
 from ..front_ends import kinds
 from ..front_ends.calls import EngineCalls
 from ..front_ends.child_process import Child
-from ..front_ends.link import NOTHING, LinkError, LinkHead
+from ..front_ends.link import NOTHING, FrontEndLink, LinkError, LinkHead
 from ..front_ends.listener import EngineListener
 from ..front_ends.port import Port
 from ..front_ends.processes import FrontEnds
@@ -175,6 +175,7 @@ class VirtualProcess:
         self.serves = False
         self.may_end = False
         self.server: RemoteServer | None = None
+        self._link: FrontEndLink | None = None
         self._count = count
         self._plan = plan
         self._options = server.options
@@ -182,6 +183,11 @@ class VirtualProcess:
         self._scope = trio.CancelScope()
         self._over = trio.Event()
         self._dead = False
+
+    @property
+    def borrowed(self) -> int:
+        """Segments with answers that its clients keep."""
+        return 0 if self._link is None else len(self._link._borrower._borrowed)
 
     async def run(self, offload: Offload) -> None:
         """Live until killed, drained, or left by the engine."""
@@ -200,6 +206,7 @@ class VirtualProcess:
         uplink = Uplink(self._sock, self._rings, turn)
         told = self._plan.front_ends
         uplink._link.inline_bytes = told.inline_bytes
+        self._link = uplink._link
 
         def send(head: LinkHead, payload: Any = NOTHING) -> bool:
             if self._dead:
@@ -384,7 +391,9 @@ class VirtualFrontEnds:
             held = port._pending, port._blocked, port._unsent, port._news, port._leases._held, port._calls._scopes
             if any(held):
                 yield f"a port has left {port!r}"
-            if len(port._link.lender._lent) > MOST_UNTOLD:  # so many need not be given back at once
+            process = self._living.get(port.pid)
+            kept = 0 if process is None else process.borrowed
+            if len(port._link.lender._lent) - kept > MOST_UNTOLD:  # so many need not be given back at once
                 yield f"a port has left segments {list(port._link.lender._lent)}"
 
     async def _start(self) -> Child:

@@ -9,7 +9,7 @@ import pytest
 from trireme.simulations.events import RequestAbandoned, RequestAnswered
 from trireme.simulations.front_ends import AGAIN, BY_FRONT_ENDS, FORSAKEN, KILLED, SEGMENT
 from trireme.simulations.front_ends_plan import FrontEndsPlan
-from trireme.simulations.plan import ModelPlan, Plan, RequestPlan
+from trireme.simulations.plan import Manner, ModelPlan, Plan, RequestPlan
 from trireme.simulations.play import play
 
 MS = 1_000_000
@@ -54,3 +54,11 @@ def test_what_a_front_end_had_is_lost_with_it_and_another_one_comes() -> None:
 def test_two_runs_of_a_plan_are_alike() -> None:
     plan = replace(PLAN, front_ends=FrontEndsPlan(count=2, bell_ns=3 * MS, spurious=3, deaths_ns=(60 * MS,)))
     assert play(plan).history.digest() == play(plan).history.digest()
+
+
+def test_segments_of_answers_that_clients_keep_are_not_left_behind() -> None:
+    requests = tuple(RequestPlan(number, "m", number * 5 * MS, manner=Manner.WAITS) for number in range(1, 101))
+    plan = replace(PLAN, requests=requests, models=(ModelPlan("m", fixed_ns=MS),), calm_ns=600 * MS)
+    outcome = play(replace(plan, front_ends=FrontEndsPlan(count=1, inline_bytes=0)))
+    assert outcome.violation is None
+    assert outcome.counts[SEGMENT] >= 100
