@@ -74,11 +74,13 @@ async def gated_server(
     models: Sequence[str] = ("gated",),
     queue: str = "dynamic_batching { }",
     front: HttpOptions | None = None,
+    dims: int = 1,
     **options: Any,
 ) -> AsyncIterator[GatedServer]:
+    config = CONFIG.replace("dims: [ 1 ]", f"dims: [ {dims} ]") + queue
     for name in models:
         (repository / name / "1").mkdir(parents=True)
-        (repository / name / "config.pbtxt").write_text(CONFIG + queue)
+        (repository / name / "config.pbtxt").write_text(config)
     gate = threading.Event()
     jobs: list[Job] = []
     backends = BackendRegistry(lambda _name: {}, {"gated": gated_backend(gate, jobs)})
