@@ -15,6 +15,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -134,7 +135,8 @@ class InferenceServer(Admission):
         self.services.confinement = options.confinement
         self.gpus = NO_GPUS
         self._agents = agents or AgentRegistry()
-        self.client_accounts = ClientAccounts.of(options.max_inflight_bytes, options.address_share)
+        give_up = partial(self.refusals.count, RefusalReason.CLIENT_BYTES)
+        self.client_accounts = ClientAccounts.of(options.max_inflight_bytes, options.address_share, give_up)
         self._tracing = Tracing(options.tracing, clock or SystemClock())
         self.tracer = self._tracing.tracer
         self._stop_by_s = -math.inf
@@ -422,9 +424,7 @@ class InferenceServer(Admission):
 
     def refusal_statistics(self) -> dict[RefusalReason, int]:
         """What was refused that was for no model that is served. The statistics of models have the rest."""
-        accounts = self.client_accounts
-        given_up = accounts.unfinished.given_up + accounts.unread.given_up
-        return {**self.refusals.counts, RefusalReason.CLIENT_BYTES: given_up}
+        return dict(self.refusals.counts)
 
     def budget_statistics(self) -> BudgetStatistics:
         return self._budget.statistics()

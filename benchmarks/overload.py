@@ -1,11 +1,12 @@
 """What the server does with more than it can do.
 
     python benchmarks/overload.py [--only capacity storm bodies] [--seconds 5] [--output overload.json]
+        [--batch-ms 30] [--queue-ms 200] [--flags "--front-ends 1"]
 
-- *capacity*: a model takes 30 ms for a batch of up to 8, so that it is the limit and not the CPU; its queue has 64
-  places and lets a request wait for 200 ms. A closed loop finds the peak. Then an open loop sends 1, 2 and 5 times as
-  many requests a second, whatever comes of them, over HTTP and gRPC. Goodput is what is answered with 200 in a second.
-  What is answered should take no longer than the queue's limits and a batch or two.
+- *capacity*: a model takes 30 ms for a batch of up to 8, so that it is the limit and not the CPU, as it is with 2 ms;
+  its queue has 64 places and lets a request wait for 200 ms. A closed loop finds the peak. Then an open loop sends 1, 2
+  and 5 times as many requests a second, whatever comes of them, over HTTP and gRPC. Goodput is what is answered with
+  200 in a second. What is answered should take no longer than the queue's limits and a batch or two.
 - *storm*: 5,000 connections, as fast as they can be made; each asks once, and stays.
 - *bodies*: 200 clients send 64 MiB each, all at once, to a server that may have 1 GiB in flight. They are slowed down
   at their sockets, and its memory stays within the budget. In the end they are refused: what is measured is their
@@ -21,6 +22,7 @@ import contextlib
 import json
 import resource
 import select
+import shlex
 import socket
 import subprocess
 import sys
@@ -40,31 +42,52 @@ from rich.table import Table
 from servers import Server, machine, model_config, trireme, write_identity
 
 MIB = 1 << 20
-SERVICE_S = 0.03
 WARM_UP_S = 1.0
 BATCH = 8
 QUEUE_PLACES = 64
-QUEUE_S = 0.2
 FACTORS = (1.0, 2.0, 5.0)
 CONNECTIONS = 300
 """Of the open loop: more than the model takes in, so that there is an idle one for each request."""
 
 BUDGET_BYTES = 1 << 30
-_MODEL_PY = f"""
+_MODEL_PY = """
 import time
 import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
     def execute(self, requests):
-        time.sleep({SERVICE_S})
+        time.sleep(BATCH_S)
         inputs = [pb_utils.get_input_tensor_by_name(request, "INPUT0") for request in requests]
         return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", each.as_numpy())]) for each in inputs]
 """
-_QUEUE = f"""dynamic_batching {{ default_queue_policy {{
-  max_queue_size: {QUEUE_PLACES} timeout_action: REJECT default_timeout_microseconds: {int(QUEUE_S * 1e6)}
-}} }}
-"""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is measured.
+
+    Attributes:
+        seconds: of each load of `capacity`.
+        batch_s: what its model takes for a batch.
+        queue_s: how long a request may wait there.
+        flags: of the server, beside those that a part needs.
+    """
+
+    seconds: float
+    batch_s: float
+    queue_s: float
+    flags: tuple[str, ...] = ()
+
+    @property
+    def model_py(self) -> str:
+        return f"BATCH_S = {self.batch_s}\n{_MODEL_PY}"
+
+    @property
+    def queue(self) -> str:
+        policy = f"max_queue_size: {QUEUE_PLACES} timeout_action: REJECT"
+        policy += f" default_timeout_microseconds: {int(self.queue_s * 1e6)}"
+        return f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}\n"
 
 
 @dataclass
@@ -187,16 +210,17 @@ class Outcome:
     complaints: list[str] = field(default_factory=list)
 
 
-def capacity(folder: Path, seconds: float) -> Outcome:
+def capacity(folder: Path, settings: Settings) -> Outcome:
     """Peak, and goodput beyond it."""
     version = folder / "slow" / "1"
     version.mkdir(parents=True)
-    (version / "model.py").write_text(_MODEL_PY)
+    (version / "model.py").write_text(settings.model_py)
     tensors = {"INPUT0": ("FP32", (16,))}, {"OUTPUT0": ("FP32", (16,))}
-    (folder / "slow" / "config.pbtxt").write_text(model_config("slow", "python", BATCH, *tensors) + _QUEUE)
+    (folder / "slow" / "config.pbtxt").write_text(model_config("slow", "python", BATCH, *tensors) + settings.queue)
     outcome = Outcome()
-    longest_ms = (QUEUE_S + 3 * SERVICE_S) * 1e3
-    with trireme(folder, grpc=True) as server:
+    seconds = settings.seconds
+    longest_ms = (settings.queue_s + 3 * settings.batch_s) * 1e3
+    with trireme(folder, *settings.flags, grpc=True) as server:
         for transport in TRANSPORTS:
             peak = drive(server, transport, 0.0, 4 * BATCH, seconds)
             outcome.rows.append({"what": f"{transport}, closed loop", **_shown(peak, peak.goodput)})
@@ -231,15 +255,14 @@ def _shown(driven: Driven, peak: float) -> dict[str, Any]:
     }
 
 
-def storm(folder: Path, seconds: float, count: int = 5_000) -> Outcome:
+def storm(folder: Path, settings: Settings, count: int = 5_000) -> Outcome:
     """Connections, one after the other without a pause."""
-    del seconds
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     write_identity(folder, "small", 16, max_batch_size=8)
     request = payloads.http_request("GET", "/v2/health/live", [])
     failed = 0
-    with trireme(folder) as server, Memory(server) as memory, contextlib.ExitStack() as stack:
+    with trireme(folder, *settings.flags) as server, Memory(server) as memory, contextlib.ExitStack() as stack:
         seen = stack.enter_context(second_client(server.http_port))
         began_s = time.perf_counter()
         clients: list[socket.socket] = []
@@ -269,9 +292,8 @@ def storm(folder: Path, seconds: float, count: int = 5_000) -> Outcome:
     return Outcome([row], complaints)
 
 
-def bodies(folder: Path, seconds: float, count: int = 200, mib: int = 64) -> Outcome:
+def bodies(folder: Path, settings: Settings, count: int = 200, mib: int = 64) -> Outcome:
     """Large bodies, all at once."""
-    del seconds
     write_identity(folder, "small", 16, max_batch_size=8)
     write_identity(folder, "big", -1, max_batch_size=8)
     tensor: dict[str, Any] = {"name": "INPUT0", "datatype": "FP32", "shape": [1, mib * MIB // 8]}
@@ -279,7 +301,7 @@ def bodies(folder: Path, seconds: float, count: int = 200, mib: int = 64) -> Out
     head = json.dumps({"inputs": [tensor]}).encode()
     headers = [("Inference-Header-Content-Length", str(len(head))), ("Content-Length", str(len(head) + mib * MIB))]
     start = payloads.http_request("POST", "/v2/models/big/infer", headers) + head
-    flags = ("--max-inflight-bytes", str(BUDGET_BYTES))
+    flags = ("--max-inflight-bytes", str(BUDGET_BYTES), *settings.flags)
     with trireme(folder, *flags) as server, Memory(server) as memory, second_client(server.http_port) as seen:
         began_s = time.perf_counter()
         statuses = _send_all(server.http_port, start, count, mib * MIB)
@@ -355,16 +377,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--seconds", type=float, default=5.0, help="of each load")
+    parser.add_argument("--batch-ms", type=float, default=30.0, help="what the model of capacity takes for a batch")
+    parser.add_argument("--queue-ms", type=float, default=200.0, help="how long a request may wait in its queue")
+    parser.add_argument("--flags", type=shlex.split, default=[], help="of trireme serve")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--drive", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.drive is not None:
         _driver(given.drive)
         return
+    settings = Settings(given.seconds, given.batch_ms / 1e3, given.queue_ms / 1e3, tuple(given.flags))
     outcomes: dict[str, Outcome] = {}
     for name in given.only:
         with tempfile.TemporaryDirectory() as folder:
-            outcomes[name] = PARTS[name](Path(folder), given.seconds)
+            outcomes[name] = PARTS[name](Path(folder), settings)
         for each in show(outcomes[name]):
             Console(width=160).print(each)
     if given.output is not None:

@@ -19,6 +19,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -177,13 +178,15 @@ class RemoteServer:
         self.readiness = readiness
         self.offload = offload
         self.options = options
-        self.client_accounts = ClientAccounts.of(options.max_inflight_bytes // front_ends, options.address_share)
         self.exiting = False
         self.models = ModelMirror()
         self.shared_memory = RemoteRegions()
         self.tracer = RemoteTracer(clock or SystemClock(), self._tell)
         self.budget = RemoteBudget(self._tell)
         self.refusals = RemoteRefusals(self._tell_now)
+        give_up = partial(self.refusals.count, RefusalReason.CLIENT_BYTES)
+        inflight_bytes = options.max_inflight_bytes // front_ends
+        self.client_accounts = ClientAccounts.of(inflight_bytes, options.address_share, give_up)
         self.management = RemoteManagement(self.ask)
         self.log = RemoteLog(self.ask, log_settings)
         self.ready_to_serve = False

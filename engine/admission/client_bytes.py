@@ -17,6 +17,7 @@ So a client that goes on comes last, and one address cannot displace the others.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
@@ -49,6 +50,7 @@ class ClientBytes:
     Args:
         limit_bytes: most of all together.
         address_share: the part of it that one address may have.
+        on_given_up: called whenever a holder has been told to give up, and did.
 
     Attributes:
         held_bytes: by all holders.
@@ -56,11 +58,14 @@ class ClientBytes:
         tight: so much is held that no more should be taken than must be.
     """
 
-    def __init__(self, limit_bytes: int, address_share: float = 1.0) -> None:
+    def __init__(
+        self, limit_bytes: int, address_share: float = 1.0, on_given_up: Callable[[], object] = lambda: None
+    ) -> None:
         self.limit_bytes = limit_bytes
         self.held_bytes = 0
         self.given_up = 0
         self.tight = False
+        self._on_given_up = on_given_up
         self._tight_bytes = limit_bytes * _TIGHT_PART
         self._share_bytes = int(limit_bytes * address_share)
         self._holders: dict[Holder, _Held] = {}  # the one that has gone longest first, as in each address
@@ -128,6 +133,7 @@ class ClientBytes:
                 continue  # it has gone with one that was told before
             if holder.make_way(self):
                 self.given_up += 1
+                self._on_given_up()
                 self.drop(holder)
                 return True
             self.progressed(holder)
@@ -147,14 +153,17 @@ class ClientAccounts:
     unread: ClientBytes
 
     @classmethod
-    def of(cls, inflight_bytes: int, address_share: float) -> ClientAccounts:
+    def of(
+        cls, inflight_bytes: int, address_share: float, on_given_up: Callable[[], object] = lambda: None
+    ) -> ClientAccounts:
         """For a server that has room for so many bytes in flight: a sixteenth of that beside them for what is
         unfinished, and as much again for what is unread.
 
         Args:
             address_share: of each account, for one address.
+            on_given_up: see `ClientBytes`; of both.
         """
         return cls(
-            ClientBytes(max(_LEAST_UNFINISHED_BYTES, inflight_bytes // 16), address_share),
-            ClientBytes(max(_LEAST_UNREAD_BYTES, inflight_bytes), address_share),
+            ClientBytes(max(_LEAST_UNFINISHED_BYTES, inflight_bytes // 16), address_share, on_given_up),
+            ClientBytes(max(_LEAST_UNREAD_BYTES, inflight_bytes), address_share, on_given_up),
         )

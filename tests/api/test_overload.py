@@ -17,7 +17,7 @@ import trio
 from gated_server import GatedServer, gated_server
 from grpc_stub import PATIENCE_S, infer_request, stub_for, values_of
 from http2_held import watch
-from http_sockets import UNHURRIED, Responses, connect, serving, until
+from http_sockets import Responses, connect, serving, until
 from scripted_server import scripted_server
 
 from trireme.actors import InferenceServer

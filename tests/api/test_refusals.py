@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 import trio
 from gated_server import GatedServer, gated_server
-from grpc_stub import OpenStream, infer_request, stub_for
-from http_sockets import QUICK, Responses, connect, serving, tell, until
+from grpc_stub import PATIENCE_S, OpenStream, infer_request, stub_for
+from http_sockets import QUICK, Responses, connect, read_to_end, serving, tell, until
 from scripted_server import ScriptedServer, scripted_server
+from triton_messages import MESSAGES
 
 from trireme.actors import InferenceServer
 from trireme.api.http.app import HttpApplication
 from trireme.api.http.exchange import HttpOptions
+from trireme.api.http2.limits import Http2Limits
 from trireme.api.request_parameters import Restriction
 from trireme.api.sockets.limits import Limits
-from trireme.engine.errors import RefusalReason
+from trireme.engine.options import ControlMode
 
 INPUT = b'{"inputs":[{"name":"IN","datatype":"FP32","shape":[1,1],"data":[1]}]}'
+EXPLICIT: dict[str, Any] = {"model_control_mode": ControlMode.EXPLICIT, "startup_models": ("*",)}
 QUEUE = "dynamic_batching { default_queue_policy { max_queue_size: 1 } }"
 
 
@@ -133,10 +138,42 @@ async def test_the_metrics_tell(gated: GatedServer) -> None:
     assert 'trireme_refused_total{reason="client_bytes"} 0' in body
 
 
-async def test_what_clients_hold_too_much_of_is_counted_by_the_account(gated: GatedServer) -> None:
-    gated.server.client_accounts.unfinished.given_up = 2
-    gated.server.client_accounts.unread.given_up = 1
-    assert gated.server.refusal_statistics()[RefusalReason.CLIENT_BYTES] == 3
+async def test_a_version_that_is_not_ready(tmp_path: Path) -> None:
+    """It is there, and has no series of its own while it does not serve."""
+    async with gated_server(tmp_path, **EXPLICIT) as gated:
+        assert await statuses(gated, post("repository/models/gated/unload", b"{}")) == [200]
+        await until(lambda: not gated.server.model_ready("gated"))
+        assert await statuses(gated, post("models/gated/versions/1/infer")) == [503]
+        assert refused(gated.server) == {".not_ready": 1}
+
+
+async def test_a_body_that_holds_room_and_comes_too_slowly(gated: GatedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds more than its address may, and another waits for that; it may have no more time."""
+    monkeypatch.setattr("trireme.api.http.bodies.HURRY_S", 0.0)
+    other = await trio.open_tcp_stream("127.0.0.1", gated.http.ports[0], local_address="127.0.0.2")
+    async with await connect(gated.http) as slow, other:
+        await slow.send_all(post("models/gated/infer", b"{", length=7 << 20))
+        await until(lambda: gated.server.budget_statistics().bytes == 7 << 20)
+        assert refused(gated.server) == {}
+        await other.send_all(post("models/gated/infer", INPUT.ljust(1 << 20)))
+        assert (await Responses(slow).next()).status == 408
+        gated.gate.set()
+        assert (await Responses(other).next()).status == 200
+    assert refused(gated.server) == {"gated.budget": 1}
+
+
+async def test_a_connection_that_holds_too_much(gated: GatedServer) -> None:
+    account = gated.server.client_accounts.unfinished
+    account.limit_bytes = 30_000
+    async with await connect(gated.http) as first, await connect(gated.http) as second:
+        for stream in (first, second):
+            await stream.send_all(b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 20_000)
+            await until(lambda: account.held_bytes >= 20_000)
+        assert b" 503 " in await read_to_end(first)
+        assert refused(gated.server) == {".client_bytes": 1}
+        await second.send_all(b"\r\n\r\n")
+        assert (await Responses(second).next()).status == 404
+    assert refused(gated.server) == {".client_bytes": 1, ".invalid": 1}
 
 
 def test_calls_of_grpc(tmp_path: Path) -> None:
@@ -162,6 +199,31 @@ def test_calls_of_grpc(tmp_path: Path) -> None:
         server.call(server.application.stop_accepting)
         assert code(infer_request()) == "UNAVAILABLE"
         assert server.call(refused, server.server)[".stopping"] == 1
+
+
+def test_calls_for_which_there_is_no_room_and_a_version_that_is_not_ready(tmp_path: Path) -> None:
+    """The budget is used up, and not even the first bytes of a second message have room. Its call names no model."""
+    window_bytes = Http2Limits().stream_window_bytes
+    options = {**EXPLICIT, "max_inflight_bytes": 8 << 20, "address_share": 1.0}
+    service = {"max_waiting_bytes": window_bytes}
+    with scripted_server(tmp_path, service=service, **options) as server, stub_for(server.url) as stub:
+        held = server.call(server.server.lease)
+        assert server.call(held.grow_nowait, 7 << 20)
+        large = infer_request(values=np.zeros(window_bytes // 2, np.float32))  # type: ignore[arg-type]
+        waits = stub.ModelInfer.future(large)
+        server.until(lambda: server.server.budget_statistics().waiting == 1)
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.ModelInfer(large)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE  # type: ignore[attr-defined]
+        assert server.call(refused, server.server) == {".budget": 1}
+        server.call(held.close)
+        assert waits.result(PATIENCE_S)
+        stub.RepositoryModelUnload(MESSAGES.RepositoryModelUnloadRequest(model_name="plain"))
+        server.until(lambda: not server.server.model_ready("plain"))
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.ModelInfer(infer_request(version="1"))
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE  # type: ignore[attr-defined]
+        assert server.call(refused, server.server) == {".budget": 1, ".not_ready": 1}
 
 
 def test_requests_of_a_stream(tmp_path: Path) -> None:

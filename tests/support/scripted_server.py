@@ -59,7 +59,11 @@ class ScriptedServer:
 
 @contextmanager
 def scripted_server(
-    repository: Path, grpc: dict[str, Any] | None = None, backends: BackendRegistry | None = None, **options: Any
+    repository: Path,
+    grpc: dict[str, Any] | None = None,
+    backends: BackendRegistry | None = None,
+    service: dict[str, Any] | None = None,
+    **options: Any,
 ) -> Iterator[ScriptedServer]:
     """Serve the scripted models.
 
@@ -67,6 +71,7 @@ def scripted_server(
         repository: an empty folder.
         grpc: `GrpcOptions`.
         backends: other ones than that of the scripted models.
+        service: `GrpcServiceOptions`.
         options: `ServerOptions`.
     """
     write_scripted_models(repository)
@@ -76,15 +81,15 @@ def scripted_server(
         told = ServerOptions(model_repository=(repository,), exit_timeout_s=5, **options)
         async with InferenceServer(told, backends=backends or script.backends()) as server:
             application = GrpcApplication(server, GrpcOptions(**(grpc or {})))
-            bind = GrpcServiceOptions(("127.0.0.1:0",))
-            service = GrpcService(application.services, bind, guards=application.guards)
+            bind = GrpcServiceOptions(("127.0.0.1:0",), **(service or {}))
+            running = GrpcService(application.services, bind, guards=application.guards)
             async with trio.open_nursery() as nursery:
-                (port,) = await nursery.start(service.serve)
+                (port,) = await nursery.start(running.serve)
                 await opened(
-                    ScriptedServer(f"127.0.0.1:{port}", script, server, application, service, call_from_thread())
+                    ScriptedServer(f"127.0.0.1:{port}", script, server, application, running, call_from_thread())
                 )
                 script.close()
-                service.close()
+                running.close()
 
     with loop_thread(serve) as running:
         yield running
