@@ -16,9 +16,9 @@ import numpy as np
 import orjson
 import pytest
 import tritonclient.grpc as grpcclient
+from beside_one_process import inflight, pids, wait_until
 from onnx import TensorProto, helper, save_model
 from serve_process import PATIENCE_S, ServeProcess, serve_process, tensor
-from watched_process import inflight, pids, wait_until
 
 MIB = 1 << 20
 BUDGET_BYTES = 16 * MIB
