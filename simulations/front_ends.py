@@ -41,9 +41,6 @@ from .links import Bells, VirtualReadiness, rings, socket_pair
 from .plan import Plan
 from .services import ConnectionPoint
 
-MOST_UNTOLD = 64
-"""Segments that are done with, at most, before the other end is told without a message that goes there anyway."""
-
 SETTLED_BELLS = 20
 """So many bells after the last one, each end has heard all."""
 
@@ -186,8 +183,11 @@ class VirtualProcess:
 
     @property
     def borrowed(self) -> int:
-        """Segments with answers that its clients keep."""
-        return 0 if self._link is None else len(self._link._borrower._borrowed)
+        """Segments with answers that its clients keep, or that the engine is to be told of when something is sent."""
+        if self._link is None:
+            return 0
+        borrower = self._link._borrower
+        return len(borrower._borrowed) + len(borrower.returned)
 
     async def run(self, offload: Offload) -> None:
         """Live until killed, drained, or left by the engine."""
@@ -393,7 +393,7 @@ class VirtualFrontEnds:
                 yield f"a port has left {port!r}"
             process = self._living.get(port.pid)
             kept = 0 if process is None else process.borrowed
-            if len(port._link.lender._lent) - kept > MOST_UNTOLD:  # so many need not be given back at once
+            if len(port._link.lender._lent) > kept:
                 yield f"a port has left segments {list(port._link.lender._lent)}"
 
     async def _start(self) -> Child:
