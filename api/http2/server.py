@@ -65,13 +65,18 @@ class Http2Server(Incoming[H]):
             if taken < len(data):
                 self._unread = bytes(data[taken:])
                 self.has_unread = True
-        except ConnectionFault as fault:
-            self.abort(fault.code, fault.debug)
-            events.append(Terminated(fault.code, fault.debug))
-        except Farewell:
-            self._end()
-            events.append(Terminated(ErrorCode.NO_ERROR, "the client has said goodbye"))
+        except (ConnectionFault, Farewell) as reason:
+            self._ended_by(reason)
         return events
+
+    def _ended_by(self, reason: ConnectionFault | Farewell) -> None:
+        """The client has broken the protocol, or has said goodbye."""
+        if isinstance(reason, ConnectionFault):
+            self.abort(reason.code, reason.debug)
+            self._events.append(Terminated(reason.code, reason.debug))
+        else:
+            self._end()
+            self._events.append(Terminated(ErrorCode.NO_ERROR, "the client has said goodbye"))
 
     def land(self, stream_id: int, place: memoryview) -> None:
         """Have the next data of a stream put into `place`, until that is full, and let the client send as much at once.
@@ -104,12 +109,8 @@ class Http2Server(Incoming[H]):
         events = self._events = []
         try:
             self._reader.feed_data(piece, self)
-        except ConnectionFault as fault:
-            self.abort(fault.code, fault.debug)
-            events.append(Terminated(fault.code, fault.debug))
-        except Farewell:
-            self._end()
-            events.append(Terminated(ErrorCode.NO_ERROR, "the client has said goodbye"))
+        except (ConnectionFault, Farewell) as reason:
+            self._ended_by(reason)
         return events
 
     @property
