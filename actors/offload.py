@@ -93,7 +93,8 @@ class ArrivingBytes:
     async def place(self, filled: int) -> memoryview:
         """Where what comes next belongs; so much of it may be received at once."""
         if filled >= self._ready:
-            start, self._ready = self._ready, self._ready + _READY_BYTES
+            start = filled  # what is before has arrived: it must not be written to
+            self._ready = start + _READY_BYTES
             await run_on_thread(_write_to, self.whole[start : self._ready])
         return self.whole[filled : min(filled + LARGE_ARRIVAL_BYTES, self._ready)]
 

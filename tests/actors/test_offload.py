@@ -79,3 +79,12 @@ async def test_memory_for_a_body_of_one_read_needs_no_thread(monkeypatch: pytest
     monkeypatch.setattr(offload, "_write_to", None)
     body = ArrivingBytes(1000)
     assert [len(await body.place(0)), len(await body.place(990))] == [1000, 10]
+
+
+async def test_what_has_arrived_before_memory_was_made_ready_stays() -> None:
+    body = ArrivingBytes(20 << 20)
+    arrived = 3 * LARGE_ARRIVAL_BYTES
+    body.whole[:arrived] = b"x" * arrived
+    place = await body.place(arrived)
+    assert len(place) == LARGE_ARRIVAL_BYTES
+    assert bytes(body.whole[:arrived]) == b"x" * arrived
