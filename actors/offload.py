@@ -2,7 +2,7 @@
 
 The loop serves all clients, so what takes time in proportion to a client's bytes (JSON, compression, copies of shared
 memory) is done on a thread once there are many. A thread alone does not help where one C call holds the interpreter's
-lock all the time; such work is done in pieces as well, and gives way between them (`api/http/json/steps.py`).
+lock all the time; such work is done in pieces as well, one piece of all such works at a time (`piecework`).
 
 An instance has a thread of its own (`WorkThread`). A thread cannot be killed: when it is not waited for any more (a
 batch outlived the hang limit, or the server's time to stop is up), it is abandoned. It ends by itself when the backend
@@ -24,11 +24,14 @@ from ..engine.errors import TriremeError, unframed
 from ..engine.job import ExecutionBatch
 from ..engine.tensor import Buffer, joined, memory_for
 from .actor import Turn
+from .piecework import Piecework
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _THREADS = 4
+_PIECEWORK_THREADS = 16
+"""More, since all but one of them wait: a document of 300 KiB is not to wait for four of 64 MiB."""
 LARGE_ARRIVAL_BYTES = 1 << 20
 """Most that is received at once of a large body, so that other connections get their turn meanwhile."""
 
@@ -47,7 +50,7 @@ def _attempt(function: Callable[[*Ts], T], args: tuple[*Ts]) -> outcome.Outcome[
     have left the budget."""
     try:
         return outcome.Value(function(*args))
-    except TriremeError as error:
+    except (TriremeError, trio.Cancelled) as error:
         return outcome.Error(unframed(error))
 
 
@@ -108,29 +111,39 @@ class Offload:
 
     Called with a function and its arguments, it runs the function on a thread and gives back what it returns or raises.
     A caller that is cancelled leaves when the function has returned.
+
+    Attributes:
+        piecework: whose turn it is, of what is done `in_pieces`.
     """
 
-    __slots__ = ("_limiter", "_nursery")
+    __slots__ = ("_limiter", "_nursery", "_piecework_limiter", "piecework")
 
     def __init__(self, threads: int = _THREADS) -> None:
         self._limiter = trio.CapacityLimiter(threads)
+        self.piecework = Piecework()
+        self._piecework_limiter = trio.CapacityLimiter(_PIECEWORK_THREADS)
         self._nursery: trio.Nursery | None = None
 
     def start(self, nursery: trio.Nursery) -> None:
         """Let `later` run its tasks in a nursery, which ends with the server."""
         self._nursery = nursery
 
-    def later(self, function: Callable[[], T], done: Callable[[T], None]) -> None:
+    def later(self, function: Callable[[], T], done: Callable[[T], None], *, in_pieces: bool = False) -> None:
         """Run a function on a thread, for who is no task. `done` gets what it returns, on the event loop, unless the
         server ends before. Both must not raise."""
         assert self._nursery is not None, "the server is open"
-        self._nursery.start_soon(self._run_later, function, done)
+        self._nursery.start_soon(self._run_later, function, done, in_pieces)
 
-    async def _run_later(self, function: Callable[[], T], done: Callable[[T], None]) -> None:
-        done(await self(function))
+    async def _run_later(self, function: Callable[[], T], done: Callable[[T], None], in_pieces: bool) -> None:
+        done(await (self.in_pieces(function) if in_pieces else self(function)))
 
     async def __call__(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
         return await run_on_thread(function, *args, limiter=self._limiter)
+
+    async def in_pieces(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+        """The same for a function that asks for its turn before each piece of work (`piecework`). A caller that is
+        cancelled leaves after the piece that is being done."""
+        return await run_on_thread(self.piecework.do, function, *args, limiter=self._piecework_limiter)
 
 
 class ExecutorDiedError(Exception):

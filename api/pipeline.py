@@ -277,10 +277,12 @@ class Encoder(Adapter, Generic[T]):
 
     Attributes:
         decoded: the request, for the forms in which it wants its outputs.
+        in_pieces: a large answer is made in pieces (`Offload.in_pieces`).
     """
 
     __slots__ = ()
     decoded: Any
+    in_pieces: ClassVar[bool] = False
     offload: Offload
 
     @staticmethod
@@ -304,7 +306,8 @@ class Encoder(Adapter, Generic[T]):
             TriremeError: the response cannot be given in the form asked for.
         """
         if may_take_long(response.outputs) and self.takes_long(response, self.decoded):
-            return await self.offload(self.encode, response, self.decoded)
+            offload = self.offload.in_pieces if self.in_pieces else self.offload
+            return await offload(self.encode, response, self.decoded)
         return self.encode(response, self.decoded)
 
 
@@ -349,7 +352,7 @@ class CallbackAnswer(Encoder[T]):
         try:
             response = reply.answer()
             if may_take_long(response.outputs) and self.takes_long(response, self.decoded):
-                self.offload.later(partial(self._encode, response), self._end)
+                self.offload.later(partial(self._encode, response), self._end, in_pieces=self.in_pieces)
                 return
             answer = self.encode(response, self.decoded)
         except TriremeError as error:

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import enum
 import re
+from typing import TypeVar
+
+E = TypeVar("E", bound=BaseException)
 
 LONGEST_SHOWN = 256
 """Characters of one name, id or parameter that an error shows."""
@@ -173,7 +176,7 @@ def request_prefix(request_id: str) -> str:
     return f"[request id: {shown(request_id) or '<id_unknown>'}] "
 
 
-def unframed(error: TriremeError) -> TriremeError:
+def unframed(error: E) -> E:
     """An error that is kept: it does not refer to the frames that it passed, which hold whatever was at hand there."""
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)

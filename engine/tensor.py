@@ -9,7 +9,7 @@ bytes.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -21,6 +21,7 @@ Buffer = bytes | bytearray | memoryview
 _LENGTH = struct.Struct("<I")
 _MOST_PARTS = 16_384
 _END_BYTES = 64
+_JOINED_AT_ONCE_BYTES = 1 << 20
 
 
 class IncompleteLengthError(ValueError):
@@ -214,15 +215,22 @@ class PackedElements:
         return self._whole[: self._filled].data
 
 
-def joined(pieces: list[Buffer]) -> memoryview:
+def joined(pieces: list[Buffer], between: Callable[[], object] | None = None) -> memoryview:
     """One after the other, in memory as `PackedElements` has it. Takes them from the list, so that each is given back
-    as soon as it is copied. Bytes of any format count as bytes."""
+    as soon as it is copied. Bytes of any format count as bytes.
+
+    Args:
+        between: called before each megabyte or so.
+    """
     views = [memoryview(piece).cast("B") for piece in pieces]
     pieces.clear()
     whole = np.empty(sum(map(len, views)), np.uint8)
     views.reverse()
-    filled = 0
+    filled = until = 0
     while views:
+        if between is not None and filled >= until:
+            between()
+            until = filled + _JOINED_AT_ONCE_BYTES
         view = views.pop()
         if view:
             whole[filled : filled + len(view)] = np.frombuffer(view, np.uint8)

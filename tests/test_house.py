@@ -85,6 +85,7 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (queues_are_bounded, "front_ends/waiting.py"): "tasks that wait: requests that have been received, one each",
     (queues_are_bounded, "engine/admission/shares.py"): "requests that wait for their address's share, one each",
     (queues_are_bounded, "engine/admission/budget.py"): "what waits for the budget, the bound of everything else",
+    (queues_are_bounded, "actors/piecework.py"): "threads that wait, of which `Offload` has so many",
     (queues_are_bounded, "actors/offload.py"): "batches that its instance has credits for, and the word to stop",
     (errors_are_caught_by_name, "actors/slot.py"): "the supervisor of slots",
     (

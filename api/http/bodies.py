@@ -223,4 +223,4 @@ async def read_json(context: Context, request: HttpRequest) -> Any:
     max_values = context.options.max_json_values
     if len(body) <= min(ON_LOOP_BYTES, max_values):
         return json_reader.parse(body)
-    return await context.server.offload(read_text, body, max_values)
+    return await context.server.offload.in_pieces(read_text, body, max_values)

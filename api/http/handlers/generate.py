@@ -92,7 +92,8 @@ class _GenerateTask(Adapter):
 
     async def decode_slowly(self) -> None:
         context, http = self._context, self._http
-        text = await context.server.offload(LargeText, memoryview(http.body), context.options.max_json_values)
+        in_pieces = context.server.offload.in_pieces
+        text = await in_pieces(LargeText, memoryview(http.body), context.options.max_json_values)
         await http.hold(text.cost_bytes)
 
         def read(document: Any) -> InferenceRequest:
@@ -100,7 +101,7 @@ class _GenerateTask(Adapter):
             refuse_parts(len(members) + len(members_of(members.get("parameters"))))
             return self._read(document)
 
-        self.request = await context.server.offload(text.read, generate_places, read)
+        self.request = await in_pieces(text.read, generate_places, read)
         self.lease = self._http.lease
 
     def forward(self, pattern: HeaderPattern, request: InferenceRequest) -> None:
@@ -171,7 +172,7 @@ class _Generation(ABC):
 
     async def _encode(self, response: InferenceResponse | TriremeError) -> tuple[bytes, bool]:
         if isinstance(response, InferenceResponse) and takes_long(response):
-            return await self._offload(_encode, response)
+            return await self._offload.in_pieces(_encode, response)
         return _encode(response)
 
     async def _begin(self, exchange: Exchange, failed: bool) -> None:

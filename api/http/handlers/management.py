@@ -267,9 +267,10 @@ async def _read_load(context: Context, request: HttpRequest) -> dict[str, str | 
     if len(body) <= ON_LOOP_BYTES:
         return _load_parameters(await read_json(context, request)) if body else {}
     most = min(context.options.max_json_values, MOST_PLAIN_VALUES)
-    text = await context.server.offload(partial(LargeText, body, most, with_files=True))
+    in_pieces = context.server.offload.in_pieces
+    text = await in_pieces(partial(LargeText, body, most, with_files=True))
     await request.hold(text.cost_bytes)
-    return await context.server.offload(text.read, load_places, _load_parameters)
+    return await in_pieces(text.read, load_places, _load_parameters)
 
 
 def _load_parameters(document: Any) -> dict[str, str | Buffer]:

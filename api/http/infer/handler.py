@@ -62,6 +62,7 @@ class HttpInfer(Encoder[Answer]):
 
     encode = staticmethod(encode_infer)
     takes_long = staticmethod(takes_long)
+    in_pieces = True
     body: Buffer = b""
     decoded: DecodedInfer | None = None
     json_length = 0
@@ -170,11 +171,11 @@ class _InferTask(HttpInfer):
 
     async def decode_slowly(self) -> None:
         context, http = self.context, self.http
-        offload, body, json_length, match = self.offload, self.body, self.json_length, self.match
-        text = await offload(LargeText, memoryview(body)[:json_length], context.options.max_json_values)
+        in_pieces, body, json_length, match = self.offload.in_pieces, self.body, self.json_length, self.match
+        text = await in_pieces(LargeText, memoryview(body)[:json_length], context.options.max_json_values)
         await http.hold(text.cost_bytes)
         blobs = memoryview(body)[json_length:]
-        decoded = self.decoded = await offload(
+        decoded = self.decoded = await in_pieces(
             context.decoder.decode_large, text, blobs, match.name, match.model_version()
         )
         decoded.model = self.model

@@ -15,6 +15,7 @@ from ...classification import classify
 from ...pipeline import as_bytes, element_by_element
 from ..exchange import BINARY, JSON, Answer, Headers
 from ..json import writer as json_writer
+from ..json.steps import give_way
 from .request import AS_BINARY, DecodedInfer
 
 _BINARY_END = b',"parameters":{"binary_data_size":%d}}'
@@ -83,7 +84,7 @@ def _encode(response: InferenceResponse, decoded: DecodedInfer) -> Answer:
     pieces[0] = head
     pieces.append(b"]}" if outputs else b',"outputs":[]}')
     if len(pieces) > _MANY_PIECES or (len(pieces) > _FEW_PIECES and sum(map(len, pieces)) > _COPIED_BYTES):
-        return _large(pieces, blobs)
+        return _large(pieces, blobs, takes_long(response, decoded))
     text = b"".join(pieces)
     if not blobs:
         return Answer(200, JSON, text)
@@ -112,11 +113,12 @@ def takes_long(response: InferenceResponse, decoded: DecodedInfer) -> bool:
     return False
 
 
-def _large(pieces: list[Buffer], blobs: list[Buffer]) -> Answer:
+def _large(pieces: list[Buffer], blobs: list[Buffer], on_thread: bool) -> Answer:
     """An answer whose text is too large to be copied again."""
     headers = ((_TEXT_LENGTH, b"%d" % sum(map(len, pieces))),) if blobs else ()
     pieces += blobs
-    return Answer(200, BINARY if blobs else JSON, b"", headers, tail=joined(pieces))
+    whole = joined(pieces, give_way if on_thread else None)
+    return Answer(200, BINARY if blobs else JSON, b"", headers, tail=whole)
 
 
 @lru_cache(maxsize=1024)

@@ -89,8 +89,8 @@ def scan(text: memoryview, piece_bytes: int = PIECE_BYTES) -> JsonScan:
     scanner = _Scanner(text, piece_bytes)
     at = 0
     while at < len(text):
-        at = scanner.take(at)
         give_way()
+        at = scanner.take(at)
     if scanner.run is not None:  # it has no end, and so the text is no JSON
         scanner.found.values += scanner.run.values
     return scanner.found

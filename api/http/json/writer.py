@@ -23,7 +23,8 @@ from .steps import give_way
 
 _PIECE_ELEMENTS = 4_096
 """Of numbers, this takes 0.3 ms, in which the interpreter's lock is held."""
-_PIECE_BYTES = 262_144
+_PIECE_BYTES = 65_536
+"""Of strings; the same."""
 _SPECIAL = re.compile(rb'[\x00-\x1f"\\]')
 _SHORT_ESCAPES = {ord("\b"): b"\\b", ord("\f"): b"\\f", ord("\n"): b"\\n", ord("\r"): b"\\r", ord("\t"): b"\\t"}
 _ESCAPES = {
@@ -108,9 +109,9 @@ def tensor_pieces(tensor: Tensor) -> list[bytes]:
     on_thread = element_by_element(tensor)
     pieces: list[bytes] = [b"["]
     for start in range(0, flat.size, _PIECE_ELEMENTS):
-        pieces += (_elements(flat[start : start + _PIECE_ELEMENTS], datatype)[1:-1], b",")
         if on_thread:
             give_way()
+        pieces += (_elements(flat[start : start + _PIECE_ELEMENTS], datatype)[1:-1], b",")
     pieces[-1] = b"]"
     return pieces
 
@@ -126,17 +127,18 @@ def _packed_strings(tensor: Tensor) -> list[bytes]:
     pieces: list[bytes] = [b"["]
     batch: list[bytes] = []
     count = nbytes = 0
+    if on_thread:
+        give_way()
     for start, stop in iter_spans(view):
         count += 1
         if stop - start > _PIECE_BYTES:
             pieces += (_strings(batch)[1:-1], b',"') if batch else (b'"',)
-            pieces += [
-                _escape(bytes(view[at : min(at + _PIECE_BYTES, stop)])) for at in range(start, stop, _PIECE_BYTES)
-            ]
+            for at in range(start, stop, _PIECE_BYTES):
+                if on_thread:
+                    give_way()
+                pieces.append(_escape(bytes(view[at : min(at + _PIECE_BYTES, stop)])))
             pieces.append(b'",')
             batch, nbytes = [], 0
-            if on_thread:
-                give_way()
             continue
         batch.append(bytes(view[start:stop]))
         nbytes += stop - start

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
+import trio
 from http_fakes import FakeServer, HttpClient
 
 from trireme.actors.budget import InflightBudget
@@ -168,3 +169,42 @@ async def test_a_load_request_has_a_bounded_number_of_files() -> None:
     files = {f"file:1/{number}": "AAAA" for number in range(4 * MAX_PARTS)}
     reply = await HttpClient(FakeServer()).post("/v2/repository/models/m/load", orjson.dumps({"parameters": files}))
     assert (reply.status, "expected at most 32768" in reply.error) == (400, True)
+
+
+async def test_documents_of_several_clients_take_turns() -> None:
+    client = HttpClient(FakeServer())
+    piecework = client.server.offload.piecework
+    statuses: list[int] = []
+
+    async def ask(document: dict[str, Any]) -> None:
+        statuses.append((await client.infer(document)).status)
+
+    piecework.take()
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            for _ in range(6):  # more than there are threads for other work
+                nursery.start_soon(ask, numbers())
+            while piecework.waiting < 6:
+                await trio.lowlevel.checkpoint()
+            assert client.server.submitted == []
+            await ask(numbers(100))
+            assert statuses == [200]  # it waits for no one
+            piecework.give()
+    assert statuses == [200] * 7
+
+
+async def test_the_document_of_a_client_that_has_left_is_not_read(threads: dict[str, set[bool]]) -> None:
+    client = HttpClient(FakeServer())
+    server = client.server
+    piecework = server.offload.piecework
+    piecework.take()
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.infer, numbers())
+            while not piecework.waiting:
+                await trio.lowlevel.checkpoint()
+            assert server.budget.statistics().leases == 1
+            nursery.cancel_scope.cancel()
+            piecework.give()
+    assert threads["read"] == set()
+    assert server.budget.statistics().leases == 0

@@ -9,6 +9,9 @@ import numpy as np
 import orjson
 import pytest
 
+from trireme.api.http.infer import response
+from trireme.api.http.infer.request import AS_JSON, DecodedInfer
+from trireme.api.http.infer.response import encode_infer
 from trireme.api.http.json import pieces as json_pieces
 from trireme.api.http.json import scan as json_scan
 from trireme.api.http.json import steps as json_steps
@@ -21,7 +24,8 @@ from trireme.api.http.json.strict import parse_strictly
 from trireme.api.pipeline import MANY_ELEMENTS, element_by_element
 from trireme.engine.admission.large_requests import LARGE_BYTES
 from trireme.engine.datatypes import BYTES, FP64, INT32, DataType
-from trireme.engine.tensor import Tensor, pack_bytes
+from trireme.engine.request import InferenceRequest, InferenceResponse
+from trireme.engine.tensor import Buffer, Tensor, joined, pack_bytes
 
 
 class Pieces:
@@ -125,6 +129,36 @@ def test_strings_are_written_in_pieces(pieces: Pieces, monkeypatch: pytest.Monke
     json_writer.tensor_pieces(Tensor("A", BYTES, (100_000,), pack_bytes([b"string"] * 100_000)))
     assert pieces.largest <= 4_096
     assert pieces.total == 100_000
+
+
+@pytest.mark.parametrize("length", [200, 300_000])
+def test_strings_are_written_in_pieces_of_so_many_bytes(
+    pieces: Pieces, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    """Each is gone through, for what has to be escaped, by one call."""
+    count = 3_000_000 // length
+    monkeypatch.setattr(json_writer, "_escape", pieces.counted(json_writer._escape))
+    monkeypatch.setattr(json_writer, "_strings", lambda batch: pieces.counted(orjson.dumps)(b"".join(batch).decode()))
+    json_writer.tensor_pieces(Tensor("A", BYTES, (count,), pack_bytes([b"s" * length] * count)))
+    assert pieces.largest <= PIECE_BYTES + length % PIECE_BYTES
+    assert pieces.total == count * length
+
+
+def test_a_large_answer_is_put_together_in_pieces(pieces: Pieces, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that has not been written to before takes the system's time."""
+    monkeypatch.setattr(response, "give_way", pieces.give_way)
+    before = 0
+
+    def counted(parts: list[Buffer], between: Callable[[], object] | None) -> memoryview:
+        nonlocal before
+        before = len(pieces.sizes)
+        return joined(parts, between)
+
+    monkeypatch.setattr(response, "joined", counted)
+    tensor = Tensor("A", FP64, (1_000_000,), array=np.random.default_rng(0).random(1_000_000))
+    answer = encode_infer(InferenceResponse("m", 1, "", [tensor]), DecodedInfer(InferenceRequest("m"), {}, AS_JSON))
+    assert answer.tail is not None
+    assert len(pieces.sizes) - before >= len(answer.tail) >> 20 > 10
 
 
 def test_giving_way_is_to_sleep(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,146 @@
+"""Works in pieces take turns: which thread works when, never how long it takes."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import pytest
+import trio
+
+from trireme.actors.offload import Offload
+from trireme.actors.piecework import Piecework, next_piece
+
+
+def nothing() -> None:
+    """Instead of a sleep, or of a look whether the work is still wanted."""
+
+
+def wait_for(piecework: Piecework, waiting: int) -> None:
+    while piecework.waiting < waiting:
+        os.sched_yield()
+
+
+def start(works: Sequence[Callable[[], None]], piecework: Piecework) -> list[threading.Thread]:
+    """Works that ask for their first piece in this order, none of which gets it while the caller has the turn."""
+    threads = []
+    for work in works:
+        threads.append(threading.Thread(target=work))
+        threads[-1].start()
+        wait_for(piecework, len(threads))
+    return threads
+
+
+def test_works_take_turns_and_sleep_before_each_piece_while_no_other_works() -> None:
+    piecework = Piecework(check=nothing)
+    seen: list[str] = []
+
+    def pieces(name: str) -> None:
+        for _ in range(4):
+            next_piece(partial(seen.append, f"{name} sleeps"))
+            seen.append(f"{name} works")
+
+    piecework.take()
+    threads = start([partial(piecework.do, pieces, name) for name in "ABC"], piecework)
+    assert seen == []
+    piecework.give()
+    for thread in threads:
+        thread.join()
+    assert seen == [f"{name} {does}" for _ in range(4) for name in "ABC" for does in ("sleeps", "works")]
+    piecework.take()  # the last one has given its turn back
+
+
+def test_a_work_that_fails_gives_its_turn_to_the_next() -> None:
+    piecework = Piecework(check=nothing)
+    seen: list[str] = []
+
+    def fail() -> None:
+        next_piece(nothing)
+        seen.append("fails")
+        raise OSError("broken")
+
+    def failing() -> None:
+        with pytest.raises(OSError, match="broken"):
+            piecework.do(fail)
+
+    def go_on() -> None:
+        for _ in range(2):
+            next_piece(nothing)
+            seen.append("works")
+
+    piecework.take()
+    threads = start([failing, partial(piecework.do, go_on)], piecework)
+    piecework.give()
+    for thread in threads:
+        thread.join()
+    assert seen == ["fails", "works", "works"]
+
+
+def test_who_does_no_piecework_only_sleeps() -> None:
+    naps: list[int] = []
+    next_piece(lambda: naps.append(1))
+    assert naps == [1]
+
+
+async def test_a_work_that_is_not_waited_for_any_more_ends_before_its_next_piece() -> None:
+    offload = Offload()
+    began = trio.Event()
+    done: list[int] = []
+
+    def work() -> None:
+        next_piece(nothing)
+        trio.from_thread.run_sync(began.set)
+        while True:
+            next_piece(nothing)
+            done.append(1)
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(offload.in_pieces, work)
+            await began.wait()
+            nursery.cancel_scope.cancel()
+        await offload.in_pieces(next_piece, nothing)  # the turn has been given back
+
+
+async def test_a_work_that_waits_for_its_turn_does_no_piece_if_it_is_not_waited_for_any_more() -> None:
+    offload = Offload()
+    seen: list[str] = []
+
+    def work() -> None:
+        next_piece(nothing)
+        seen.append("works")
+
+    offload.piecework.take()
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(offload.in_pieces, work)
+            while not offload.piecework.waiting:
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+            offload.piecework.give()
+        await offload.in_pieces(next_piece, nothing)
+    assert seen == []
+
+
+async def test_work_that_has_no_pieces_waits_for_nobody() -> None:
+    offload = Offload()
+    offload.piecework.take()
+    with trio.fail_after(60):
+        assert await offload.in_pieces(lambda: 1) == 1
+    offload.piecework.give()
+
+
+async def test_a_work_waits_for_pieces_of_others_and_not_for_their_threads() -> None:
+    """Five of them; four threads do other work."""
+    offload = Offload()
+    all_are_there = threading.Barrier(5)
+
+    def work() -> None:
+        all_are_there.wait(60)
+        next_piece(nothing)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(offload.in_pieces, work)
