@@ -11,10 +11,16 @@ Rules:
     to this process alone, and notes so in `Mapping.intact_bytes`. The thread goes on.
  3. So what was read or written through a mapping counts only if it is `intact` afterwards. A mapping that is not is
     used no more.
- 4. Any other fault is met by the handler that was there before.
+ 4. Any other fault is met by the handlers that others have installed, the newest first, and in the end by the system.
+    Each is called; a fault that is still there when it returns is for the next one.
  5. The handler needs the interpreter's lock. So who touches a mapping holds no lock that a thread may wait for while it
     has the interpreter's.
  6. A mapping is unmapped when nothing refers to its memory any more.
+ 7. A library in this process may install a handler of its own (``faulthandler.enable()``). `FaultGuard.keep`, which
+    comes before each use of a mapping, puts it behind this one.
+ 8. Until then it is in front. Such a handler puts back the one that it found, says what it has to say, and raises the
+    signal again. So a signal that this process has raised is nothing to handle: the thread goes on, and if the fault is
+    still there, it comes here.
 """
 
 from __future__ import annotations
@@ -38,10 +44,15 @@ _ZEROS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
 _FAILED = ctypes.c_void_p(-1).value
 _SA_SIGINFO = 4
 _MASK_WORDS = 16
-_ADDRESS_AT = 16
-"""Where ``siginfo_t`` has the address at fault, in bytes, on machines of 64 bits."""
+_NO_FUNCTIONS = (None, int(signal.SIG_DFL), int(signal.SIG_IGN))
+_CODE_AT, _ADDRESS_AT, _SENDER_AT = 8, 16, 16
+"""Where ``siginfo_t`` has what kind of signal it is, and the address at fault, or the process that has sent it; in
+bytes, on machines of 64 bits."""
+
+_SI_USER, _SI_TKILL = 0, -6  # a code above 0 is a fault's
 
 _Handler = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+_OtherHandler = ctypes.PYFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)  # called with the lock held
 
 
 class _Action(ctypes.Structure):
@@ -107,10 +118,27 @@ class FaultGuard:
         self._set_action.argtypes = [ctypes.c_int, ctypes.POINTER(_Action), ctypes.POINTER(_Action)]
         self._numbers = itertools.count()
         self._extents: dict[int, _Extent] = {}
-        self._handler = _Handler(self._fault)  # must live as long as the process
-        self._before = _Action()
-        action = _Action(handler=ctypes.cast(self._handler, ctypes.c_void_p), flags=_SA_SIGINFO)
-        if self._set_action(signal.SIGBUS, ctypes.byref(action), ctypes.byref(self._before)):
+        self._handler = _Handler(self._handle)  # must live as long as the process
+        self._own = _Action(handler=ctypes.cast(self._handler, ctypes.c_void_p), flags=_SA_SIGINFO)
+        self._others: list[_Action] = []  # rule 4, the newest last
+        self._met_at, self._met_by = -1, 0  # a fault that others have met, and how many of them
+        self.keep()
+
+    def keep(self) -> None:
+        """Be the first who handles SIGBUS (rule 7).
+
+        Raises:
+            OSError: the system does not let it.
+        """
+        now = _Action()
+        self._act(None, now)
+        if now.handler != self._own.handler:
+            if all(now.handler != each.handler for each in self._others):
+                self._others.append(now)
+            self._act(self._own, None)
+
+    def _act(self, new: _Action | None, old: _Action | None) -> None:
+        if self._set_action(signal.SIGBUS, new and ctypes.byref(new), old and ctypes.byref(old)):
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
     def map(self, descriptor: int, offset: int, nbytes: int) -> Mapping:
@@ -122,6 +150,7 @@ class FaultGuard:
         Raises:
             OSError: it cannot be mapped.
         """
+        self.keep()
         start = self._map(None, nbytes, _READ_WRITE, mmap.MAP_SHARED, descriptor, offset)
         if start is None or start == _FAILED:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
@@ -136,17 +165,43 @@ class FaultGuard:
         extent = self._extents.pop(number)
         self._unmap(extent.start, extent.nbytes)
 
-    def _fault(self, _signal: int, info: int, _context: int) -> None:
-        """Rules 2 and 4. Called in the thread at fault, in the midst of whatever it does; it then tries again."""
+    def _handle(self, number: int, info: int, context: int) -> None:
+        """SIGBUS. Called in the thread at fault, in the midst of whatever it does; it then tries again."""
+        code = ctypes.c_int.from_address(info + _CODE_AT).value
+        if code <= _SI_USER:
+            if code != _SI_TKILL or ctypes.c_int.from_address(info + _SENDER_AT).value != os.getpid():  # else rule 8
+                self._leave_to_system()
+                os.kill(os.getpid(), number)  # comes when this returns
+            return
         handled = False
         try:
             at = ctypes.c_void_p.from_address(info + _ADDRESS_AT).value or 0
-            for extent in list(self._extents.values()):
-                if extent.start <= at < extent.start + extent.nbytes:
-                    handled = self._give_up(extent, at)
+            handled = self._fault(at) or self._left_to_others(at, number, info, context)
         finally:
             if not handled:
-                self._set_action(signal.SIGBUS, ctypes.byref(self._before), None)
+                self._leave_to_system()
+
+    def _fault(self, at: int) -> bool:
+        """Rule 2. Whether the address is in a mapping."""
+        for extent in list(self._extents.values()):
+            if extent.start <= at < extent.start + extent.nbytes:
+                return self._give_up(extent, at)
+        return False
+
+    def _left_to_others(self, at: int, number: int, info: int, context: int) -> bool:
+        """Rule 4. False: there is none left."""
+        self._met_by = self._met_by + 1 if at == self._met_at else 1
+        self._met_at = at
+        if self._met_by > len(self._others):
+            return False
+        handler = self._others[-self._met_by].handler
+        if handler in _NO_FUNCTIONS:
+            return False
+        _OtherHandler(handler)(number, info, context)
+        return True
+
+    def _leave_to_system(self) -> None:
+        self._set_action(signal.SIGBUS, ctypes.byref(_Action()), None)
 
     def _give_up(self, extent: _Extent, at: int) -> bool:
         """Put zeros in the place of a mapping, from the page on in which `at` is."""

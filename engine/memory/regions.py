@@ -187,15 +187,17 @@ class Region:
         """The mapping of the region, if it is of use for the bytes from `start` to `end` (rule 2)."""
         if end - start < MAPPED_BYTES or not self._has_memory(start, end):
             return None
+        guard = fault_guard()
+        if guard is None:
+            return None
         mapping = self._mapping
-        if mapping is None or not mapping.intact:
-            guard = fault_guard()
-            if guard is None:
-                return None
-            try:
+        try:
+            if mapping is None or not mapping.intact:
                 mapping = self._mapping = guard.map(self._descriptor, self.offset, self.byte_size)
-            except OSError:
-                return None
+            else:
+                guard.keep()
+        except OSError:
+            return None
         return mapping
 
     def _has_memory(self, start: int, end: int) -> bool:

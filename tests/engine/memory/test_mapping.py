@@ -173,3 +173,71 @@ def test_a_fault_elsewhere_ends_the_process_as_ever(segment: Segment) -> None:
     command = [sys.executable, "-c", OTHER_FAULT, str(segment.path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == ("on\n", -signal.SIGBUS)
+
+
+BEGIN = """
+import ctypes, faulthandler, mmap, os, signal, sys
+from trireme.engine.memory.mapping import fault_guard
+from trireme.engine.memory.regions import Region
+guard = fault_guard()
+descriptor = os.open(sys.argv[1], os.O_RDWR)
+size = os.fstat(descriptor).st_size
+known = guard.map(descriptor, 0, size)
+unknown = mmap.mmap(descriptor, size)
+
+
+def lose(array):
+    os.ftruncate(descriptor, 0)
+    assert not array[-1]
+    print("lost", flush=True)
+"""
+
+
+def run_script(segment: Segment, script: str) -> tuple[str, int, bool]:
+    """What a process has printed, how it has ended, and whether it has said that it met a fault."""
+    command = [sys.executable, "-c", BEGIN + script, str(segment.path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout, done.returncode, "Fatal Python error: Bus error" in done.stderr
+
+
+def test_a_handler_that_comes_in_front_does_not_end_the_process(segment: Segment) -> None:
+    """It says what it has to say, and leaves the rest to the guard."""
+    assert run_script(segment, "faulthandler.enable(); lose(known.array); faulthandler.disable()") == (
+        "lost\n",
+        0,
+        True,
+    )
+
+
+def test_a_handler_that_comes_in_front_is_put_behind_before_a_region_is_used(segment: Segment) -> None:
+    script = """
+region = Region("A", "/a", 0, size, descriptor, size)
+assert bytes(region.read(0, size)) == os.pread(descriptor, size, 0)
+faulthandler.enable()
+lose(region.lend(0, size).array)
+"""
+    segment.cut(0)
+    segment.put(DATA * 2, 0)
+    assert run_script(segment, script) == ("lost\n", 0, False)
+
+
+@pytest.mark.parametrize(
+    "handlers",
+    [
+        "faulthandler.enable(); guard.keep()",
+        "faulthandler.enable()",
+        "faulthandler.enable(); guard.keep(); faulthandler.disable(); faulthandler.enable(); guard.keep()",
+    ],
+)
+def test_a_fault_elsewhere_is_told_by_the_handler_behind_and_ends_the_process(segment: Segment, handlers: str) -> None:
+    script = f"{handlers}; lose(known.array); faulthandler.enable(); guard.keep(); unknown[0]"
+    assert run_script(segment, script) == ("lost\n", -signal.SIGBUS, True)
+
+
+def test_a_handler_behind_that_does_nothing_ends_the_process_all_the_same(segment: Segment) -> None:
+    script = "faulthandler.enable(); guard.keep(); faulthandler.disable(); guard.keep(); lose(known.array); unknown[0]"
+    assert run_script(segment, script) == ("lost\n", -signal.SIGBUS, False)
+
+
+def test_a_signal_that_is_sent_ends_the_process(segment: Segment) -> None:
+    assert run_script(segment, "os.kill(os.getpid(), signal.SIGBUS); lose(known.array)") == ("", -signal.SIGBUS, False)
