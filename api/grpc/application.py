@@ -21,6 +21,7 @@ from ..request_parameters import Restriction
 from . import management, repository
 from .codec import RawMessage
 from .infer import GrpcContext, answer_infer, begin_infer
+from .infer_request import model_of
 from .options import GrpcOptions
 from .reflection import Reflection
 from .stream_infer import InferStream
@@ -115,6 +116,7 @@ class GrpcApplication:
             {} if self.delays.of_model_infer else {MODEL_INFER: partial(begin_infer, context)}
         )
         self.lease = server.lease
+        self.model_of = model_of
         self.offload = server.offload
         self.client_accounts = server.client_accounts
         self.refusals = server.refusals

@@ -37,7 +37,7 @@ from .call_log import CallStory
 from .compression import IDENTITY, LARGE_BYTES, CompressionLevel, packed, packed_small
 from .deadlines import DEADLINE_EXCEEDED, TOO_SLOW, Entry
 from .framing import PREFIX_BYTES, Framed, prefix
-from .host import CallHost, Inbox, Method
+from .host import CallHost, Inbox, Method, ModelOf
 from .options import GrpcServiceOptions, delay
 from .streaming import StreamingCall
 from .wire import UNPARSABLE
@@ -141,7 +141,7 @@ class UnaryCall:
                 self.message = data[PREFIX_BYTES:] if size <= _COPIED_BYTES else memoryview(data)[PREFIX_BYTES:]
                 connection.begin(self)
                 return
-            inbox = self._inbox = Inbox(connection, self.stream_id, self.method.max_message_bytes)
+            inbox = self._inbox = Inbox(connection, self.stream_id, self.method)
         inbox.feed(data, end_stream)
         try:
             self._collect(connection, inbox)
@@ -231,7 +231,8 @@ class Servable(Protocol):
     """A grpclib service. It may also have ``immediate``, a mapping of paths to functions that begin a `UnaryCall`:
     True says that the function has taken the call over, False that the method's `Handler` has to run. And it may have,
     one of them for all, ``lease``, which makes what a message takes of the server's budget, ``offload``, which does on
-    a thread what takes long (`actors.offload`), ``client_accounts`` (`ClientAccounts`), and ``delays``."""
+    a thread what takes long (`actors.offload`), ``client_accounts`` (`ClientAccounts`), and ``delays``. With a lease it
+    may have ``model_of``, for its methods of inference (`Method.model_of`)."""
 
     def __mapping__(self) -> Mapping[str, Handler]: ...
 
@@ -241,6 +242,7 @@ def methods_of(services: Iterable[Servable], options: GrpcServiceOptions) -> dic
     packs = options.compression_level is not CompressionLevel.NONE
     for service in services:
         immediate: Mapping[str, Callable[[UnaryCall], bool]] = getattr(service, "immediate", {})
+        model_of: ModelOf | None = getattr(service, "model_of", None)
         for path, handler in service.__mapping__().items():
             cardinality: Cardinality = handler.cardinality
             methods[path] = Method(
@@ -251,6 +253,7 @@ def methods_of(services: Iterable[Servable], options: GrpcServiceOptions) -> dic
                 handler.request_type,
                 handler.reply_type,
                 immediate.get(path),
+                model_of if path in options.infer_paths else None,
                 options.message_limit(path),
                 packs and path in options.infer_paths,
             )

@@ -30,6 +30,8 @@ _COPIED_BYTES = 4096
 PROMPT_BYTES = 4096
 """Messages up to this size are collected without asking for room."""
 
+_SHOWN_BYTES = 1024
+
 
 class Framed(NamedTuple):
     """A complete message as it was sent."""
@@ -80,6 +82,12 @@ class MessageReader:
     def is_empty(self) -> bool:
         """Whether all that came has been handed out: if the stream ends now, it ends between two messages."""
         return self._target is None and not self._buffer and self._at == len(self._piece)
+
+    @property
+    def beginning(self) -> bytes:
+        """What has come of the message that `announced_bytes` tells of, or the first part of that; nothing if it is
+        compressed."""
+        return b"" if self._compressed else bytes(self._buffer[PREFIX_BYTES : PREFIX_BYTES + _SHOWN_BYTES])
 
     @property
     def waiting_bytes(self) -> int:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 Guard = Callable[[CallHead], None]
 """Looks at every call when it begins; raises `GRPCError` to refuse it."""
 
+ModelOf = Callable[[bytes], tuple[str, int] | None]
+
 
 @dataclass(slots=True, eq=False)
 class WaitingRoom:
@@ -73,6 +75,8 @@ class Method:
     Attributes:
         function: grpclib's handler: takes a stream.
         begin: takes a `UnaryCall` over, or gives False: then `function` has to run; None if it always has to.
+        model_of: tells from the beginning of a request message which model and version it is for; None if it does not
+            know. It is None itself if requests are for no model.
         max_message_bytes: the largest request message, as sent and unpacked.
         compresses: whether its responses may be packed.
     """
@@ -84,6 +88,7 @@ class Method:
     request_type: Any
     reply_type: Any
     begin: Callable[[Any], bool] | None
+    model_of: ModelOf | None
     max_message_bytes: int
     compresses: bool
 
@@ -206,16 +211,17 @@ class Inbox:
         lease: of the message that is being collected, or was taken last; None if it needs none, or it was taken over.
     """
 
-    __slots__ = ("_connection", "_patience", "_stream_id", "ended", "held_bytes", "lease", "reader")
+    __slots__ = ("_connection", "_model_of", "_patience", "_stream_id", "ended", "held_bytes", "lease", "reader")
 
-    def __init__(self, connection: CallHost, stream_id: int, max_message_bytes: int) -> None:
+    def __init__(self, connection: CallHost, stream_id: int, method: Method) -> None:
         self._connection = connection
+        self._model_of = method.model_of
         self._patience: Patience | None = None
         self._stream_id = stream_id
         self.ended = False
         self.held_bytes = 0
         self.lease: Lease | None = None
-        self.reader = MessageReader(max_message_bytes, connection.memory)
+        self.reader = MessageReader(method.max_message_bytes, connection.memory)
 
     def feed(self, data: bytes | memoryview, end_stream: bool) -> None:
         self.reader.feed(data)
@@ -239,8 +245,12 @@ class Inbox:
         return framed
 
     def need_lease(self) -> Lease:
+        """What the message that has begun holds of the budget; of its model's share, if it says by now which that is.
+        So it waits as long as the model has its share in flight, while its client sends no more."""
         if self.lease is None:
-            self.lease = self._connection.lease()
+            model_of = self._model_of if self.reader.announced_bytes else None
+            model = None if model_of is None else model_of(self.reader.beginning)
+            self.lease = self._connection.lease(*(model or ()))
         return self.lease
 
     def collect(self, give_up: Callable[[], None]) -> None:

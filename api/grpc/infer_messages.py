@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -312,6 +313,18 @@ def scan_infer_request(message: Buffer, limits: TensorLimits) -> WireRequest:
         elif key == _ID:
             request.id = read_text(data, start, stop)
     return request
+
+
+def begun_names(beginning: bytes) -> tuple[str, str]:
+    """The name and the version of its model that the first bytes of a request say, as text; empty what they do not. To
+    be said there, both stand in front of all else."""
+    data, names = memoryview(beginning), {_MODEL_NAME: "", _MODEL_VERSION: ""}
+    with suppress(UnreadableError, InvalidArgumentError):  # it is cut off, or is no request: that is noticed later
+        for key, start, stop in fields(data, 0, len(data)):
+            if key not in names:
+                break
+            names[key] = read_text(data, start, stop)
+    return names[_MODEL_NAME], names[_MODEL_VERSION]
 
 
 def _read_input(data: memoryview, at: int, end: int, request: WireRequest, limits: TensorLimits) -> WireInput:

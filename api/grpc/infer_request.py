@@ -26,6 +26,7 @@ from .infer_messages import (
     WireInput,
     WireOutput,
     WireRequest,
+    begun_names,
     datatype_of,
     scan_infer_request,
 )
@@ -33,6 +34,16 @@ from .infer_messages import (
 _INTEGER = re.compile(r"[ \t\n\v\f\r]*([+-]?)0*([0-9]+)")
 _INT64_MAX = 2**63 - 1
 _DIGITS = 19
+
+
+def model_of(beginning: bytes) -> tuple[str, int] | None:
+    """The model and version that a request asks for, as far as the first bytes of its message say; None if they do not
+    begin with the model's name, as those of all clients do that write fields in order."""
+    name, version = begun_names(beginning)
+    try:
+        return (name, parse_version(version)) if name else None
+    except InvalidArgumentError:
+        return None
 
 
 def parse_version(text: str) -> int:

@@ -90,7 +90,7 @@ class StreamingCall(StreamIterator[Any]):
         self.head = head
         self._encoding = connection.response_encoding(head) if method.compresses else IDENTITY
         # What comes.
-        self._inbox = inbox or Inbox(connection, stream_id, method.max_message_bytes)
+        self._inbox = inbox or Inbox(connection, stream_id, method)
         self._left = left  # for `recv_message`
         self._prompt = 0
         self._too_slow = False

@@ -315,11 +315,14 @@ class BudgetCore:
         Raises:
             UnavailableError: rule 5.
         """
+        named = lease.share is share
         self.name(lease, share)
         more = nbytes - lease.nbytes
         if more > 0 and not lease.grow_nowait(more):
             return False
         if self.full(share):
+            if named:
+                return False
             raise share.refusal()
         if self._admitting or self._requests >= self.request_limit:
             return False

@@ -380,6 +380,7 @@ class World:
         self.nursery = nursery
         self.plain: list[tuple[ModelShare, int]] = []
         self.leases: list[Lease] = []
+        self.begun_with: dict[Lease, int] = {}
         self.busy: dict[Lease, trio.CancelScope] = {}
         self.asking: list[trio.CancelScope] = []
 
@@ -424,6 +425,8 @@ class World:
             if share is None:
                 await lease.grow(nbytes)
                 assert lease.nbytes == before + nbytes
+                if not before:
+                    self.begun_with[lease] = nbytes
             else:
                 try:
                     await self.budget.admit(lease, share, nbytes)
@@ -450,6 +453,12 @@ class World:
         leases = sorted(lease.nbytes for lease in self.leases)
         plain = sorted(size for _, size in self.plain)
         assert sum(leases[:-1]) + sum(plain[:-1]) <= budget.byte_limit
+        # So what is beyond the limit is what one lease has taken after its body, and one plain request; and beside a
+        # body that leaves less than the reserve, plain requests have that.
+        bodies = {lease: self.begun_with.get(lease, 0) for lease in self.leases}
+        growth = max((lease.nbytes - body for lease, body in bodies.items()), default=0)
+        within = max(budget.byte_limit, max(bodies.values(), default=0) + budget.reserve_bytes)
+        assert counted.bytes <= within + growth + max(plain, default=0)
 
     def end_what_can_end(self) -> None:
         for share, size in self.plain:

@@ -11,6 +11,8 @@ from typing import Any
 import orjson
 import pytest
 from http_fakes import FakeServer, HttpClient
+from hypothesis import given
+from hypothesis import strategies as st
 
 from trireme.api.http.infer.request import DecodedInfer, InferDecoder, InferTerms
 from trireme.api.http.json import pieces as json_pieces
@@ -112,6 +114,18 @@ def test_reading_takes_no_more_than_four_times_what_is_read(kind: str) -> None:
     tensors = 0 if decoded is None else sum(each.nbytes for each in decoded.request.inputs)
     assert peak + len(text) <= 4 * max(len(text), tensors)
     assert peak <= cost + WORKING_BYTES
+
+
+@given(st.text('[],:{}"\\1 a', max_size=2_000))
+def test_what_a_text_is_charged_is_bounded_by_its_length(text: str) -> None:
+    """Whatever it says: so this is what one document may take beyond `--max-inflight-bytes`."""
+    body = text.encode()
+    try:
+        cost = LargeText(memoryview(body), DEFAULT_MAX_VALUES, 64).cost_bytes
+    except TriremeError:
+        return
+    values = 1 + sum(map(text.count, ",[{"))
+    assert cost <= 8 * len(body) + values * VALUES_BYTES // DEFAULT_MAX_VALUES
 
 
 @pytest.mark.parametrize("kind", PARTS)
