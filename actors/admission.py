@@ -160,6 +160,8 @@ class Admission:
                         return None  # a thread is to check it, or to read its inputs
                 inputs, rows = validator.check(request)
                 nbytes = sum([tensor.nbytes for tensor in inputs.values()])
+            if found.scheduler.turns_away:
+                self._turn_away(found, request, rows)
             if not (budget.take_nowait(share, nbytes) if lease is None else budget.admit_nowait(lease, share, nbytes)):
                 return None
             holder = share if lease is None else lease
@@ -223,6 +225,20 @@ class Admission:
         else:
             model = self._repository.find_for(request)
         return model
+
+    def _turn_away(self, model: Model, request: InferenceRequest, rows: int) -> None:
+        """Refuse what its model's queue would refuse for certain, before anything is made of it. What is traced or
+        logged goes all the way.
+
+        Raises:
+            UnavailableError: so it is.
+        """
+        if request.trace is None and not self._lines.wanted:
+            error = model.scheduler.turn_away(request)
+            if error is not None:
+                if self._on_request is not None:
+                    self._on_request(request, rows)
+                raise error
 
     async def _check_again(
         self,

@@ -19,6 +19,7 @@ from ..engine.errors import RefusalReason, TriremeError, UnavailableError
 from ..engine.job import Job
 from ..engine.metrics.refusals import count_refusal
 from ..engine.metrics.statistics import ModelStatistics
+from ..engine.request import InferenceRequest
 from .actor import Actor, Turn
 
 M = TypeVar("M")
@@ -33,13 +34,18 @@ def stopping_error() -> TriremeError:
 
 
 class Door(Actor[M], Generic[M]):
-    """What models have in common that take requests in."""
+    """What models have in common that take requests in.
+
+    Attributes:
+        turns_away: it has refused a job for want of room, and nothing that it knows of has made any since.
+    """
 
     def __init__(self, name: str, kind: str, turn: Turn, statistics: ModelStatistics) -> None:
         super().__init__(f"{kind} of {name}", turn)
         self.name = name
         self._statistics = statistics
         self._inflight = 0
+        self.turns_away = False
         self._burial: TriremeError = stopping_error()
         self._watchers = trio.lowlevel.ParkingLot()
         self._watched = False
@@ -53,6 +59,11 @@ class Door(Actor[M], Generic[M]):
     def full(self) -> bool:
         """Whether any job would be refused now, because the queue is full."""
         return False
+
+    def turn_away(self, request: InferenceRequest) -> TriremeError | None:
+        """The refusal, which is counted, of a request that is not to become a job, as that would be refused for
+        certain; asked while it `turns_away`. None: it may have room."""
+        return None
 
     @abstractmethod
     def admit(self, job: Job) -> None:
@@ -75,6 +86,7 @@ class Door(Actor[M], Generic[M]):
         if error.refusal is None:
             error.refusal = RefusalReason.NOT_READY
         self._burial = error
+        self.turns_away = False
         self.end()
         self.return_mail()
 

@@ -5,6 +5,8 @@ answers and refusals to clients.
 
 Rules:
  1. Before a job is refused because the queue is full, the jobs before it may go: they may have come in the same turn.
+    When one has been refused all the same, what comes next is turned away before it becomes a job, until anything else
+    is heard, or a deadline has come: under overload, refusals are to be cheap.
  2. An instance that has executed a batch in place while more is queued rests until the next turn, so that others have
     their turn in between, and the next batch is formed of what has come until then.
  3. Of a batch that is over, first the core is told, then it is asked for the next batches, and then the answers go out:
@@ -27,11 +29,13 @@ from ..engine.job import ExecutionBatch, Job, Outcome
 from ..engine.logs.request_lines import RequestLines, tell_executed, tell_executing
 from ..engine.metrics.refusals import count_refusal
 from ..engine.metrics.statistics import ModelStatistics
+from ..engine.request import InferenceRequest
 from ..engine.scheduling.adaptive import AdaptiveBatcher
 from ..engine.scheduling.core import WAIT, Dispatch, InstanceId, Reject, SchedulerCore, WaitUntil
 from ..engine.scheduling.dispatcher import Accounts, Dispatcher
 from ..engine.scheduling.ordering import answer_order
 from ..engine.scheduling.permits import Permits
+from ..engine.scheduling.refusals import queue_full
 from ..engine.scheduling.sequence.batcher import SequenceBatcher
 from ..engine.scheduling.sequence.slot_core import SlotReport
 from .actor import Turn
@@ -97,6 +101,7 @@ class Scheduler(Door[SchedulerMessage]):
         adaptive = PARAMETER in config.parameters
         if adaptive:
             statistics.learnt = cast(AdaptiveBatcher, core)
+        self._may_turn_away = not (self._stateful or adaptive)  # which learns from all that comes
         self._dispatcher = Dispatcher(core, self._stateful, self._order, permits, adaptive)
         self._stream = self._answer_from_thread if config.decoupled else None
         self._iterative = iterative
@@ -121,7 +126,10 @@ class Scheduler(Door[SchedulerMessage]):
                 self.admit(message)
             except TriremeError as error:
                 self.refuse(message, error)
-        elif isinstance(message, Executed):
+            self._news = True
+            return
+        self.turns_away = False
+        if isinstance(message, Executed):
             self._executed(message)
         elif isinstance(message, Responded):
             self._answered(message)
@@ -153,6 +161,7 @@ class Scheduler(Door[SchedulerMessage]):
             self._core.enqueue(job, self._turn_s or self._read_clock())
         except UnavailableError:
             if not self._make_room():
+                self.turns_away = self._may_turn_away and self._core.full
                 raise
             self._core.enqueue(job, self._turn_s or self._read_clock())
         self._statistics.pending += 1
@@ -162,6 +171,13 @@ class Scheduler(Door[SchedulerMessage]):
         job.accepted = True
         if job.on_accepted is not None:
             job.accept()
+
+    def turn_away(self, request: InferenceRequest) -> TriremeError | None:
+        if self.mailbox.messages or self._clock.now_s() >= self._deadline_s:
+            return None
+        error = queue_full(request.id)
+        count_refusal(self._statistics.refused, error)
+        return error
 
     def _read_clock(self) -> float:
         """What comes in one turn comes at one time."""
@@ -245,8 +261,10 @@ class Scheduler(Door[SchedulerMessage]):
         self._turn_s = 0.0
         while (action := next_action(now)) is not WAIT:
             if isinstance(action, Dispatch):
+                self.turns_away = False
                 self._dispatch(action)
             elif isinstance(action, Reject):
+                self.turns_away = False
                 self._reject(action.job, action.error)
             elif isinstance(action, WaitUntil):
                 wakes_s = action.when_s

@@ -20,7 +20,8 @@ Rules:
  5. When more than `_BURST` sockets have something to say at once, they take turns, `_PASS` in each pass of trio's loop,
     and so do the addresses of their clients: a client waits for one socket of each other address, however many sockets
     those have. A task that could go on without waiting asks for such a turn with `yield_turn`, and what can be done
-    later with `call_in_turn`.
+    later with `call_in_turn`. What is no client (`keep_hearing`: a model's process has done its batch) is heard between
+    two of them, and then what follows from it comes first: a model is not to wait while clients are refused.
  6. Before it sleeps, the task may poll for a while; `engine.polling` says when. It does not while another task, a
     deadline or a thread's call is due, and goes through trio's loop after each burst as ever. Between two looks it
     offers its core to other processes.
@@ -115,6 +116,7 @@ class Readiness:
         self._last = self._after_client  # what has come last
         self._now_s = (clock or SystemClock()).now_s
         self._epoll = select.epoll() if use_epoll and start_soon is None else None
+        self._processes: select.epoll | None = None  # has what is no client as well
         self._opens = use_epoll and start_soon is not None
         self._watches: dict[int, _EpollWatch | Callable[[int], None]] = {}
         self._queue: FairQueue[Callable[[], None]] = FairQueue()  # rule 5
@@ -159,6 +161,9 @@ class Readiness:
 
         self._watches[descriptor] = edge
         self._epoll.register(descriptor, select.EPOLLIN)
+        if self._processes is None:
+            self._processes = select.epoll()
+        self._processes.register(descriptor, select.EPOLLIN)
         try:
             await trio.lowlevel.wait_task_rescheduled(stop)
         finally:
@@ -166,8 +171,11 @@ class Readiness:
 
     def forget(self, descriptor: int) -> None:
         """Stop watching."""
-        if self._watches.pop(descriptor, None) is not None and self._epoll is not None:
+        watch = self._watches.pop(descriptor, None)
+        if watch is not None and self._epoll is not None:
             self._epoll.unregister(descriptor)
+            if self._processes is not None and not isinstance(watch, _EpollWatch):
+                self._processes.unregister(descriptor)
 
     def give_way(self) -> None:
         """Let other tasks have their turn before more is heard (rule 4)."""
@@ -205,9 +213,23 @@ class Readiness:
                 await trio.lowlevel.checkpoint()
             else:
                 await self._idle.park()
-            with self.turn:
-                for _ in range(min(_PASS, len(self._queue))):
-                    self._queue.pop()()
+            left = _PASS
+            while left and self._queue:
+                with self.turn:
+                    while left and self._queue:
+                        left -= 1
+                        self._queue.pop()()
+                        if self._hear_processes():
+                            break
+
+    def _hear_processes(self) -> bool:
+        """Whether one of them had something to say."""
+        events = self._processes.poll(0) if self._processes is not None else []
+        for descriptor, what in events:
+            watch = self._watches.get(descriptor)
+            if watch is not None and not isinstance(watch, _EpollWatch):
+                watch(what)
+        return bool(events)
 
     def _open(self) -> None:
         if self._opens and self._start_soon is not None:
@@ -230,6 +252,9 @@ class Readiness:
             trio.lowlevel.notify_closing(self._epoll.fileno())
             self._epoll.close()
             self._epoll = None
+            if self._processes is not None:
+                self._processes.close()
+                self._processes = None
 
     def _wake_burst(self, epoll: select.epoll) -> bool:
         """Rules 4 to 6. Whether to come back after the others' turn, instead of sleeping."""

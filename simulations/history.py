@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from ..engine.errors import TriremeError
 from ..engine.job import ExecutionBatch, Job, Outcome
-from ..engine.request import InferenceResponse
+from ..engine.request import InferenceRequest, InferenceResponse
 from .events import BatchSealed, Event, ExecutionEnded, ExecutionStarted
 from .oracle.observed import Measured
 
@@ -155,7 +155,7 @@ def answer_number(outcome: Outcome) -> int:
     return 0
 
 
-def request_number(job: Job) -> int:
-    """A job's number in the history: its id, if a client of the world gave it one."""
-    number = job.request.id
+def request_number(asked: Job | InferenceRequest) -> int:
+    """Its number in the history: its id, if a client of the world gave it one."""
+    number = asked.id
     return int(number) if number.isdecimal() else 0

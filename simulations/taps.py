@@ -197,7 +197,7 @@ def tapped_model(
 
 
 class _TellsOfIsolation(Scheduler):
-    """The part that tells of requests that are executed again, alone, in which cores have no part."""
+    """The part that tells of requests in which cores have no part: that are executed again, alone, or turned away."""
 
     recorder: ClassVar[Recorder]
 
@@ -222,6 +222,13 @@ class _TellsOfIsolation(Scheduler):
             name = self._tapped.instances[action.instance]
             self.recorder.batch_sealed(self._label, action.jobs, name, action.reason.value)
         super()._dispatch(action)
+
+    def turn_away(self, request: InferenceRequest) -> TriremeError | None:
+        error = super().turn_away(request)
+        if error is not None:
+            recorder = self.recorder
+            recorder.record(RequestRefused(recorder.now_ns(), request_number(request), error_text(error)))
+        return error
 
     def _reject(self, job: Job, error: TriremeError) -> None:
         if job in self._isolated:

@@ -7,6 +7,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ...engine.errors import ErrorKind, InvalidArgumentError, TriremeError
@@ -172,8 +173,9 @@ def error_answer(error: TriremeError, media: bytes, headers: Headers = ()) -> An
     return Answer(_STATUS[error.kind], media, error_body(error.message), headers)
 
 
+@lru_cache(maxsize=256)
 def error_body(message: str) -> bytes:
-    """``{"error":"<message>"}``."""
+    """``{"error":"<message>"}``. Under overload many requests get the same."""
     return b'{"error":' + json_writer.string(message) + b"}"
 
 

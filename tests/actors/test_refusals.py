@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import trio
 import trio.lowlevel
+import trio.testing
 from ensembles import ensemble, step
 
 from trireme.actors import InferenceServer
+from trireme.actors.reply import Reply
 from trireme.engine.config.model import DynamicBatching, QueuePolicy
 from trireme.engine.datatypes import FP32
-from trireme.engine.errors import RefusalReason, TriremeError
+from trireme.engine.errors import RefusalReason, TriremeError, UnavailableError
 from trireme.engine.job import Job
 from trireme.engine.scheduling.queueing import QueueingCore
 from trireme.engine.tensor import Tensor
@@ -55,6 +57,82 @@ async def test_a_full_queue_refuses_and_what_waits_too_long_is_rejected(autojump
         await trio.sleep(2.5)
         assert [reply.accepted for reply in replies] == [True, True, False]
         assert refused(server) == {"m.queue_full": 1, "m.queue_timeout": 1}
+
+
+FULL = "Exceeds maximum queue size"
+
+
+def fill(server: InferenceServer) -> list[Reply]:
+    """An instance that works, a full queue, and one that was refused."""
+    replies = []
+    for _ in range(3):
+        with server.turn:
+            reply = server.admit_nowait(simple_request("m"))
+        assert reply is not None
+        replies.append(reply)
+    assert [reply.final for reply in replies] == [False, False, True]
+    return replies
+
+
+def is_turned_away(server: InferenceServer) -> bool:
+    """Whether a request is refused before it is a job."""
+    with server.turn:
+        try:
+            reply = server.admit_nowait(replace(simple_request("m"), id="new"))
+        except UnavailableError as error:
+            return (error.message, error.refusal_counted) == (f"[request id: new] {FULL}", True)
+        assert reply is not None
+    return False
+
+
+async def test_after_a_refusal_nothing_more_becomes_a_job_until_something_happens(
+    autojump_clock, open_server, simulated
+) -> None:
+    async with open_server(simulated(WORK, batching=ONE_QUEUED)) as server:
+        replies = fill(server)
+        assert [is_turned_away(server) for _ in range(3)] == [True] * 3
+        assert refused(server) == {"m.queue_full": 4}
+        assert server.budget_statistics().requests == 2
+        replies[1].cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        assert not is_turned_away(server)  # there was room: it is queued now
+        assert not is_turned_away(server)  # it was looked whether there is some
+        assert is_turned_away(server)
+        await trio.sleep(1.5)
+        assert not is_turned_away(server)
+        await trio.sleep(2.5)
+        assert refused(server) == {"m.queue_full": 6}
+
+
+async def test_a_deadline_in_the_queue_makes_room_for_who_comes_then(autojump_clock, open_server, simulated) -> None:
+    policy = QueuePolicy(max_queue_size=1, default_timeout_us=500_000)
+    async with open_server(simulated(WORK, batching=DynamicBatching(default_queue_policy=policy))) as server:
+        fill(server)
+        await trio.sleep(0.4)
+        assert is_turned_away(server)
+        await trio.sleep(0.2)
+        assert not is_turned_away(server)
+        await trio.sleep(1)
+        assert refused(server) == {"m.queue_full": 2, "m.queue_timeout": 1}
+
+
+async def test_mail_that_was_not_received_may_make_room(autojump_clock, open_server, simulated) -> None:
+    async with open_server(simulated(WORK, batching=ONE_QUEUED)) as server:
+        replies = fill(server)
+        with server.turn:
+            replies[1].cancel()
+            assert not is_turned_away(server)
+
+
+async def test_who_has_room_at_another_level_is_not_turned_away(autojump_clock, open_server, simulated) -> None:
+    batching = replace(ONE_QUEUED, priority_levels=2, default_priority_level=1)
+    async with open_server(simulated(WORK, batching=batching)) as server:
+        fill(server)
+        assert not is_turned_away(server)  # refused, as a job
+        with server.turn:
+            reply = server.admit_nowait(replace(simple_request("m"), priority=2))
+        assert reply is not None
+        assert not reply.final
 
 
 async def test_a_cancelled_request_and_one_that_fails_were_not_refused(autojump_clock, open_server, simulated) -> None:

@@ -13,6 +13,7 @@ import trio
 import trio.testing
 from http_sockets import until
 
+from trireme.actors.actor import Recipient
 from trireme.actors.socket_readiness import Readiness
 from trireme.api.sockets.transport import PlainTransport
 
@@ -277,6 +278,59 @@ async def test_many_sockets_of_one_address_do_not_keep_another_waiting() -> None
             transport.close()
     assert heard.index("quiet") <= 1
     assert heard.count("loud") == 100
+
+
+@pytest.mark.skipif(not hasattr(select, "epoll"), reason="this system has no epoll")
+async def test_a_process_is_heard_between_two_clients_of_a_crowd_and_what_it_causes_comes_first() -> None:
+    """A model is not to wait until many clients have been refused."""
+    seen: list[str] = []
+    readiness = Readiness()
+
+    class Scheduler(Recipient):
+        def take_turn(self) -> None:
+            seen.append("dispatch")
+
+        def fail(self, error: Exception) -> None:
+            raise error
+
+    scheduler = Scheduler()
+    process, its_end = socket.socketpair()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(process)
+        stack.enter_context(its_end)
+        transports = []
+        for ours, client in connected(stack, 40):
+            transport = PlainTransport(ours, readiness, "one")
+            transports.append(transport)
+            client.sendall(b"hello")
+
+            def hear(transport: PlainTransport = transport) -> bool:
+                seen.append("client")
+                transport.receive_now(transport.buffer[:100])
+                if seen.count("client") in (3, 20):
+                    its_end.sendall(b"x")
+                return True
+
+            transport.watch.listener = hear
+
+        def hear_process() -> bool:
+            process.recv(100)
+            seen.append("process")
+            readiness.turn.post(scheduler)
+            return True
+
+        async with trio.open_nursery() as nursery:
+            for transport in transports:
+                nursery.start_soon(transport.watch.wait)
+            nursery.start_soon(readiness.keep_hearing, process.fileno(), hear_process)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(readiness.keep_waking)
+            await until(lambda: len(seen) == 44)
+            nursery.cancel_scope.cancel()
+        for transport in transports:
+            transport.close()
+    told = ["process", "dispatch"]
+    assert seen == ["client"] * 3 + told + ["client"] * 17 + told + ["client"] * 20
 
 
 @pytest.mark.skipif(not hasattr(select, "epoll"), reason="this system has no epoll")
