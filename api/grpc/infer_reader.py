@@ -35,7 +35,7 @@ from .wire import LENGTH, MAX_SIZE_BYTES, VARINT, UnreadableError, read_varint, 
 if TYPE_CHECKING:
     from ...actors.budget import Lease
 
-_HEADS = 512
+_HEADS = 2_048
 _HEAD_BYTES = 2_048
 _SMALL_BYTES = 4_096
 """A message up to this size is copied, if it is a view: bytes are faster to look at."""

@@ -8,7 +8,10 @@ So short batches are executed in place, on the event loop. What must never happe
 Rules:
  1. An instance begins on its thread, and every batch is measured.
  2. After `TRIALS` short batches in a row on the thread, a batch is executed in place if it is no larger, in bytes of
-    input, than the largest of them. Size stands for time: the same graph on no more data takes no longer. More than
+    input, than the largest of them. One that takes half as long as it may counts as two, and so on up to `MOST_WEIGHT`:
+    the shorter they are, the fewer show it, which matters where each of many models is asked now and then. A batch of
+    up to `DELAYED_NS` among them takes back `BETWEEN` trials, and not all: on the thread it may have waited for the
+    interpreter, or for a core. Size stands for time: the same graph on no more data takes no longer. More than
     `MOST_BYTES` are not even put together in place.
  3. A batch in place that was not short sends the instance back to its thread and to rule 1. If it had not been trusted
     for long (`STEADY` batches), it needs twice as many trials as before, at most `MOST_TRIALS`: a model whose time
@@ -44,6 +47,7 @@ DELAYED_NS = 10_000_000
 BETWEEN = 16
 
 TRIALS = 32
+MOST_WEIGHT = 8
 MOST_TRIALS = 1 << 20
 STEADY = 1_000
 
@@ -70,7 +74,7 @@ class Placement:
         """A batch is over, and its execution took so long, wherever it ran."""
         short = took_ns <= SHORT_NS
         if self.trusted_bytes < 0:
-            self._prove(nbytes, short)
+            self._prove(nbytes, took_ns)
         elif short:
             self._passed += 1
             self._since_delay += 1
@@ -84,13 +88,16 @@ class Placement:
             self.trusted_bytes = -1
             self._passed = 0
 
-    def _prove(self, nbytes: int, short: bool) -> None:
-        if short:
-            self._passed += 1
+    def _prove(self, nbytes: int, took_ns: int) -> None:
+        if took_ns <= SHORT_NS:
+            self._passed += min(SHORT_NS // took_ns, MOST_WEIGHT) if took_ns > 0 else MOST_WEIGHT
             self._largest_bytes = max(self._largest_bytes, nbytes)
             if self._passed < self._trials:
                 return
             self.trusted_bytes = self._largest_bytes
+        elif took_ns <= DELAYED_NS and self._passed > BETWEEN:
+            self._passed -= BETWEEN
+            return
         self._passed = 0
         self._largest_bytes = 0
 

@@ -61,5 +61,19 @@ def test_looking_up_costs_no_call_of_ours() -> None:
 def test_all_front_ends_remember_this_way(memo: Callable[[], object]) -> None:
     made = memo()
     assert isinstance(made, Memo)
-    assert made.limit <= 1_024
     assert made.max_key_bytes <= 4_096
+    assert made.limit * made.max_key_bytes <= 4 << 20
+
+
+@pytest.mark.parametrize(
+    "memo",
+    [lambda: Router()._matches, HeadMemory, lambda: InferReader(Regions())._heads],
+    ids=["paths", "HTTP heads", "gRPC heads"],
+)
+def test_what_names_a_model_is_remembered_of_a_thousand_asked_in_turn(memo: Callable[[], Memo[object]]) -> None:
+    """The oldest makes room: of more than there is room for, asked in turn, nothing would ever be found again."""
+    held = memo()
+    names = [b"model_%d" % number for number in range(1_000)]
+    for name in names:
+        held.remember(name, name)
+    assert all(name in held for name in names)

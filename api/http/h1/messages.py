@@ -356,7 +356,7 @@ class Request:
         return b"\r\n".join(lines) + b"\r\n\r\n"
 
 
-_HEADS = 512
+_HEADS = 2_048
 _HEAD_BYTES = 2_048
 _END = b"\r\n\r\n"
 
