@@ -37,6 +37,7 @@ from ..engine.metrics.statistics import ModelStatisticsEntry
 from ..engine.options import ControlMode, ServerOptions
 from ..engine.repository.agents import AgentRegistry
 from ..engine.repository.local import LocalRepository
+from ..engine.repository.registered import RegisteredRepositories
 from ..engine.repository.source import RepositorySource
 from ..engine.request import LATEST, InferenceRequest, InferenceResponse
 from ..engine.scheduling.factory import CoreFactory, make_scheduler
@@ -90,6 +91,7 @@ class InferenceServer(Admission):
         cache_access, offload: the way to the response cache, and who checks requests that take long, if not threads.
 
     Attributes:
+        repositories: where models come from; more can be registered while it runs.
         drained: after the block: everything in flight was answered in time.
     """
 
@@ -123,7 +125,8 @@ class InferenceServer(Admission):
         self._model_class = model_class
         self._limiter_class = limiter_class
         self._cache_access = cache_access
-        self._source = source or LocalRepository(options.model_repository, namespacing=options.model_namespacing)
+        source = source or LocalRepository(options.model_repository, namespacing=options.model_namespacing)
+        self.repositories = RegisteredRepositories(source, options)
         self._executors = executors
         self._given_clock = clock
         self._backends = backends or BackendRegistry(options.options_for_backend, directory=options.backend_directory)
@@ -182,7 +185,9 @@ class InferenceServer(Admission):
             cache=self._cache,
             agents=self._agents,
         )
-        self._control = ModelControl(self._source, context, self._nursery, self._on_load_progress, self._model_class)
+        self._control = ModelControl(
+            self.repositories, context, self._nursery, self._on_load_progress, self._model_class
+        )
         self._repository = self._control.repository
         self._calls = self._backends.services.models = ModelCalls(self.offload, self._nursery)
         started = False
