@@ -26,9 +26,19 @@ from ..logging import LogSettings, escape_wanted
 from ..sockets.limits import Limits
 from ..sockets.service import ServiceOptions
 from ..sockets.transport import TlsOptions
+from .cloud_flags import (
+    SageMakerSettings,
+    VertexAiSettings,
+    bind,
+    repositories_of,
+    sagemaker_settings,
+    vertex_ai_settings,
+    with_platform_defaults,
+)
 from .cores import front_end_count, poll_us, usable_cores
 from .flags import ParsedFlags, UsageError
-from .trace_flags import trace_config, trace_warnings
+from .ports import check_ports
+from .trace_flags import check_trace_settings, trace_config, trace_warnings
 from .values import INT32_MAX, BadValueError, read_quantile
 
 
@@ -69,6 +79,8 @@ class ServeCommand:
     log: LogSettings
     http: HttpSettings | None
     grpc: GrpcSettings | None
+    sagemaker: SageMakerSettings | None
+    vertex_ai: VertexAiSettings | None
     metrics: MetricsSettings | None
     request_log: Path | None
     front_ends: int
@@ -79,13 +91,18 @@ class ServeCommand:
 def build_command(flags: ParsedFlags, environment: Mapping[str, str]) -> ServeCommand:
     """Check the flags against each other and group their values. UsageError if two of them contradict each other, or
     this version cannot do what one of them makes sure of."""
+    flags = with_platform_defaults(flags, environment)
     _check_restrictions(flags)
     _check_combinations(flags)
-    _check_ports(flags)
+    check_ports(flags)
     for flag in flags.without_effect():
-        if flag.refused:  # it would mislead if it did nothing
+        if not flag.tolerated:
             raise UsageError(f"Error: --{flag.name} cannot be used in this version: {flag.missing}.")
+    _check_metrics(flags)
+    check_trace_settings(flags)
     serves = flags["allow-http"] or flags["allow-grpc"]
+    if flags["front-ends"] and not serves:
+        raise UsageError("Error: --front-ends has no effect: they serve HTTP and gRPC, which are both off.")
     front_ends = front_end_count(flags["front-ends"], usable_cores()) if serves else 0
     server = _server_options(flags, environment, front_ends)
     return ServeCommand(
@@ -101,6 +118,8 @@ def build_command(flags: ParsedFlags, environment: Mapping[str, str]) -> ServeCo
         ),
         http=http_settings(flags) if flags["allow-http"] else None,
         grpc=grpc_settings(flags, environment) if flags["allow-grpc"] else None,
+        sagemaker=sagemaker_settings(flags, environment, http_options(flags), _http_limits(flags)),
+        vertex_ai=vertex_ai_settings(flags, environment, http_options(flags), _http_limits(flags)),
         metrics=metrics_settings(flags) if flags["allow-metrics"] else None,
         request_log=Path(flags["request-log"]) if flags["request-log"] else None,
         front_ends=front_ends,
@@ -134,46 +153,13 @@ def _check_restrictions(flags: ParsedFlags) -> None:
                 seen.add(category)
 
 
-def _check_ports(flags: ParsedFlags) -> None:
-    """No two services at one place, and none outside the range that SageMaker leaves to the others."""
-    http_address = flags["http-address"]
-    services = [
-        (title, address, port)
-        for title, allowed, address, port in (
-            ("HTTP", flags["allow-http"], http_address, flags["http-port"]),
-            ("GRPC", flags["allow-grpc"], flags["grpc-address"], flags["grpc-port"]),
-            ("metrics", flags["allow-metrics"], flags["metrics-address"] or http_address, flags["metrics-port"]),
-            ("SageMaker", flags["allow-sagemaker"], http_address, flags["sagemaker-port"]),
-            ("Vertex AI", flags["allow-vertex-ai"], http_address, flags["vertex-ai-port"]),
-        )
-        if allowed and port
-    ]
-    for index, (title, address, port) in enumerate(services):
-        for other_title, other_address, other_port in services[index + 1 :]:
-            if (address, port) == (other_address, other_port):
-                raise UsageError(
-                    f"The server cannot listen to {title} requests and {other_title} requests at the same address and "
-                    f"port {address}:{port}"
-                )
-    safe_range = flags["sagemaker-safe-port-range"]
-    if safe_range is None:
-        return
-    first, last = safe_range
-    for title, _, port in services:
-        if title != "SageMaker" and not first <= port <= last:
-            raise UsageError(
-                f"The server cannot listen to {title} requests at port {port}, allowed port range is [{first}, {last}]"
-            )
-
-
 def _server_options(flags: ParsedFlags, environment: Mapping[str, str], front_ends: int) -> ServerOptions:
-    repositories = sorted({*flags["model-repository"], *flags["model-store"]})
     mode = ControlMode(flags["model-control-mode"])
     backend_config: dict[str, dict[str, str]] = {}
     for setting in flags["backend-config"]:
         backend_config.setdefault(setting.name, {})[setting.setting] = setting.value
     return ServerOptions(
-        model_repository=tuple(Path(path) for path in repositories),
+        model_repository=tuple(Path(path) for path in repositories_of(flags, environment)),
         server_id=flags["id"],
         exit_timeout_s=flags["exit-timeout-secs"],
         exit_on_error=flags["exit-on-error"],
@@ -237,7 +223,6 @@ def _deprecations(flags: ParsedFlags) -> Iterator[str]:
 def _warnings(flags: ParsedFlags) -> Iterator[str]:
     for flag in flags.without_effect():
         yield f"--{flag.name} has no effect in this version: {flag.missing}"
-    yield from _metrics_warnings(flags)
 
 
 def _open_management(flags: ParsedFlags) -> Iterator[str]:
@@ -282,23 +267,28 @@ def http_settings(flags: ParsedFlags) -> HttpSettings:
     """From the flags of the group HTTP. UsageError for TLS without certificate or key."""
     return HttpSettings(
         ServiceOptions(
-            bind=(_bind(flags["http-address"], flags["http-port"]),),
+            bind=(bind(flags["http-address"], flags["http-port"]),),
             tls=_tls(flags, "http", verify=True) if flags["http-use-ssl"] else None,
             limits=_http_limits(flags),
             reuse_port=flags["reuse-http-port"],
             name="HTTP",
         ),
-        HttpOptions(
-            max_input_bytes=flags["http-max-input-size"],
-            max_management_bytes=flags["http-max-management-size"],
-            header_forward_pattern=flags["http-header-forward-pattern"],
-            allow_client_shm=flags["allow-client-shm"],
-            restrictions=flags["http-restricted-api"],
-            max_json_values=flags["http-max-json-values"],
-            max_compression_ratio=flags["http-max-compression-ratio"],
-            allowed_origins=flags["http-allowed-origins"],
-            allowed_hosts=flags["http-allowed-hosts"],
-        ),
+        http_options(flags),
+    )
+
+
+def http_options(flags: ParsedFlags) -> HttpOptions:
+    """Of every front end that speaks HTTP."""
+    return HttpOptions(
+        max_input_bytes=flags["http-max-input-size"],
+        max_management_bytes=flags["http-max-management-size"],
+        header_forward_pattern=flags["http-header-forward-pattern"],
+        allow_client_shm=flags["allow-client-shm"],
+        restrictions=flags["http-restricted-api"],
+        max_json_values=flags["http-max-json-values"],
+        max_compression_ratio=flags["http-max-compression-ratio"],
+        allowed_origins=flags["http-allowed-origins"],
+        allowed_hosts=flags["http-allowed-hosts"],
     )
 
 
@@ -316,7 +306,7 @@ def grpc_settings(flags: ParsedFlags, environment: Mapping[str, str]) -> GrpcSet
     secure = flags["grpc-use-ssl"] or "grpc-use-ssl-mutual" in flags  # given with any value, it turns TLS on
     return GrpcSettings(
         GrpcServiceOptions(
-            bind=(_bind(flags["grpc-address"], flags["grpc-port"]),),
+            bind=(bind(flags["grpc-address"], flags["grpc-port"]),),
             tls=_tls(flags, "grpc", verify=mutual) if secure else None,
             reuse_port=flags["reuse-grpc-port"],
             limits=Limits(address_share=flags["max-address-share"] / 100),
@@ -373,7 +363,7 @@ def metrics_settings(flags: ParsedFlags) -> MetricsSettings:
     """From the flags of the group Metrics."""
     return MetricsSettings(
         ServiceOptions(
-            bind=(_bind(flags["metrics-address"] or flags["http-address"], flags["metrics-port"]),),
+            bind=(bind(flags["metrics-address"] or flags["http-address"], flags["metrics-port"]),),
             limits=_http_limits(flags),
             name="Metrics",
         ),
@@ -381,7 +371,7 @@ def metrics_settings(flags: ParsedFlags) -> MetricsSettings:
         gpu=flags["allow-gpu-metrics"],
         interval_s=flags["metrics-interval-ms"] / 1000,
         counter_latencies=not metrics_config(flags, "counter_latencies", "false"),
-        quantiles=_quantiles(flags)[0],
+        quantiles=_quantiles(flags),
     )
 
 
@@ -393,35 +383,28 @@ def metrics_config(flags: ParsedFlags, name: str, value: str) -> bool:
 _METRICS_SWITCHES = ("counter_latencies", "histogram_latencies", "summary_latencies")
 
 
-def _metrics_warnings(flags: ParsedFlags) -> Iterator[str]:
-    """What ``--metrics-config`` asks for, and will not be."""
+def _check_metrics(flags: ParsedFlags) -> None:
+    """UsageError for a ``--metrics-config`` that would have no effect."""
     for setting in flags["metrics-config"]:
         name, value = setting.setting, setting.value
         if name in _METRICS_SWITCHES:
             if value not in ("true", "false"):
-                yield f"--metrics-config {name} takes true or false. Got {value}, which has no effect"
+                raise UsageError(f"Error: --metrics-config {name} takes true or false. Got {value}")
         elif name != "summary_quantiles":
-            yield f"--metrics-config {name} has no effect: there is no such setting"
-    yield from _quantiles(flags)[1]
+            raise UsageError(f"Error: --metrics-config {name} cannot be used: there is no such setting.")
+    _quantiles(flags)
 
 
-def _quantiles(flags: ParsedFlags) -> tuple[tuple[float, ...], list[str]]:
-    """Those of the last ``summary_quantiles`` that names any, each once; and what to log about pairs that are none."""
-    quantiles, complaints = DEFAULT_QUANTILES, []
+def _quantiles(flags: ParsedFlags) -> tuple[float, ...]:
+    """Those of the last ``summary_quantiles``, each once. UsageError for a pair that is none."""
+    quantiles = DEFAULT_QUANTILES
     for setting in flags["metrics-config"]:
         if setting.setting == "summary_quantiles":
-            named: dict[float, None] = {}
-            for pair in setting.value.split(","):
-                try:
-                    named[read_quantile(pair)] = None
-                except BadValueError as error:
-                    complaints.append(error.message)
-            quantiles = tuple(named) or quantiles
-    return quantiles, complaints
-
-
-def _bind(address: str, port: int) -> str:
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+            try:
+                quantiles = tuple(dict.fromkeys(map(read_quantile, setting.value.split(","))))
+            except BadValueError as error:
+                raise UsageError(f'Bad option: "--metrics-config summary_quantiles".\n{error.message}') from error
+    return quantiles
 
 
 _DEVICE = "cuda-memory-pool-byte-size"

@@ -1,8 +1,8 @@
 """The flags of `trireme serve` (docs/reference/command-line.md#flags); data only.
 
-tritonserver's flags for what this version has not got are among them: read and checked as ever, so that start scripts
-keep working. `Flag.missing` says what is not there. Giving one of them a value that asks for it is an error where
-clients would find nothing to talk to (`Flag.refused`), and a warning where it only tunes.
+tritonserver's flags for what this version has not got are among them. `Flag.missing` says what is not there. Giving one
+of them a value that asks for it is an error; a warning where start scripts set it and it only sizes something
+(`Flag.tolerated`).
 """
 
 from __future__ import annotations
@@ -47,19 +47,21 @@ from .values import (
 _ONE_LOOP = "one event loop serves all connections"
 _NO_POOL = "requests and responses are not kept for reuse"
 
-_NO_FRONT_END = "the {} front end is not served yet"
-_NO_SAGEMAKER = _NO_FRONT_END.format("SageMaker")
-_NO_VERTEX = _NO_FRONT_END.format("Vertex AI")
 _ENTRY_POINTS = "what is installed with pip is found by itself"
 
 
-def _front_end(title: str, name: str) -> tuple[Flag, ...]:
-    """What tritonserver's other front ends have in common."""
-    missing = _NO_FRONT_END.format(title)
+def _threads(name: str, title: str) -> Flag:
+    """Threads of a front end, which has none here."""
+    text = f"Threads for {title}, in tritonserver."
+    return Flag(f"{name}-thread-count", INTEGER, text, 8, missing=_ONE_LOOP, tolerated=True)
+
+
+def _cloud(name: str, title: str, variable: str) -> tuple[Flag, ...]:
+    """What the front ends of cloud platforms have in common."""
     return (
-        Flag(f"allow-{name}", BOOLEAN, f"Whether to serve {title}.", False, missing=missing, idle=False, refused=True),
-        Flag(f"{name}-port", PORT, f"Port to listen on for {title}.", 8080, missing=missing),
-        Flag(f"{name}-thread-count", INTEGER, f"Threads for {title}, in tritonserver.", 8, missing=missing),
+        Flag(f"allow-{name}", BOOLEAN, f"Whether to serve {title}{variable}.", False),
+        Flag(f"{name}-port", PORT, f"Port to listen on for {title}, at --http-address; 0 for any free one.", 8080),
+        _threads(name, title),
     )
 
 
@@ -166,7 +168,8 @@ GROUPS: tuple[Group, ...] = (
             "Let GPUs read each other's memory.",
             True,
             missing="tensors go from one GPU to another by way of the server's memory",
-            idle=True,
+            idle=False,
+            tolerated=True,
         ),
     ),
     Group(
@@ -243,7 +246,7 @@ GROUPS: tuple[Group, ...] = (
             "Hosts by which HTTP requests may name the server; any if none is given.",
             (),
         ),
-        Flag("http-thread-count", INTEGER, "Threads for HTTP, in tritonserver.", 8, missing=_ONE_LOOP),
+        _threads("http", "HTTP"),
     ),
     Group(
         "GRPC",
@@ -263,14 +266,23 @@ GROUPS: tuple[Group, ...] = (
             "Threads for gRPC inference, in tritonserver.",
             2,
             missing=_ONE_LOOP,
+            tolerated=True,
         ),
-        Flag("grpc-infer-allocation-pool-size", INTEGER, "Request objects kept for reuse.", 8, missing=_NO_POOL),
+        Flag(
+            "grpc-infer-allocation-pool-size",
+            INTEGER,
+            "Request objects kept for reuse.",
+            8,
+            missing=_NO_POOL,
+            tolerated=True,
+        ),
         Flag(
             "grpc-max-response-pool-size",
             number(1, message="Error: --grpc-max-response-pool-size must be greater than 0."),
             "Response objects kept for reuse.",
             INT32_MAX,
             missing=_NO_POOL,
+            tolerated=True,
         ),
         Flag("grpc-use-ssl", BOOLEAN, "Use TLS. Needs --grpc-server-cert and --grpc-server-key.", False),
         Flag("grpc-use-ssl-mutual", BOOLEAN, "Use TLS and check clients' certificates. Needs --grpc-root-cert.", False),
@@ -329,15 +341,22 @@ GROUPS: tuple[Group, ...] = (
     ),
     Group(
         "Sagemaker",
-        *_front_end("SageMaker", "sagemaker"),
+        *_cloud("sagemaker", "SageMaker", ""),
         Flag(
-            "sagemaker-safe-port-range", pair("-", PORT, PORT), "Ports for the other services.", missing=_NO_SAGEMAKER
+            "sagemaker-safe-port-range",
+            pair("-", PORT, PORT),
+            "Ports that services other than SageMaker's may listen on: <first>-<last>.",
         ),
     ),
     Group(
         "Vertex",
-        *_front_end("Vertex AI", "vertex-ai"),
-        Flag("vertex-ai-default-model", STRING, "The model that requests are for.", "", missing=_NO_VERTEX, idle=""),
+        *_cloud("vertex-ai", "Vertex AI", ", by default with AIP_MODE=PREDICTION"),
+        Flag(
+            "vertex-ai-default-model",
+            STRING,
+            "The model that predictions are for; without it there must be exactly one that is ready.",
+            "",
+        ),
     ),
     Group(
         "Metrics",
@@ -414,6 +433,7 @@ GROUPS: tuple[Group, ...] = (
             "Directory of repository agent libraries; here agents are Python classes.",
             "/opt/tritonserver/repoagents",
             missing=_ENTRY_POINTS,
+            idle="/opt/tritonserver/repoagents",
         ),
     ),
     Group(
@@ -431,6 +451,7 @@ GROUPS: tuple[Group, ...] = (
             "Directory of cache libraries.",
             "/opt/tritonserver/caches",
             missing=_ENTRY_POINTS,
+            idle="/opt/tritonserver/caches",
         ),
     ),
     Group(
@@ -482,6 +503,7 @@ GROUPS: tuple[Group, ...] = (
             0,
             missing="an instance copies its tensors itself",
             idle=0,
+            tolerated=True,
         ),
         Flag(
             "host-policy",

@@ -33,9 +33,10 @@ class Flag:
         help: for the usage text.
         default: its value when it is not given. A repeatable flag's value is a tuple, empty then.
         repeatable: every value counts, not just the last.
-        missing: why it has no effect in this version; empty for a flag that works.
-        idle: the value that asks for nothing, so that giving it needs no warning.
-        refused: asking for what is missing is an error, because serving without it would mislead. Otherwise a warning.
+        missing: why it has no effect in this version; empty for a flag that works. Giving it is an error.
+        idle: the value that asks for nothing, which is no error.
+        tolerated: giving it is a warning only: it sizes something that is not there, no request is answered otherwise,
+            and tritonserver's start scripts set it.
         instead: a deprecated flag's replacement.
         deprecated: what is said of it at start, before its replacement.
     """
@@ -47,7 +48,7 @@ class Flag:
     repeatable: bool = False
     missing: str = ""
     idle: Any = None
-    refused: bool = False
+    tolerated: bool = False
     instead: str = ""
     deprecated: str = "has been deprecated!"
 
@@ -176,7 +177,7 @@ def _help(flag: Flag) -> str:
     if flag.instead:
         text = f"DEPRECATED, use {flag.instead}. {text}"
     if flag.missing:
-        effect = "Refused" if flag.refused else "No effect"
+        effect = "No effect" if flag.tolerated else "Refused"
         text = f"{text} {effect} in this version: {flag.missing}."
     if flag.default not in (None, "", ()) and flag.kind is not None:
         default = str(flag.default).lower() if isinstance(flag.default, bool) else flag.default

@@ -24,6 +24,12 @@ def main(words: Sequence[str] | None = None) -> int:
     The words are the command line after the command's name, by default that of the process. Returns the exit code.
     """
     words = sys.argv[1:] if words is None else words
+    if words == ["sagemaker"]:
+        try:
+            words = _sagemaker_words()
+        except ValueError as error:
+            sys.stderr.write(f"{error}\n")
+            return 1
     if words[:1] == ["serve"]:
         try:
             exit_code = _import_serve()(words[1:])
@@ -40,10 +46,25 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"trireme {VERSION}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     commands.add_parser("serve", help="serve the models of a repository; see `trireme serve --help`", add_help=False)
+    commands.add_parser("sagemaker", help="serve as SageMaker's environment variables say")
     commands.add_parser("openapi", help="print the HTTP interface as an OpenAPI document")
     parser.parse_args(words)  # ends the process, but for the one command that is left
     sys.stdout.write(json.dumps(document(), indent=2) + "\n")
     return 0
+
+
+def _sagemaker_words() -> list[str]:
+    """The command line that the environment means, part of which goes on in it. ValueError if it means none."""
+    import tempfile
+    from pathlib import Path
+
+    from ...engine.gpu.discovery import find_gpus
+    from .sagemaker import launch
+
+    several = Path(tempfile.gettempdir()) / "sagemaker"
+    words, settings = launch(os.environ, several, lambda: len(find_gpus(os.environ)))
+    os.environ.update(settings)
+    return ["serve", *words]
 
 
 def _import_serve() -> Callable[[Sequence[str]], int]:

@@ -32,6 +32,7 @@ from ..logging import Log, log_bare, log_table, logging_to
 from ..metrics.collector import MetricsApplication, ServerCollector
 from ..metrics.host import HostMeter
 from ..sockets.limits import raise_open_file_limit
+from .cloud_services import CloudServices
 from .command import MetricsSettings, ServeCommand, build_command, limits_in_vain
 from .flag_table import FLAGS, GROUPS
 from .flags import UsageError, parse, usage_text
@@ -169,10 +170,14 @@ async def _serve_ports(server: InferenceServer, command: ServeCommand, log: Log,
     with contextlib.ExitStack() as reserved:
         services = _services_of(server, command, log, reserved)
         async with trio.open_nursery() as nursery:
+            metrics = None if command.metrics is None else _start_metrics(server, command.metrics, nursery)
+            clouds = CloudServices(server, command, None if metrics is None else metrics.page)
             try:
                 await services.open(nursery)
-                if command.metrics is not None:
-                    await _start_metrics(server, command.metrics, nursery)
+                await clouds.open(nursery)
+                if metrics is not None and command.metrics is not None:
+                    service = HttpService(metrics, command.metrics.service, server.client_accounts)
+                    await open_service(service, "Metrics", "Metrics Service", nursery)
             except StartError as error:
                 start_error = error
             else:
@@ -182,6 +187,7 @@ async def _serve_ports(server: InferenceServer, command: ServeCommand, log: Log,
                 await shutdown.asked.wait()
                 server.end_loads()
                 remaining_s = await services.drain(server.options.exit_timeout_s)
+                remaining_s = await clouds.drain(remaining_s)
                 in_time = await server.stop(remaining_s)
             nursery.cancel_scope.cancel()
     if start_error is not None:
@@ -200,7 +206,8 @@ def _services_of(
     return FrontEndServices(server, command, log, reserved)
 
 
-async def _start_metrics(server: InferenceServer, settings: MetricsSettings, nursery: trio.Nursery) -> None:
+def _start_metrics(server: InferenceServer, settings: MetricsSettings, nursery: trio.Nursery) -> MetricsApplication:
+    """Begin to take readings."""
     meter = HostMeter(
         server.options.gpu_limits.pinned_pool_bytes,
         cpu=settings.cpu,
@@ -215,8 +222,7 @@ async def _start_metrics(server: InferenceServer, settings: MetricsSettings, nur
     collector = ServerCollector(
         server, meter.readings, counter_latencies=settings.counter_latencies, quantiles=settings.quantiles
     )
-    service = HttpService(MetricsApplication(collector), settings.service, server.client_accounts)
-    await open_service(service, "Metrics", "Metrics Service", nursery)
+    return MetricsApplication(collector)
 
 
 # ``--request-log``: the arrivals of requests, in a file that the simulator can play (`engine.logs.request_log`).

@@ -21,6 +21,9 @@ from .tables import keepalive_table
 logger = logging.getLogger("trireme.serve")
 
 
+_AT_ADDRESS_OF_HTTP = ("sagemaker", "vertex-ai")
+
+
 class StartError(Exception):
     """The server cannot start; why has been logged."""
 
@@ -91,8 +94,9 @@ def not_listening(name: str, error: TriremeError) -> StartError:
     """Say why a service cannot listen."""
     logger.error("failed to start %s service: %s - %s", name, error.kind.value, error.message)
     if isinstance(error, BindError):
-        flag = f"--{name.lower()}"
-        logger.error("%s-address takes an address of this machine, and %s-port a free port", flag, flag)
+        flag = name.lower().replace(" ", "-")
+        host = "http" if flag in _AT_ADDRESS_OF_HTTP else flag
+        logger.error("--%s-address takes an address of this machine, and --%s-port a free port", host, flag)
     return StartError(error.message)
 
 

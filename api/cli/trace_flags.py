@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 from ...engine.tracing.settings import UNLIMITED, ExportOptions, TraceConfig, TraceLevel, TraceMode
 from ...engine.tracing.tracer import NO_TENSORS
-from .flags import ParsedFlags
+from .flags import ParsedFlags, UsageError
 from .values import INTEGER, BadValueError, Kind, Setting, named_setting, number, read_int, read_part
 
 
@@ -132,12 +132,16 @@ def _environment_resource(environment: Mapping[str, str]) -> Iterator[tuple[str,
             yield key.strip(), unquote(value.strip())
 
 
-def trace_warnings(flags: ParsedFlags, config: TraceConfig) -> Iterator[str]:
-    """What is asked for, and will not be."""
+def check_trace_settings(flags: ParsedFlags) -> None:
+    """UsageError for a ``--trace-config`` that there is not."""
     for each in flags["trace-config"]:
         if (each.name, each.setting) not in (*_SETTINGS, *_TEXTS):
             shown = f"{each.name},{each.setting}" if each.name else each.setting
-            yield f"--trace-config {shown} has no effect: there is no such setting"
+            raise UsageError(f"Error: --trace-config {shown} cannot be used: there is no such setting.")
+
+
+def trace_warnings(flags: ParsedFlags, config: TraceConfig) -> Iterator[str]:
+    """What is asked for, and will not be."""
     exporting = config.mode is TraceMode.OPENTELEMETRY
     if config.level and not exporting and not config.file:
         yield "requests are not traced: --trace-config triton,file=<path> is missing"

@@ -52,7 +52,7 @@ class HttpApplication:
         log: whose settings clients may see and change; None where they may not.
 
     Attributes:
-        immediate: takes requests that it answers without a task.
+        immediate: takes requests that it answers without a task; None if there are none.
 
     Raises:
         InvalidArgumentError: the options name a header pattern that is none.
@@ -64,7 +64,12 @@ class HttpApplication:
         self._router = Router()
         self._tracer = server.tracer
         self._guard = RequestGuard(options.restrictions, options.allowed_origins, options.allowed_hosts)
-        self.immediate = ImmediateInfer(self._context, self._router.match, self._guard)
+        self.immediate: ImmediateInfer | None = ImmediateInfer(self._context, self._router.match, self._guard)
+
+    def find(self, exchange: Exchange) -> Match | Answer:
+        """The route of a request; or, if it has none, what to answer. The request may become another one."""
+        match = self._router.match(exchange.path)
+        return Answer(404, TEXT, error_body("Not Found")) if match is None else match
 
     async def __call__(self, exchange: Exchange) -> None:
         """Answer a request."""
@@ -84,14 +89,13 @@ class HttpApplication:
 
     async def _answer(self, exchange: Exchange) -> Answer | None:
         """The answer to send; None if it has been sent."""
-        method = exchange.method
         if _log.isEnabledFor(logging.DEBUG):
-            _log.debug("HTTP request: %s %s", method, exchange.path.decode("utf-8", "replace"))
-        match = self._router.match(exchange.path)
-        if match is None:
+            _log.debug("HTTP request: %s %s", exchange.method, exchange.path.decode("utf-8", "replace"))
+        match = self.find(exchange)
+        if isinstance(match, Answer):
             self.server.note_refusal(RefusalReason.INVALID)
-            return Answer(404, TEXT, error_body("Not Found"))
-        route = match.route
+            return match
+        method, route = exchange.method, match.route
         if refusal := self._guard.refusal(route.category, method, exchange.headers):
             self._note_refusal(RefusalReason.RESTRICTED, match)
             return refusal

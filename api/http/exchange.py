@@ -18,7 +18,7 @@ from ...engine.tracing.record import Activity
 from ..pipeline import Pipeline, RequestTrace
 from ..request_parameters import Restriction, compile_forward_pattern
 from ..sockets.limits import shared_address
-from .infer.request import InferDecoder, InferTerms
+from .infer.request import LENGTH_HEADER, InferDecoder, InferTerms
 from .json import writer as json_writer
 from .json.scan import DEFAULT_MAX_VALUES
 
@@ -77,6 +77,7 @@ class Context:
 
     Attributes:
         log: whose settings clients may see and change; None where they may not.
+        length_name: what errors call the number of bytes of JSON that a request announces (`header_length`).
 
     Raises:
         InvalidArgumentError: the header pattern is not a regular expression.
@@ -86,6 +87,7 @@ class Context:
         self.server = server
         self.options = options
         self.log = log
+        self.length_name = LENGTH_HEADER
         self.decoder = InferDecoder(
             InferTerms(options.max_input_bytes, server.shared_memory, server.options.tensor_limits)
         )

@@ -113,5 +113,8 @@ class MetricsApplication:
         if exchange.method != "GET":
             await exchange.respond(method_not_allowed(TEXT))
             return
-        text = write_text(self._collector.collect()) if exchange.path in _PATHS else ""
-        await exchange.respond(Answer(200, _PAGE, text.encode()))
+        await exchange.respond(Answer(200, _PAGE, self.page() if exchange.path in _PATHS else b""))
+
+    def page(self) -> bytes:
+        """The metrics as they are now."""
+        return write_text(self._collector.collect()).encode()

@@ -25,6 +25,7 @@ from ..exchange import (
     JSON,
     TEXT,
     Answer,
+    BodyKind,
     Context,
     Headers,
     HttpRequest,
@@ -119,7 +120,7 @@ def admit_infer(context: Context, match: Match) -> Answer | None:
     """What to answer to a request whose body has not come yet; None if it may come. Also for generate requests."""
     media = match.route.error_media
     try:
-        if match.route.handlers.get("POST") is infer:
+        if match.route.body is BodyKind.TENSORS:
             _look_up(context, match)
         else:
             context.server.describe(match.name, match.model_version())
@@ -146,7 +147,8 @@ async def infer(context: Context, request: HttpRequest) -> Answer:
         except UnsupportedError as error:
             context.server.note_refusal(error, request.match.name, request.match.version)
             return error_answer(error, request.error_media, [(b"Accept-Encoding", compression.SUPPORTED.encode())])
-    call.json_length = header_length(headers.get(b"inference-header-content-length"), len(call.body))
+    announced = headers.get(b"inference-header-content-length")
+    call.json_length = header_length(announced, len(call.body), context.length_name)
     call.lease = request.lease
     request.error_media = JSON
     reply = await context.pipeline.admit(call)

@@ -440,8 +440,15 @@ class InferDecoder:
         self._heads.remember(text, head)
 
 
-def header_length(text: bytes | None, body_length: int) -> int:
-    """How many bytes of the body are JSON, by ``Inference-Header-Content-Length``; 0 for a raw request.
+LENGTH_HEADER = "Inference-Header-Content-Length"
+
+
+def header_length(text: bytes | None, body_length: int, name: str = LENGTH_HEADER) -> int:
+    """How many bytes of the body are JSON, as the client has announced; 0 for a raw request.
+
+    Args:
+        text: of the announcement; None if there is none.
+        name: what errors call it.
 
     Raises:
         InvalidArgumentError: it is not a number, or not one in range. As in Triton, what follows the number is ignored.
@@ -455,15 +462,13 @@ def header_length(text: bytes | None, body_length: int) -> int:
     shown = text.decode("utf-8", "surrogateescape")
     number = _INTEGER.match(shown)
     if number is None:
-        raise InvalidArgumentError(f"Unable to parse Inference-Header-Content-Length, got: {shown}")
+        raise InvalidArgumentError(f"Unable to parse {name}, got: {shown}")
     digits = number[1]
     # int() refuses texts of thousands of digits, and such a number is out of range anyway.
     length = int(digits) if len(digits) <= 4000 else _INT32_MAX + 1
     if not _INT32_MIN <= length <= _INT32_MAX:
-        raise InvalidArgumentError(
-            "Unable to parse Inference-Header-Content-Length, value is out of range "
-            f"[ {_INT32_MIN}, {_INT32_MAX} ], got: {shown}"
-        )
+        bounds = f" [ {_INT32_MIN}, {_INT32_MAX} ]" if name == LENGTH_HEADER else ""
+        raise InvalidArgumentError(f"Unable to parse {name}, value is out of range{bounds}, got: {shown}")
     if not 0 <= length <= body_length:
         raise InvalidArgumentError(f"inference header size should be in range (0, {body_length}), got: {shown}")
     return length

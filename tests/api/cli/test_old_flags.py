@@ -1,4 +1,4 @@
-"""Flags that are deprecated, and those of front ends that are not there."""
+"""Flags that are deprecated."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from trireme.api.cli.command import ServeCommand, build_command
 from trireme.api.cli.flag_table import FLAGS
-from trireme.api.cli.flags import UsageError, parse
+from trireme.api.cli.flags import parse
 
 
 def command(*words: str) -> ServeCommand:
@@ -44,22 +44,3 @@ def test_strict_model_config_warns_as_triton_does(words: str, lines: list[str], 
     """The lines of 2.51."""
     made = command(*words.split())
     assert (list(made.deprecations), made.server.auto_complete) == (lines, auto_complete)
-
-
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        ("--allow-sagemaker=true", "--allow-sagemaker cannot be used in this version: the SageMaker front end is not"),
-        ("--allow-vertex-ai=1", "--allow-vertex-ai cannot be used in this version: the Vertex AI front end is not"),
-    ],
-)
-def test_front_ends_that_are_not_there_are_refused(words: str, reason: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        command(*words.split())
-    assert refused.value.message.startswith(f"Error: {reason} served yet")
-
-
-def test_what_only_tunes_is_a_warning() -> None:
-    """Also about front ends that were not asked for."""
-    words = "--allow-sagemaker=false --allow-vertex-ai=off --sagemaker-port=1234 --http-thread-count=4"
-    assert [line.split()[0] for line in command(*words.split()).warnings] == ["--sagemaker-port", "--http-thread-count"]

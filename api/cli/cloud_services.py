@@ -1,0 +1,61 @@
+"""The front ends for cloud platforms, in the server's process, also where HTTP and gRPC have processes of their own."""
+
+from __future__ import annotations
+
+import logging
+
+import trio
+
+from ...actors import InferenceServer
+from ...engine.errors import TriremeError
+from ..clouds.application import CloudApplication
+from ..clouds.hosted_models import HostedModels
+from ..clouds.sagemaker import SageMakerApplication
+from ..clouds.vertex_ai import Metrics, VertexAiApplication, default_model
+from ..http.app import HttpService
+from ..sockets.service import ServiceOptions
+from .command import ServeCommand
+from .services import ClientServices, StartError, open_service
+
+logger = logging.getLogger("trireme.serve")
+
+
+class CloudServices(ClientServices):
+    """Those that the command line asks for; there may be none.
+
+    Args:
+        metrics: the page that Vertex AI may ask for; None if there is none.
+    """
+
+    def __init__(self, server: InferenceServer, command: ServeCommand, metrics: Metrics | None) -> None:
+        self._server = server
+        self._command = command
+        self._metrics = metrics
+        self._services: list[HttpService] = []
+
+    async def open(self, nursery: trio.Nursery) -> None:
+        server, sagemaker, vertex_ai = self._server, self._command.sagemaker, self._command.vertex_ai
+        if sagemaker is not None:
+            hosted = HostedModels(server)
+            application = SageMakerApplication(server, sagemaker.options, sagemaker.platform, hosted)
+            await self._open(application, sagemaker.service, "Sagemaker HTTPService", nursery)
+        if vertex_ai is not None:
+            try:
+                model = default_model(vertex_ai.platform.default_model, server.repository_index(ready_only=True))
+                application = VertexAiApplication(server, vertex_ai.options, vertex_ai.platform, model, self._metrics)
+            except TriremeError as error:
+                logger.error("failed to start Vertex AI service: %s - %s", error.kind.value, error.message)
+                raise StartError(error.message) from error
+            await self._open(application, vertex_ai.service, "Vertex AI HTTPService", nursery)
+
+    async def _open(
+        self, application: CloudApplication, options: ServiceOptions, title: str, nursery: trio.Nursery
+    ) -> None:
+        service = HttpService(application, options)
+        await open_service(service, options.name, title, nursery)
+        self._services.append(service)
+
+    async def drain(self, remaining_s: float) -> float:
+        for service in self._services:
+            remaining_s = await service.drain(remaining_s)
+        return remaining_s
