@@ -93,6 +93,7 @@ class InferenceServer(Admission):
     Attributes:
         repositories: where models come from; more can be registered while it runs.
         drained: after the block: everything in flight was answered in time.
+        draining: it serves what comes, and says that it is not ready.
     """
 
     def __init__(
@@ -146,6 +147,7 @@ class InferenceServer(Admission):
         self._startup_failed = False
         self.management = LocalManagement(self)
         self.drained = True
+        self.draining = False
         self._cache: CacheAccess | None = None
         self._watchdog: Watchdog | None = None
 
@@ -251,6 +253,11 @@ class InferenceServer(Admission):
             self._watchdog.close()
         self.services.close()
 
+    def begin_drain(self) -> None:
+        """From now on the server is not ready, so that who balances load sends requests to others. It serves what comes
+        all the same, until `stop`, and its models stay ready: of them that says no more than that they answer."""
+        self.draining = True
+
     def end_loads(self) -> None:
         """What `stop` does first, for a front end that waits for its clients before it: none of them has to wait for a
         load, and no load begins."""
@@ -341,9 +348,9 @@ class InferenceServer(Admission):
 
     def ready(self) -> bool:
         """Whether requests are welcome; with strict readiness, whether every model is well
-        (docs/reference/command-line.md#live-and-ready). Not while the event loop is held up, or has been a moment ago
-        (`engine.logs.stalls`)."""
-        if not self.live() or (self._watchdog is not None and self._watchdog.stalls.unwell):
+        (docs/reference/command-line.md#live-and-ready). Not while the server drains, nor while the event loop is held
+        up, or has been a moment ago (`engine.logs.stalls`)."""
+        if self.draining or not self.live() or (self._watchdog is not None and self._watchdog.stalls.unwell):
             return False
         if not self.options.strict_readiness:
             return True

@@ -70,3 +70,5 @@ SYNC: Final = 43
 """number: to be answered by `HEARD`, which says that all that was sent before has come."""
 LOG: Final = 44
 """settings: what is logged, and how; a dictionary of those that can change."""
+BEGIN_DRAIN: Final = 45
+"""nothing: serve on, and have clients connect anew. `DRAIN` follows."""

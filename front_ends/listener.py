@@ -22,11 +22,13 @@ class EngineListener:
         change_log: called with the log's new settings.
 
     Attributes:
+        begins_drain: set when clients are to connect anew.
         drains: set when the front end is to end.
         drains_s: how long it may take to finish what it has.
     """
 
     def __init__(self, server: RemoteServer, send: Send, change_log: Callable[..., object]) -> None:
+        self.begins_drain = trio.Event()
         self.drains = trio.Event()
         self.drains_s = 0.0
         self._server = server
@@ -41,6 +43,8 @@ class EngineListener:
             self.tell((kinds.HEARD, head[1]))
         elif kind == kinds.LOG:
             self._change_log(**head[1])
+        elif kind == kinds.BEGIN_DRAIN:
+            self.begins_drain.set()
         elif kind == kinds.DRAIN:
             self.drains_s = head[1]
             self.drains.set()

@@ -55,6 +55,10 @@ class CloudServices(ClientServices):
         await open_service(service, options.name, title, nursery)
         self._services.append(service)
 
+    def begin_drain(self) -> None:
+        for service in self._services:
+            service.begin_drain()
+
     async def drain(self, remaining_s: float) -> float:
         for service in self._services:
             remaining_s = await service.drain(remaining_s)

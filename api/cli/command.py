@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ipaddress
 import math
+import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,8 +73,9 @@ class GrpcSettings(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ServeCommand:
     """A whole `trireme serve` command line. Of services that are not wanted, and of a log of requests, there is None;
-    `front_ends` is the number of processes that serve HTTP and gRPC, 0 if the server does; `deprecations` are lines for
-    stderr before anything else, `warnings` what to log about flags that have no effect."""
+    `front_ends` is the number of processes that serve HTTP and gRPC, 0 if the server does; `drain_s` says how long the
+    server drains, by signal; `deprecations` are lines for stderr before anything else, `warnings` what to log about
+    flags that have no effect."""
 
     server: ServerOptions
     log: LogSettings
@@ -84,6 +86,7 @@ class ServeCommand:
     metrics: MetricsSettings | None
     request_log: Path | None
     front_ends: int
+    drain_s: Mapping[int, float]
     deprecations: tuple[str, ...]
     warnings: tuple[str, ...]
 
@@ -123,6 +126,7 @@ def build_command(flags: ParsedFlags, environment: Mapping[str, str]) -> ServeCo
         metrics=metrics_settings(flags) if flags["allow-metrics"] else None,
         request_log=Path(flags["request-log"]) if flags["request-log"] else None,
         front_ends=front_ends,
+        drain_s=_drain_s(flags),
         deprecations=tuple(_deprecations(flags)),
         warnings=(*_warnings(flags), *_open_management(flags), *trace_warnings(flags, server.tracing)),
     )
@@ -223,6 +227,20 @@ def _deprecations(flags: ParsedFlags) -> Iterator[str]:
 def _warnings(flags: ParsedFlags) -> Iterator[str]:
     for flag in flags.without_effect():
         yield f"--{flag.name} has no effect in this version: {flag.missing}"
+
+
+_DRAIN_S = 5.0
+
+
+def _drain_s(flags: ParsedFlags) -> dict[int, float]:
+    """How long the server drains, by signal. By default it does not for a person at a terminal (SIGINT), nor where
+    only this machine's clients reach it, between whom and the server there is no load balancer."""
+    given = flags["drain-secs"]
+    if given is not None:
+        return {signal.SIGINT: given, signal.SIGTERM: given}
+    services = (("http", "http"), ("sagemaker", "http"), ("vertex-ai", "http"), ("grpc", "grpc"))
+    public = any(flags[f"allow-{name}"] and _is_public(flags[f"{address}-address"]) for name, address in services)
+    return {signal.SIGTERM: _DRAIN_S} if public else {}
 
 
 def _open_management(flags: ParsedFlags) -> Iterator[str]:

@@ -89,6 +89,14 @@ GROUPS: tuple[Group, ...] = (
             "Seconds that a shutdown may take to finish the requests in flight; after that the server exits at once.",
             30,
         ),
+        Flag(
+            "drain-secs",
+            seconds(),
+            "Seconds that the server drains for when it is to end: it says that it is not ready, serves what comes all "
+            "the same, and has clients connect anew; then the shutdown begins. A second signal ends the drain. By "
+            "default 5 on SIGTERM if clients other than this machine's may reach it, that is, if the address of HTTP "
+            "or gRPC is no loopback address; else, and on SIGINT, 0.",
+        ),
     ),
     Group(
         "Logging",

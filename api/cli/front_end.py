@@ -34,6 +34,7 @@ from ..grpc.service import GrpcService
 from ..http.app import HttpApplication, HttpService
 from ..logging import Log, LogSettings, logging_to
 from ..sockets.limits import raise_open_file_limit
+from ..sockets.service import Service
 from .command import GrpcSettings, HttpSettings, ServeCommand
 from .interpreter import settle_memory, switch_often
 
@@ -148,7 +149,10 @@ class _FrontEnd:
             return  # the engine ends this process
         settle_memory()
         listener.tell((kinds.OPENED, addresses))
-        await listener.drains.wait()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_follow_drain, listener, [each for each in (http, grpc) if each is not None])
+            await listener.drains.wait()
+            nursery.cancel_scope.cancel()
         remaining_s = listener.drains_s
         if http is not None:
             remaining_s = await http.drain(remaining_s)
@@ -156,6 +160,12 @@ class _FrontEnd:
             application.stop_accepting()
             await grpc.drain(remaining_s)
         self._nursery.cancel_scope.cancel()
+
+
+async def _follow_drain(listener: EngineListener, services: Sequence[Service]) -> None:
+    await listener.begins_drain.wait()
+    for service in services:
+        service.begin_drain()
 
 
 if __name__ == "__main__":

@@ -76,6 +76,10 @@ class FrontEndServices(ClientServices):
             binds.append(exact)
         return replace(options, bind=tuple(binds))
 
+    def begin_drain(self) -> None:
+        if self._front_ends is not None:
+            self._front_ends.tell((kinds.BEGIN_DRAIN,))
+
     async def drain(self, remaining_s: float) -> float:
         return remaining_s if self._front_ends is None else await self._front_ends.drain(remaining_s)
 

@@ -2,8 +2,9 @@
 docs/reference/command-line.md#shutdown).
 
 Start: parse, load the models, gRPC, HTTP, metrics; no port is open before the models are loaded.
-End, on SIGINT or SIGTERM: HTTP takes no new connections and waits for the open ones to go, then gRPC does; the server
-answers what is in flight and unloads; the ports close. One budget, ``--exit-timeout-secs``, is for all of it.
+End, on SIGINT or SIGTERM: the server drains, if it is to (``--drain-secs``, `engine.draining`). Then HTTP takes no new
+connections and waits for the open ones to go, then gRPC does; the server answers what is in flight and unloads; the
+ports close. One budget, ``--exit-timeout-secs``, is for all that follows the drain.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import trio
@@ -38,6 +39,7 @@ from .flag_table import FLAGS, GROUPS
 from .flags import UsageError, parse, usage_text
 from .interpreter import return_code, settle_memory, switch_often
 from .services import ClientServices, OwnServices, StartError, open_service
+from .shutdown import EndSignals
 from .tables import load_display, startup_tables
 
 logger = logging.getLogger("trireme.serve")
@@ -70,24 +72,6 @@ def serve(words: Sequence[str]) -> int:
         return trio.run(_run, command, log)
 
 
-class _Shutdown:
-    """What signals ask for. Once `serving`, after the start, a signal means to finish what is in flight; before,
-    `everything` is cancelled, the scope of the whole run."""
-
-    def __init__(self) -> None:
-        self.asked = trio.Event()
-        self.serving = False
-        self.everything = trio.CancelScope()
-
-    async def heed(self, signals: AsyncIterator[int]) -> None:
-        """Only the first signal does anything; all of them are told about."""
-        async for number in signals:
-            log_bare(f"Signal ({number}) received.")
-            self.asked.set()
-            if not self.serving:
-                self.everything.cancel()
-
-
 async def _run(command: ServeCommand, log: Log) -> int:
     for warning in command.warnings:
         logger.warning("%s", warning)
@@ -95,20 +79,20 @@ async def _run(command: ServeCommand, log: Log) -> int:
     if 0 <= open_files < _FEW_OPEN_FILES:  # below 0 is without limit
         logger.info("connections are limited by the %d files that the process may have open (ulimit -Hn)", open_files)
     exit_code = 0
-    shutdown = _Shutdown()
+    shutdown = EndSignals(command.drain_s)
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(shutdown.heed, signals)
             with shutdown.everything:
                 exit_code = _FAILED
                 exit_code = await _serve(command, log, shutdown)
-            if not shutdown.serving and shutdown.asked.is_set():
+            if not shutdown.serving and shutdown.asked:
                 exit_code = 0
             nursery.cancel_scope.cancel()
     return exit_code
 
 
-async def _serve(command: ServeCommand, log: Log, shutdown: _Shutdown) -> int:
+async def _serve(command: ServeCommand, log: Log, shutdown: EndSignals) -> int:
     try:
         async with contextlib.AsyncExitStack() as stack:
             server = await _load(command, log, stack)
@@ -162,7 +146,7 @@ def _show_tables(server: InferenceServer, index: Sequence[IndexEntry] | None = N
         log_table(text)
 
 
-async def _serve_ports(server: InferenceServer, command: ServeCommand, log: Log, shutdown: _Shutdown) -> bool:
+async def _serve_ports(server: InferenceServer, command: ServeCommand, log: Log, shutdown: EndSignals) -> bool:
     """Open the ports, serve until a signal comes, and stop in order; whether everything in flight was answered in time.
     StartError if a port cannot be opened."""
     in_time = False
@@ -184,7 +168,13 @@ async def _serve_ports(server: InferenceServer, command: ServeCommand, log: Log,
                 settle_memory()
                 shutdown.serving = True
                 await trio.to_thread.run_sync(return_code)
-                await shutdown.asked.wait()
+                await shutdown.until_asked()
+                if shutdown.drains_s:
+                    logger.info("Draining for %.1f s: not ready, and clients are to connect anew", shutdown.drains_s)
+                    server.begin_drain()
+                    services.begin_drain()
+                    clouds.begin_drain()
+                    await shutdown.until_stop()
                 server.end_loads()
                 remaining_s = await services.drain(server.options.exit_timeout_s)
                 remaining_s = await clouds.drain(remaining_s)

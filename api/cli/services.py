@@ -40,6 +40,10 @@ class ClientServices(ABC):
         """
 
     @abstractmethod
+    def begin_drain(self) -> None:
+        """See `Service.begin_drain`."""
+
+    @abstractmethod
     async def drain(self, remaining_s: float) -> float:
         """Accept no more connections, and wait for the open ones; what is left of the time."""
 
@@ -66,6 +70,11 @@ class OwnServices(ClientServices):
         if command.http is not None:
             self._http = HttpService(HttpApplication(server, command.http.options, self._log), command.http.service)
             await open_service(self._http, "HTTP", "HTTPService", nursery)
+
+    def begin_drain(self) -> None:
+        for service in (self._http, self._grpc):
+            if service is not None:
+                service.begin_drain()
 
     async def drain(self, remaining_s: float) -> float:
         if self._http is not None:

@@ -74,6 +74,9 @@ class Http2Group:
                 each for each in self.connections if each.core.next_timer_s <= now_s or (watches_calls and each.calls)
             ]:
                 connection.tick(now_s)
+            if not roster.lasting:
+                for connection in [each for each in self.connections if each.core.was_asked]:
+                    connection.retire()
 
 
 log = logging.getLogger(__name__)
@@ -90,6 +93,7 @@ _NOTHING = memoryview(b"")
 # A member of an enumeration takes longer to look up than a name.
 _CALLS, _HEAD = ConnectionPhase.CALLS, ConnectionPhase.HEAD
 _IDLE, _SENDING = ConnectionPhase.IDLE, ConnectionPhase.SENDING
+_UNDECIDED = (ConnectionPhase.HANDSHAKE, ConnectionPhase.HEAD)
 _ENDING = (ConnectionPhase.ENDING, ConnectionPhase.CLOSING)
 
 
@@ -175,6 +179,10 @@ class Http2Connection(Connection, Generic[H, C]):
             self._lose_calls()
         self._flush_later()
         return True
+
+    def retire(self) -> None:
+        if self.phase not in _UNDECIDED and not self.core.going_away:
+            self.go_away()
 
     def go_away(self) -> None:
         """Finishes what is open, takes nothing new, and closes."""

@@ -217,6 +217,11 @@ class Http2Server(Incoming[H]):
             self._set_timer()
 
     @property
+    def was_asked(self) -> bool:
+        """A stream was opened, if only to be refused."""
+        return self._streams.highest > 0
+
+    @property
     def going_away(self) -> bool:
         """`go_away` has been called, or the connection's age has called it."""
         return self._shutdown is not Shutdown.SERVING

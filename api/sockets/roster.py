@@ -15,7 +15,10 @@ Rule 3: Closing the sending side alone counts as closing. A client process that 
 Rule 4: At `Limits.max_connections` the listeners wait for a place.
 Rule 5: An address that holds its share of the places (`has_room`) loses an idle connection for each new one; if none is
         idle, the new one is closed.
-Rule 6: Once no more connections are accepted, those in which nothing is asked have little time left.
+Rule 6: While the service drains, new connections are accepted and served. A connection takes what its client asks, or
+        has on its way, and then has it connect anew: over HTTP/1.x by ``Connection: close`` in the next answer, over
+        HTTP/2 by GOAWAY. One that has come since, and was asked nothing yet, is left until it is.
+Rule 7: Once no more connections are accepted, those in which nothing is asked have little time left.
 """
 
 from __future__ import annotations
@@ -107,6 +110,10 @@ class Connection(ABC):
         self._scope.cancel()
 
     @abstractmethod
+    def retire(self) -> None:
+        """The service drains (rule 6). May be called again."""
+
+    @abstractmethod
     def go_away(self) -> None:
         """The service is about to close: finish what is asked, take nothing new, and close. At once if nothing is."""
 
@@ -159,6 +166,7 @@ class Roster:
     Attributes:
         now_s: trio's time at the last sweep or arrival: behind the clock by at most one interval.
         accepting: cleared when the service begins to stop.
+        lasting: connections live on after an answer; cleared when the service begins to drain, or to stop.
     """
 
     def __init__(
@@ -169,6 +177,7 @@ class Roster:
         self.accounts = ClientAccounts.of(_OWN_BYTES, limits.address_share) if accounts is None else accounts
         self.now_s = 0.0
         self.accepting = True
+        self.lasting = True
         self.accepted = self.dropped = self.evicted = self.refused = 0
         self.requests = self.disconnects = self.timeouts = self.accept_failures = 0
         self._connections: dict[Connection, str] = {}  # and whose they are
@@ -252,9 +261,15 @@ class Roster:
         del held[connection]
         held[successor] = None
 
+    def begin_drain(self) -> None:
+        """Rule 6."""
+        self.lasting = False
+        for connection in list(self._connections):
+            connection.retire()
+
     def stop_accepting(self) -> None:
         """No new connections; those that are there finish what they do."""
-        self.accepting = False
+        self.accepting = self.lasting = False
         for phase in (ConnectionPhase.HANDSHAKE, ConnectionPhase.IDLE, ConnectionPhase.HEAD):
             self._limit_s[phase] = min(self._limit_s[phase], self.limits.linger_timeout_s)
         for connection in list(self._connections):

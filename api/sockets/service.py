@@ -136,6 +136,10 @@ class Service(ABC):
             self._close_sockets()
             self._closed.set()
 
+    def begin_drain(self) -> None:
+        """Serves on, but has clients connect anew (`Roster.begin_drain`); `drain` follows."""
+        self._roster.begin_drain()
+
     async def drain(self, budget_s: float) -> float:
         """Closes new connections unserved, and idle ones, and waits until the others have gone
         (docs/reference/command-line.md#shutdown).

@@ -20,7 +20,6 @@ import contextlib
 import logging
 from typing import NoReturn
 
-import httptools
 import trio
 
 from ....actors.offload import ArrivingBytes
@@ -32,95 +31,18 @@ from ...http2.frames import PREFACE
 from ...sockets.limits import BodyPace
 from ...sockets.roster import Connection, ConnectionPhase, Roster
 from ...sockets.transport import PeerGoneError, PlainTransport, TlsTransport, Transport, linger
-from ..exchange import Answer, Application, Exchange, json_refusal
+from ..exchange import Answer, Application, json_refusal
 from ..h2.connection import H2Connection
 from ..infer.handler import ImmediateCall, ImmediateInfer
-from .messages import CHUNKED, HeadMemory, Refusal, Request, RequestParser, chunk, whole_response
+from .exchange import READ_BYTES, H1Exchange
+from .messages import HeadMemory, Refusal, Request, RequestParser, whole_response
 
-_CONTINUE: list[Buffer] = [b"HTTP/1.1 100 Continue\r\n\r\n"]
-READ_BYTES = 65_536
 _TIGHT_READ_BYTES = 4096
 _APP, _IDLE = ConnectionPhase.APP, ConnectionPhase.IDLE  # a member of an enumeration takes longer to look up
 _FEW_BYTES = 16_384
 _TOO_MUCH = "the server holds too many requests that are not complete; try again later"
 
 log = logging.getLogger(__name__)
-
-
-class H1Exchange(Exchange):
-    """One request and its response.
-
-    Attributes:
-        keep_alive: whether the connection may live on afterwards; settled when the head is written.
-    """
-
-    def __init__(self, connection: H1Connection, request: Request) -> None:
-        path = request.target
-        if not path.startswith(b"/") and b"://" in path:  # absolute form, as sent to proxies
-            with contextlib.suppress(httptools.HttpParserInvalidURLError):  # then no route will match it
-                path = httptools.parse_url(path).path or b"/"
-        names, client = request.header_names, connection._client
-        super().__init__(request.http_version, request.method, path.partition(b"?")[0], request.headers, names, client)
-        self._connection = connection
-        self._request = request
-        self._received_all = False
-        self._http10 = request.http_version == "1.0"
-        self._head: list[Buffer] = []  # of a response that has no piece yet
-        self.keep_alive = request.keep_alive
-
-    async def read(self) -> tuple[Buffer, bool]:
-        request = self._request
-        if self._received_all:
-            await trio.sleep_forever()
-        while not request.complete and (not request.pieces or (request.remaining or 0) > READ_BYTES):
-            if request.expects_continue:
-                request.expects_continue = False
-                await self._connection.write(_CONTINUE)
-            await self._connection.read_body(request)
-        pieces = request.pieces
-        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        request.pieces = []
-        self._received_all = request.complete
-        if request.remaining is None:
-            self._connection._parser.handed_over()  # the application has what has come of the body
-        return body, not request.complete
-
-    async def respond(self, answer: Answer) -> None:
-        await self._write(self._response(answer, with_body=self.method != "HEAD"), last=True)
-
-    async def begin(self, answer: Answer) -> None:
-        if self._http10:
-            self.keep_alive = False
-        self._head = self._response(answer, framing=b"" if self._http10 else CHUNKED)
-
-    async def send(self, piece: Buffer, last: bool = False) -> None:
-        head, self._head = self._head, []
-        await self._write(head + ([piece] if self._http10 else chunk(piece, last)), last)
-
-    def _response(self, answer: Answer, with_body: bool = True, framing: bytes | None = None) -> list[Buffer]:
-        request = self._request
-        too_much = (request.remaining or 0) > self._connection.limits.drain_bytes
-        if not request.complete and (request.expects_continue or too_much):
-            self.keep_alive = False
-        return whole_response(answer, self.keep_alive, http10=self._http10, with_body=with_body, framing=framing)
-
-    async def _write(self, buffers: list[Buffer], last: bool) -> None:
-        self.begun, self.done = True, last
-        await self._connection.write(buffers)
-        if not last:
-            await trio.lowlevel.checkpoint()  # an app that streams faster than it computes lets others run too
-
-    async def drain(self) -> bool:
-        """Reads what the app left of the body. False if there is too much of it."""
-        request = self._request
-        dropped = 0
-        while not request.complete:
-            dropped += sum(map(len, request.pieces))
-            request.pieces = []
-            if dropped > self._connection.limits.drain_bytes:
-                return False
-            await self._connection.read_body(request)
-        return True
 
 
 class H1Connection(Connection):
@@ -154,6 +76,7 @@ class H1Connection(Connection):
         self._parser = RequestParser(roster.limits, heads=heads)
         self._exchange: H1Exchange | None = None
         self._farewell: Refusal | None = None
+        self._last_answered = False  # an answer has said that the connection ends, outside of the task
         self._pace: BodyPace | None = None  # of the body that the application waits for
 
     # ---- seen by the roster ----
@@ -162,6 +85,10 @@ class H1Connection(Connection):
         if self.phase is ConnectionPhase.HEAD or self.phase is ConnectionPhase.BODY:
             self._farewell = Refusal(408, f"request {self.phase.name.lower()} did not arrive in time")
         self.abort()
+
+    def retire(self) -> None:
+        if self._exchange is not None and not self._parser.requests:  # those behind it have come, too
+            self._exchange.retire()
 
     def go_away(self) -> None:
         if self.phase is ConnectionPhase.HANDSHAKE or (self.phase is _IDLE and not self._transport.has_more):
@@ -256,6 +183,9 @@ class H1Connection(Connection):
                 self._enter_head()
             if self._immediate is not None and self._heard is not None and not self._heard.has_more:
                 await self._listen(self._heard.watch)
+                if self._last_answered:
+                    await self._part(lingering=self._transport.has_more or not parser.between_requests)
+                    return None
                 continue
             data = await self._transport.receive(self._read_bytes)
             if not data:
@@ -345,10 +275,10 @@ class H1Connection(Connection):
     def _respond(self, answer: Answer) -> None:
         """Sends the answer to the request that has been taken up."""
         self._call = None
-        transport = self._heard
+        transport, lasts = self._heard, self._roster.lasting
         assert transport is not None, "it has a listener"
         try:
-            self._unsent = transport.send_now(whole_response(answer, self._roster.accepting))
+            self._unsent = transport.send_now(whole_response(answer, lasts))
         except PeerGoneError:
             self.abort()
             return
@@ -360,7 +290,8 @@ class H1Connection(Connection):
         else:
             self.enter(ConnectionPhase.HEAD)
             self._count_unfinished()
-        if self._unsent or transport.watch.ready or not self._roster.accepting:
+        if self._unsent or transport.watch.ready or not lasts:
+            self._last_answered = not lasts
             transport.watch.wake()
 
     async def _answer(self, request: Request) -> bool:
@@ -370,9 +301,11 @@ class H1Connection(Connection):
         self._count_unfinished()
         if self._pace is not None:
             self._pace.arrived(0, self._roster.now_s)  # from here on, it may be the application that waits for room
-        self._exchange = exchange = H1Exchange(self, request)
+        self._exchange = exchange = H1Exchange(self, request, self._parser, self._client)
         if not self._roster.accepting:
             exchange.keep_alive = False
+        elif not self._roster.lasting:
+            self.retire()
         await self._app(exchange)
         if not exchange.done:
             log.error("the application left its response to %s %r unfinished", request.method, request.target)

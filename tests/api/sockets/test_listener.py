@@ -413,7 +413,7 @@ class IdleConnection(Connection):
     def time_out(self) -> None:
         pass
 
-    abort = go_away = time_out
+    abort = go_away = retire = time_out
 
     def make_way(self, account: ClientBytes) -> bool:
         return False

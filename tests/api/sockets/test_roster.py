@@ -39,6 +39,9 @@ class FakeConnection(Connection):
         self.ended = "abort"
         self.phase = ConnectionPhase.ENDING
 
+    def retire(self) -> None:
+        self.ended = "retired"
+
     def go_away(self) -> None:
         self.ended = "away"
 
