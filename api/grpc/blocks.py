@@ -11,6 +11,7 @@ from grpclib.const import Status
 from grpclib.metadata import encode_grpc_message
 
 from ...engine.errors import ErrorKind, TriremeError
+from ..http2.frames import AnswerBlocks
 from ..http2.headers import encode_block
 from .compression import ALGORITHMS, IDENTITY
 
@@ -29,7 +30,10 @@ def _headers(encoding: str) -> list[tuple[bytes, bytes]]:
 HEADERS: Mapping[str, bytes] = {encoding: encode_block(_headers(encoding)) for encoding in ALGORITHMS}
 """Response headers by the algorithm that messages may be packed with."""
 
-OK_TRAILERS = encode_block([(b"grpc-status", b"0")])
+OK: Mapping[str, AnswerBlocks] = {
+    encoding: AnswerBlocks(headers, encode_block([(b"grpc-status", b"0")])) for encoding, headers in HEADERS.items()
+}
+"""What is around a message that answers a call, by the same."""
 
 
 def trailers(status: Status, message: str | None = None) -> bytes:

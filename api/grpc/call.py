@@ -49,6 +49,7 @@ log = logging.getLogger(__name__)
 
 INTERNAL_SERVER_ERROR = "Internal Server Error"
 _COPIED_BYTES = 4096
+_OK = blocks.OK[IDENTITY]
 _UNKNOWN_METHOD = blocks.trailers_only(Status.UNIMPLEMENTED)
 _is_told = call_log.log.isEnabledFor
 _TOO_LATE = blocks.trailers_only(Status.DEADLINE_EXCEEDED, DEADLINE_EXCEEDED)
@@ -88,13 +89,17 @@ class UnaryCall:
         connection = self._connection
         if connection is None:
             return
+        size = sum(map(len, parts))
         if self.method.compresses and (encoding := connection.response_encoding(self.head)) != IDENTITY:
-            if sum(map(len, parts)) < LARGE_BYTES:
+            if size < LARGE_BYTES:
                 self._answer(connection, packed_small(parts, encoding), encoding)
             else:
                 connection.start(self._answer_later, parts, encoding)
-        else:
-            self._answer(connection, [prefix(False, sum(map(len, parts))), *parts], IDENTITY)
+            return
+        self._end(connection)
+        framed = [prefix(False, size), *parts]
+        connection.core.respond(self.stream_id, _OK, framed, PREFIX_BYTES + size)
+        connection.mark(0)
 
     def fail(self, status: Status, message: str) -> None:
         connection = self._connection
@@ -120,27 +125,20 @@ class UnaryCall:
         return self._connection is None
 
     def _answer(self, connection: GrpcConnection, framed: Sequence[Buffer], encoding: str) -> None:
-        """Answers with a message that has its prefix; `encoding` is what the headers say."""
+        """Answers with a packed message that has its prefix."""
         self._end(connection)
-        connection.core.respond(self.stream_id, blocks.HEADERS[encoding], framed, blocks.OK_TRAILERS)
+        connection.core.respond(self.stream_id, blocks.OK[encoding], framed, sum(map(len, framed)))
         connection.mark(0)
 
     def receive(self, data: bytes | memoryview, end_stream: bool) -> None:
         """The next part of the message. What comes after it is dropped, as by gRPC's own server."""
         connection = self._connection
         assert connection is not None
-        if self.begun:
+        inbox = self._inbox
+        if self.begun or (inbox is None and self.begin_with(connection, data)):
             connection.core.consumed(self.stream_id, len(data))
             return
-        inbox = self._inbox
         if inbox is None:
-            size = len(data) - PREFIX_BYTES  # the way of nearly all messages: one piece, not packed
-            if 0 <= size <= self.method.max_message_bytes and data[:PREFIX_BYTES] == prefix(False, size):
-                connection.core.consumed(self.stream_id, len(data))
-                self.begun = True
-                self.message = data[PREFIX_BYTES:] if size <= _COPIED_BYTES else memoryview(data)[PREFIX_BYTES:]
-                connection.begin(self)
-                return
             inbox = self._inbox = Inbox(connection, self.stream_id, self.method)
         inbox.feed(data, end_stream)
         try:
@@ -148,6 +146,16 @@ class UnaryCall:
         except GRPCError as error:
             connection.count_status(error)
             self.fail(error.status, error.message or "")
+
+    def begin_with(self, connection: GrpcConnection, data: bytes | memoryview) -> bool:
+        """Begins if the data is the message, in one piece and not packed, as nearly all are. Says whether it is."""
+        size = len(data) - PREFIX_BYTES
+        if not 0 <= size <= self.method.max_message_bytes or data[:PREFIX_BYTES] != prefix(False, size):
+            return False
+        self.begun = True
+        self.message = data[PREFIX_BYTES:] if size <= _COPIED_BYTES else memoryview(data)[PREFIX_BYTES:]
+        connection.begin(self)
+        return True
 
     def _collect(self, connection: GrpcConnection, inbox: Inbox) -> None:
         """Goes on as far as what has come, and the room that there is, allow. Raises GRPCError."""
@@ -294,17 +302,14 @@ class GrpcConnection(CallHost):
             self._refuse(stream_id, _TOO_LATE)
             return
         call: UnaryCall | StreamingCall
-        if method.client_streaming:
-            call = StreamingCall(self, stream_id, head, method)
-        else:
-            call = UnaryCall(self, stream_id, head, method)
+        call = (StreamingCall if method.client_streaming else UnaryCall)(self, stream_id, head, method)
         self.calls[stream_id] = call
         if timeout_s is not None:
             call.deadline_entry = surroundings.deadlines.add(trio.current_time() + timeout_s, call)
         if method.client_streaming:
             self.start(self._run, call)
-        if event.end_stream:
-            call.receive(b"", True)
+        if event.end_stream and not (isinstance(call, UnaryCall) and call.begin_with(self, event.data)):
+            call.receive(event.data, True)
 
     def _refuse(self, stream_id: int, block: bytes) -> None:
         self.core.send_headers(stream_id, block, True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from grpclib.const import Status
 
@@ -118,11 +118,18 @@ class GrpcTrace(RequestTrace):
 
 
 class GrpcInfer(Adapter):
-    """What all of them have in common: see `pipeline.Adapter`. `message` is empty once it has been decoded."""
+    """What all of them have in common: see `pipeline.Adapter`. `message` is empty once it has been decoded.
+
+    Args:
+        owner: the call, or the stream, that it is a request of.
+    """
 
     decoded: DecodedGrpcInfer | None = None
 
-    def __init__(self, context: GrpcContext, head: CallHead, message: Buffer, lease: Lease | None) -> None:
+    def __init__(
+        self, owner: object, context: GrpcContext, head: CallHead, message: Buffer, lease: Lease | None
+    ) -> None:
+        self.owner: Any = owner
         self.context = context
         self.head = head
         self.offload = context.server.offload
@@ -207,7 +214,8 @@ def begin_infer(context: GrpcContext, call: UnaryCall) -> bool:
     Raises:
         TriremeError: the request is refused.
     """
-    adapter = _InferCall(context, call)
+    adapter = _InferCall(call, context, call.head, call.message, call.lease)
+    adapter.over, adapter.send = False, call.answer
     try:
         reply = context.pipeline.begin(adapter)
     except TriremeError as error:
@@ -231,7 +239,7 @@ async def answer_infer(context: GrpcContext, stream: StreamingCall) -> None:
     """
     delays = context.options.delays
     message = await stream.recv_message()
-    task = UnaryInferRequest(context, stream.head, message, stream.take_lease())
+    task = UnaryInferRequest(stream, context, stream.head, message, stream.take_lease())
     try:
         await delay(delays.process_s, "the Process execution")
         try:
@@ -252,21 +260,16 @@ async def answer_infer(context: GrpcContext, stream: StreamingCall) -> None:
 
 
 class _InferCall(UnaryInferRequest, CallbackAnswer[list[Buffer]]):
-    """A call without a task."""
+    """A call without a task. Who makes it sets `over` and `send`: a constructor that calls another takes longer."""
 
     prompt: ClassVar[bool] = True
+    owner: UnaryCall
     reply = None
 
-    def __init__(self, context: GrpcContext, call: UnaryCall) -> None:
-        super().__init__(context, call.head, call.message, call.lease)
-        self.over = False
-        self.send = call.answer
-        self._call = call
-
     def fail(self, error: TriremeError | None, refused: bool = False) -> None:
-        self._call.fail(*(_DEFECT if error is None else grpc_error(error)))
+        self.owner.fail(*(_DEFECT if error is None else grpc_error(error)))
 
     def log_defect(self) -> None:
         request = self.request
         extra = None if request is None else about(request.model_name, request.id)
-        _log.exception("unexpected failure while answering %s", self._call.head.path, extra=extra)
+        _log.exception("unexpected failure while answering %s", self.head.path, extra=extra)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ...actors.offload import Offload
 from ...engine.datatypes import DataType
@@ -76,14 +76,27 @@ class _Head:
     def decode(
         self, data: Buffer, raw: _Spans, request_id: str, describe: Describe, correlation_id: int | str = 0
     ) -> DecodedGrpcInfer:
-        said = self.request
-        model = describe(said.model_name, said.model_version)
         if len(data) > _SMALL_BYTES:
             data = memoryview(data)
         inputs = [
             Tensor(name, kind, shape, data[start:stop])
             for (name, kind, shape), (start, stop) in zip(self.inputs, raw, strict=False)
         ]
+        return self.with_inputs(inputs, request_id, describe, correlation_id)
+
+    def with_input(
+        self, message: bytes, at: int, request_id: str, describe: Describe, correlation_id: int | str = 0
+    ) -> DecodedGrpcInfer:
+        """The same for the only input, which begins at `at`."""
+        name, kind, shape = self.inputs[0]
+        data = message[at:] if len(message) <= _SMALL_BYTES else memoryview(message)[at:]
+        return self.with_inputs([Tensor(name, kind, shape, data)], request_id, describe, correlation_id)
+
+    def with_inputs(
+        self, inputs: list[Tensor], request_id: str, describe: Describe, correlation_id: int | str
+    ) -> DecodedGrpcInfer:
+        said = self.request
+        model = describe(said.model_name, said.model_version)
         request = InferenceRequest(
             said.model_name,
             said.model_version,
@@ -102,9 +115,10 @@ class _Head:
         return DecodedGrpcInfer(request, model, self.version_text, counts, wants_empty, _NOWHERE)
 
 
-class _Repeated(NamedTuple):
-    """A message with one raw content. Another one that says the same before its data, but for the id, and has as many
-    bytes of it, is put together in the same way: many clients send nothing else.
+@dataclass(frozen=True, slots=True)
+class _Repeated:
+    """A message with one input, which is raw. Another one that says the same before its data, but for the id, and has
+    as many bytes of it, is put together in the same way: many clients send nothing else.
 
     Attributes:
         before: what comes first: up to the id's length, or up to the data if there is no id.
@@ -131,13 +145,15 @@ class _Repeated(NamedTuple):
             except UnicodeDecodeError:
                 return None
             at += len(self.after)
-        end = len(message)
-        return self.head.decode(message, [(at, end)], request_id, describe) if at + self.nbytes == end else None
+        if at + self.nbytes != len(message):
+            return None
+        return self.head.with_input(message, at, request_id, describe)
 
 
-class _RepeatedSteps(NamedTuple):
-    """Requests of sequences with one raw content: `_Repeated` for messages that differ in the sequence's id, too. Those
-    that begin and end a sequence are put together in other ways than those in between.
+@dataclass(frozen=True, slots=True)
+class _RepeatedSteps:
+    """Requests of sequences with one input, which is raw: `_Repeated` for messages that differ in the sequence's id,
+    too. Those that begin and end a sequence are put together in other ways than those in between.
 
     Attributes:
         before: what comes first, up to the request's id; nothing if there is none.
@@ -172,7 +188,7 @@ class _RepeatedSteps(NamedTuple):
         correlation_id = None if head is None else _read_sequence_id(message[at + 1 : stop])
         if head is None or correlation_id is None:
             return None
-        return head.decode(message, [(data_at, len(message))], request_id, describe, correlation_id)
+        return head.with_input(message, data_at, request_id, describe, correlation_id)
 
 
 class InferReader:
@@ -220,7 +236,7 @@ class InferReader:
             self._usual = key
         head = self._heads.get(key)
         if head is not None and len(raw) >= len(head.inputs):
-            if len(raw) == 1:
+            if len(raw) == len(head.inputs) == 1:
                 self._repeat(message, split, head)
             return head.decode(message, raw, request_id, describe, split.correlation_id)
         wire = read_infer_request(message, self._limits)
@@ -274,7 +290,7 @@ class InferReader:
         elif split.sequence_at >= id_end:
             before = text[: id_at + 1] if id_end else b""
             steps = self._steps
-            if steps is None or steps[:2] != (before, nbytes) or len(steps.heads) == _MOST_STEPS:
+            if steps is None or (steps.before, steps.nbytes) != (before, nbytes) or len(steps.heads) == _MOST_STEPS:
                 steps = self._steps = _RepeatedSteps(before, nbytes, {})
             steps.heads[text[id_end : split.sequence_at + 1], text[split.sequence_end :]] = head
 

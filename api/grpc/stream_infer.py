@@ -19,7 +19,6 @@ import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from ...actors.budget import Lease
 from ...actors.reply import Reply
 from ...engine.errors import RefusalReason, TriremeError, UnavailableError
 from ...engine.job import Outcome
@@ -167,7 +166,7 @@ class InferStream:
             return False
         context = self.context
         try:
-            request = _Request(self, message)
+            request = _Request(self, context, self.stream.head, message, None)
             try:
                 reply = context.pipeline.begin(request)
             except UnreadableError:
@@ -206,7 +205,7 @@ class InferStream:
     async def _issue(self, message: Buffer) -> None:
         """Submit a request. Raises TriremeError: the message is no request at all."""
         pipeline, reader = self.context.pipeline, self.context.reader
-        request = _Request(self, message, self.stream.take_lease())
+        request = _Request(self, self.context, self.stream.head, message, self.stream.take_lease())
         try:
             reply = pipeline.begin(request)
             if reply is None:
@@ -234,7 +233,7 @@ class InferStream:
 
     def _refuse(self, given: WireRequest | None, error: TriremeError) -> None:
         """Answer a request that has not come to be executed; not all of its parts could be read if `given` is None."""
-        request = _Request(self)
+        request = _Request(self, self.context, self.stream.head, b"", None)
         request.outcome = error
         if given is not None:
             request.id = given.id
@@ -301,18 +300,15 @@ class _Request(GrpcInfer, Place):
     """
 
     prompt: ClassVar[bool] = True
+    owner: InferStream
     held_bytes = 0
     id = ""
     outcome: InferenceResponse | TriremeError | None = None
     reply: Reply | None = None
     takes_long = False
 
-    def __init__(self, owner: InferStream, message: Buffer = b"", lease: Lease | None = None) -> None:
-        super().__init__(owner.context, owner.stream.head, message, lease)
-        self._owner = owner
-
     def waiting(self) -> AbstractContextManager[None]:
-        return self._owner.stream.waiting_for_room()
+        return self.owner.stream.waiting_for_room()
 
     def hear(self, reply: Reply) -> None:
         """The reply has the only answer. It may have to wait for earlier ones, but the request's data need not: the
@@ -329,7 +325,7 @@ class _Request(GrpcInfer, Place):
             self.outcome = error
             error.__traceback__ = None  # leads here, and so to the reply that holds the error: a cycle
             self._note_refusal(reply)
-        self._owner.answered(self, nbytes)
+        self.owner.answered(self, nbytes)
 
     def is_long(self, response: InferenceResponse) -> bool:
         decoded = self.decoded
@@ -337,7 +333,7 @@ class _Request(GrpcInfer, Place):
 
     def hear_each(self, reply: Reply) -> None:
         self._note_refusal(reply)
-        self._owner.answered(self)
+        self.owner.answered(self)
 
     def _note_refusal(self, reply: Reply) -> None:
         """Its model may not have accepted it: then it is answered like one that was never admitted."""

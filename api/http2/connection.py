@@ -267,7 +267,7 @@ class Http2Connection(Connection, Generic[H, C]):
             if isinstance(transport, PlainTransport):
                 if not transport.watch.ready:
                     await transport.watch.wait()  # and meanwhile `_hear` may have taken in what was to come
-                landing = core.landing()
+                landing = core.landing() if core.lands else None
                 count = transport.receive_now(landing or view)
                 if count < 0:
                     continue
@@ -298,7 +298,7 @@ class Http2Connection(Connection, Generic[H, C]):
         core = self.core
         if core.has_unread:
             return True  # `_go_on` looks for more when it has taken that in
-        landing = core.landing()
+        landing = core.landing() if core.lands else None
         view = landing or self._group.usual_buffer
         count = transport.receive_now(view)
         if count <= 0:

@@ -108,11 +108,13 @@ H = TypeVar("H")
 
 @dataclass(slots=True)
 class RequestReceived(Generic[H]):
-    """A stream has been opened. With `end_stream` the request has no data."""
+    """A stream has been opened. With `end_stream`, the data is all that the request has; else there is none yet. It is
+    not much, and need not be reported as consumed."""
 
     stream_id: int
     head: H
     end_stream: bool
+    data: bytes = b""
 
 
 @dataclass(slots=True)
@@ -155,6 +157,11 @@ Http2Event = RequestReceived[H] | DataReceived | StreamReset | StreamDrained | T
 # ---- builders ----
 
 
+def frame_head(nbytes: int, kind: int, flags: int) -> bytes:
+    """The first five bytes of a frame with a payload of so many: all of its header but the stream."""
+    return FRAME_HEADER.pack(nbytes << 8 | kind, flags, 0)[:5]
+
+
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
     """A whole frame. `payload` is taken as it is: lengths and meanings are for the caller to get right."""
     return FRAME_HEADER.pack(len(payload) << 8 | kind, flags, stream_id) + payload
@@ -165,6 +172,27 @@ def settings(values: Iterable[tuple[int, int]]) -> bytes:
 
 
 SETTINGS_ACK = frame(SETTINGS, ACK, 0)
+
+
+class AnswerBlocks:
+    """The header blocks of whole answers, framed but for the stream.
+
+    Args:
+        headers, trailers: from `headers.encode_block`; each fits into a frame of any client.
+
+    Attributes:
+        headers_head, trailers_head: how the frames begin, up to the stream.
+        nbytes: of both blocks.
+    """
+
+    __slots__ = ("headers", "headers_head", "nbytes", "trailers", "trailers_head")
+
+    def __init__(self, headers: bytes, trailers: bytes) -> None:
+        self.headers = headers
+        self.trailers = trailers
+        self.nbytes = len(headers) + len(trailers)
+        self.headers_head = frame_head(len(headers), HEADERS, END_HEADERS)
+        self.trailers_head = frame_head(len(trailers), HEADERS, END_HEADERS | END_STREAM)
 
 
 def window_update(stream_id: int, increment: int) -> bytes:

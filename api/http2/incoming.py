@@ -90,7 +90,7 @@ class Incoming(Generic[H]):
         self._connection_returned = 0
         self._events: list[Http2Event[H]] = []
         self._unread = b""
-        self.has_unread = False
+        self.has_unread = self.lands = False
         self._unended = 0  # open streams whose requests are not complete
         self._leaving = False  # the client has sent GOAWAY
         self._table_lowered = False
@@ -175,12 +175,17 @@ class Incoming(Generic[H]):
 
     def _credit(self, stream: Http2Stream, nbytes: int) -> None:
         """The same, for the connection and an open stream."""
-        lent = min(nbytes, stream.lent) if stream.lent else 0
-        stream.lent -= lent
-        self._give_back(nbytes - lent)
-        granted = min(nbytes, stream.granted) if stream.granted else 0
-        stream.granted -= granted
-        stream.returned += nbytes - granted
+        owed = nbytes
+        if stream.lent:
+            lent = min(nbytes, stream.lent)
+            stream.lent -= lent
+            owed -= lent
+        self._give_back(owed)
+        if stream.granted:
+            granted = min(nbytes, stream.granted)
+            stream.granted -= granted
+            nbytes -= granted
+        stream.returned += nbytes
         if stream.returned >= self._half_stream_window and not stream.ended:
             self._queue(frames.window_update(stream.id, stream.returned))
             stream.receive_left += stream.returned
@@ -266,6 +271,31 @@ class Incoming(Generic[H]):
             self._unended += 1
         self._open[stream_id] = Http2Stream(stream_id, end_stream, limits.stream_window_bytes, sender.initial_window)
         self._events.append(RequestReceived(stream_id, head, end_stream))
+
+    def on_call(self, stream_id: int, block: bytes, increment: int, piece: bytes) -> None:
+        limits, sender, size = self._limits, self._sender, len(piece)
+        head, send_window = self._headers.heads.get(block), sender.initial_window + increment
+        if (
+            head is None
+            or stream_id <= self._streams.highest
+            or not stream_id & 1
+            or stream_id > self._last_stream_id
+            or len(self._open) >= limits.max_concurrent_streams
+            or len(sender.out) > limits.unread_pieces
+            or send_window > MAX_WINDOW_BYTES
+            or not size
+            or size > self._connection_left
+        ):
+            self.on_headers(stream_id, block, False)
+            if increment:
+                self.on_window_update(stream_id, increment)
+            self.on_data(stream_id, piece, size, 0, True)
+            return
+        self._streams.highest = stream_id
+        self._connection_left -= size
+        self._give_back(size)
+        self._open[stream_id] = Http2Stream(stream_id, True, limits.stream_window_bytes - size, send_window)
+        self._events.append(RequestReceived(stream_id, head, True, piece))
 
     def _late_headers(self, stream_id: int, block: bytes, end_stream: bool) -> None:
         """Trailers, or something that should not be."""

@@ -8,7 +8,7 @@ Rule 3: Sizes, stream ids and the order of header blocks are checked as soon as 
 Rule 4: Every offence here is the connection's fault.
 Rule 5: No more than so many frames are taken at once: however small they are, others get their turn.
 Rule 6: A call whose frames are as long as those of the one before, and of the same kinds, is cut up in one step
-        (`CallLayout`): clients that repeat themselves send nothing else. The sink notices no difference.
+        (`CallLayout`) and told in one: clients that repeat themselves send nothing else.
 
 What is expected next:
 
@@ -22,8 +22,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum, auto
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from . import frames
 from .frames import (
@@ -49,6 +50,10 @@ _MAX_GOAWAY_BYTES = 16_384
 _SMALL_READ_BYTES = 2048
 _WHOLE_HEADERS = END_HEADERS | END_STREAM
 _WINDOW_UPDATE_HEAD = 4 << 8 | WINDOW_UPDATE
+_WINDOW_UPDATE_BYTES = FRAME_HEADER_BYTES + WORD.size
+_WINDOW_UPDATE_TYPE = bytes([WINDOW_UPDATE])
+_MOST_CALL_BYTES = 4096
+"""Of the data of a call that is told as a whole."""
 _HEADERS_WEIGHT = 16
 """A request is so many times the work of another frame."""
 _STEP_WEIGHT = 8
@@ -97,6 +102,10 @@ class FrameSink(Protocol):
 
     def on_window_update(self, stream_id: int, increment: int) -> None: ...
 
+    def on_call(self, stream_id: int, block: bytes, increment: int, piece: bytes) -> None:
+        """A call that came whole: as if by `on_headers`; `on_window_update`, unless that is by 0; and `on_data`, which
+        ends the stream."""
+
     def on_unknown(self) -> None:
         """A frame of unknown type has begun; its payload is skipped."""
 
@@ -104,41 +113,49 @@ class FrameSink(Protocol):
         """Any other frame, of a known type, with a payload of legal size."""
 
 
-class CallLayout(NamedTuple):
-    """The frames of a call of one small message, as gRPC's own clients send them: HEADERS, the stream's WINDOW_UPDATE,
-    DATA that ends the stream, and the connection's WINDOW_UPDATE.
+@dataclass(slots=True, eq=False)
+class CallLayout:
+    """The frames of a call of one small message, as clients repeat them: HEADERS, from gRPC's own clients the stream's
+    WINDOW_UPDATE, and DATA that ends the stream.
 
     Attributes:
+        begins: how the first frame does: ``length << 8 | type``.
         frames: takes them apart.
-        heads: of the frames, in order: ``length << 8 | type``, and flags.
+        heads: of the frames, in order: length, type and flags. Of a WINDOW_UPDATE that does not come, nothing.
     """
 
+    begins: int
     frames: struct.Struct
-    heads: tuple[int, ...]
+    heads: tuple[bytes, bytes, bytes]
 
     @classmethod
-    def of(cls, headers_bytes: int, data_bytes: int) -> CallLayout:
-        heads = (headers_bytes << 8 | HEADERS, END_HEADERS, _WINDOW_UPDATE_HEAD, 0)
-        heads += (data_bytes << 8 | DATA, END_STREAM, _WINDOW_UPDATE_HEAD, 0)
-        return cls(struct.Struct(f">IBI{headers_bytes}sIBIIIBI{data_bytes}sIBII"), heads)
+    def of(cls, headers_bytes: int, data_bytes: int, widens: bool) -> CallLayout:
+        """A layout with so many bytes; `widens` says that there is a WINDOW_UPDATE."""
+        heads = (
+            frames.frame_head(headers_bytes, HEADERS, END_HEADERS),
+            frames.frame_head(WORD.size, WINDOW_UPDATE, 0) if widens else b"",
+            frames.frame_head(data_bytes, DATA, END_STREAM),
+        )
+        its_frames = struct.Struct(f">5sI{headers_bytes}s{'5sII' if widens else ''}5sI{data_bytes}s")
+        return cls(headers_bytes << 8 | HEADERS, its_frames, heads)
 
     def take(self, data: bytes | memoryview, at: int, sink: FrameSink) -> int:
-        """Tell the sink of the call that begins here, frame by frame. Returns where it ends; 0 if something else
-        begins, or not all of it has come."""
+        """Tell the sink of the call that begins here. Returns where it ends; 0 if something else begins, or not all of
+        it has come."""
         end = at + self.frames.size
         if end > len(data):
             return 0
-        head, flags, stream_id, block, head2, flags2, id2, own, head3, flags3, id3, piece, head4, flags4, id4, more = (
-            self.frames.unpack_from(data, at)
-        )
-        if (head, flags, head2, flags2, head3, flags3, head4, flags4) != self.heads:
+        if self.heads[1]:
+            head, stream_id, block, head2, id2, word, head3, id3, piece = self.frames.unpack_from(data, at)
+            increment = word & MAX_WINDOW_BYTES
+            if id2 != stream_id or not increment:
+                return 0
+        else:
+            head, stream_id, block, head3, id3, piece = self.frames.unpack_from(data, at)
+            head2, increment = b"", 0
+        if (head, head2, head3) != self.heads or not 0 < stream_id == id3 <= _ID_MASK:
             return 0
-        if not 0 < stream_id == id2 == id3 <= _ID_MASK or id4:
-            return 0
-        sink.on_headers(stream_id, block, False)
-        sink.on_window_update(stream_id, own & MAX_WINDOW_BYTES)
-        sink.on_data(stream_id, piece, len(piece), 0, True)
-        sink.on_window_update(0, more & MAX_WINDOW_BYTES)
+        sink.on_call(stream_id, block, increment, piece)
         return end
 
 
@@ -164,7 +181,7 @@ class FrameReader:
         self._block: list[bytes] = []  # fragments of a header block that goes on in CONTINUATION
         self._block_bytes = self._block_frames = self._block_stream = 0
         self._block_ends_stream = False
-        self._sizes = 0, 0  # of the header block and the data of the call before
+        self._sizes = 0, 0, False  # of the call before, as `CallLayout.of` takes them
         self._layout: CallLayout | None = None
         self.held_bytes = 0
 
@@ -178,45 +195,45 @@ class FrameReader:
             ConnectionFault: by a frame's form, or from `sink`.
         """
         size = len(data)
-        last = size - FRAME_HEADER_BYTES
+        last, last_word = size - FRAME_HEADER_BYTES, size - _WINDOW_UPDATE_BYTES
         at = 0
         frames_left = self._frames_at_once
         unpack, unpack_word, max_frame = FRAME_HEADER.unpack_from, WORD.unpack_from, self._max_frame
         layout = self._layout
+        begins = 0 if layout is None else layout.begins
         if size <= _SMALL_READ_BYTES:
             data = bytes(data)  # pieces of bytes are cheaper to cut than pieces of a view
         while at < size and frames_left > 0:
             plain = self._plain
             # The short way: whole frames, as nearly all are in calls of ordinary size.
             while plain and at <= last and frames_left > 0:
-                end = 0 if layout is None else layout.take(data, at, sink)
-                if end:
-                    at = end
-                    frames_left -= _HEADERS_WEIGHT + 3
-                    continue
                 head, flags, stream_id = unpack(data, at)
+                if layout is not None and head == begins and (end := layout.take(data, at, sink)):
+                    at = end
+                    frames_left -= _HEADERS_WEIGHT + 2
+                    continue
+                if head == _WINDOW_UPDATE_HEAD and at <= last_word and stream_id <= _ID_MASK:
+                    sink.on_window_update(stream_id, unpack_word(data, at + FRAME_HEADER_BYTES)[0] & MAX_WINDOW_BYTES)
+                    at += _WINDOW_UPDATE_BYTES
+                    frames_left -= 1
+                    continue
                 start = at + FRAME_HEADER_BYTES
                 length = head >> 8
                 end = start + length
-                if end > size or stream_id > _ID_MASK:
+                if end > size or not 0 < stream_id <= _ID_MASK or flags & PADDED or length > max_frame:
                     break
-                if head == _WINDOW_UPDATE_HEAD:
-                    sink.on_window_update(stream_id, unpack_word(data, start)[0] & MAX_WINDOW_BYTES)
-                elif not stream_id or flags & PADDED or length > max_frame:
-                    break
+                kind, payload = head & 0xFF, data[start:end]
+                if not isinstance(payload, bytes):
+                    payload = bytes(payload)
+                if kind == DATA:
+                    sink.on_data(stream_id, payload, length, 0, flags & END_STREAM > 0)
+                elif kind == HEADERS and flags | END_STREAM == _WHOLE_HEADERS:
+                    if not flags & END_STREAM and (layout := self._look_ahead(data, length, end)):
+                        begins = layout.begins
+                    sink.on_headers(stream_id, payload, flags & END_STREAM > 0)
+                    frames_left -= _HEADERS_WEIGHT - 1
                 else:
-                    kind, payload = head & 0xFF, data[start:end]
-                    if not isinstance(payload, bytes):
-                        payload = bytes(payload)
-                    if kind == DATA:
-                        sink.on_data(stream_id, payload, length, 0, flags & END_STREAM > 0)
-                    elif kind == HEADERS and flags | END_STREAM == _WHOLE_HEADERS:
-                        if not flags & END_STREAM:
-                            layout = self._look_ahead(data, length, end)
-                        sink.on_headers(stream_id, payload, flags & END_STREAM > 0)
-                        frames_left -= _HEADERS_WEIGHT - 1
-                    else:
-                        break
+                    break
                 at = end
                 frames_left -= 1
             if at == size or frames_left <= 0:
@@ -228,13 +245,14 @@ class FrameReader:
 
     def _look_ahead(self, data: bytes | memoryview, headers_bytes: int, at: int) -> CallLayout | None:
         """How the next calls may look, since two in a row have been of these sizes; `at` is behind the HEADERS."""
-        data_at = at + FRAME_HEADER_BYTES + WORD.size
-        if data_at + FRAME_HEADER_BYTES > len(data) or data[at + 3] != WINDOW_UPDATE:
-            return self._layout
-        sizes = headers_bytes, FRAME_HEADER.unpack_from(data, data_at)[0] >> 8
-        if sizes == self._sizes and sum(sizes) <= self._max_frame:
-            self._layout = CallLayout.of(*sizes)
-        self._sizes = sizes
+        widens = data[at + 3 : at + 4] == _WINDOW_UPDATE_TYPE
+        if widens:
+            at += _WINDOW_UPDATE_BYTES
+        if at + FRAME_HEADER_BYTES <= len(data):
+            sizes = headers_bytes, FRAME_HEADER.unpack_from(data, at)[0] >> 8, widens
+            if sizes == self._sizes and sizes[0] <= self._max_frame and sizes[1] <= _MOST_CALL_BYTES:
+                self._layout = CallLayout.of(*sizes)
+            self._sizes = sizes
         return self._layout
 
     def _step(self, data: bytes | memoryview, at: int, sink: FrameSink) -> int:

@@ -5,7 +5,8 @@ Rule 1: Nothing that a client does raises. An offence of a stream queues RST_STR
 Rule 2: A stream is announced once, by `RequestReceived`. After its `StreamReset`, or after it was answered or reset,
         nothing more is said about it. After `Terminated` nothing is said at all.
 Rule 3: Received data that the owner does not report as `consumed` stays charged to the windows, so a client cannot
-        send faster than it is served. What a stream had not reported when it closed is given back then.
+        send faster than it is served. What a stream had not reported when it closed is given back then. Data that comes
+        with `RequestReceived` is not charged: there is no more of it than a stream takes anyway.
 Rule 4: What is kept for a client is bounded by `Http2Limits`, and by what the owner queues for it.
 
 This is the owner's half; `incoming` is the client's. Not checked, because gRPC's own server does not: that a request's
@@ -18,7 +19,17 @@ from collections.abc import Sequence
 
 from ...engine.tensor import Buffer
 from . import frames
-from .frames import MAX_STREAM_ID, MAX_WINDOW_BYTES, ConnectionFault, ErrorCode, Farewell, H, Http2Event, Terminated
+from .frames import (
+    MAX_STREAM_ID,
+    MAX_WINDOW_BYTES,
+    AnswerBlocks,
+    ConnectionFault,
+    ErrorCode,
+    Farewell,
+    H,
+    Http2Event,
+    Terminated,
+)
 from .incoming import PING_PAYLOAD, Incoming, Shutdown
 from .keepalive import Due
 
@@ -39,6 +50,7 @@ class Http2Server(Incoming[H]):
     Attributes:
         terminated: nothing more will be understood: write what `take_output` gives, then close.
         has_unread: a part of what was received waits for the next call of `receive`.
+        lands: there has been data that was to land.
         idle_after_goaway: everything that was to be finished is: write the output, then close.
         next_timer_s: when to call `tick`; math.inf for never. Receiving never makes it earlier.
     """
@@ -85,6 +97,7 @@ class Http2Server(Incoming[H]):
         if stream is None or stream.ended or not place:
             return
         stream.landing = place
+        self.lands = True
         grant = min(len(place), MAX_WINDOW_BYTES - stream.receive_left) - stream.receive_left
         if grant > 0:
             stream.receive_left += grant
@@ -93,7 +106,8 @@ class Http2Server(Incoming[H]):
             self._sender.sent_payload = True
 
     def landing(self) -> memoryview | None:
-        """Where to receive what comes next, if all of it is data that is to land; None for anywhere."""
+        """Where to receive what comes next, if all of it is data that is to land; None for anywhere. To be asked only
+        once something `lands`."""
         stream_id, left = self._reader.data_to_come
         if left < _LEAST_LANDING_BYTES or self.has_unread or self.terminated:
             return None
@@ -160,10 +174,10 @@ class Http2Server(Incoming[H]):
         if stream is not None and self._sender.data(stream, parts, end_stream=end_stream):
             self._answered(stream)
 
-    def respond(self, stream_id: int, headers: bytes, parts: Sequence[Buffer], trailers: bytes) -> None:
-        """A whole answer: headers, data, trailers. The fast way for everything that is small."""
+    def respond(self, stream_id: int, blocks: AnswerBlocks, parts: Sequence[Buffer], size: int) -> None:
+        """A whole answer: headers, `size` bytes of data, trailers. The fast way for everything that is small."""
         stream = self._open.get(stream_id)
-        if stream is not None and self._sender.respond(stream, headers, parts, trailers):
+        if stream is not None and self._sender.respond(stream, blocks, parts, size):
             self._answered(stream)
 
     def reset(self, stream_id: int, code: ErrorCode) -> None:

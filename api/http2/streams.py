@@ -38,7 +38,16 @@ from enum import Enum
 
 from ...engine.tensor import Buffer
 from . import frames
-from .frames import CONTINUATION, END_HEADERS, END_STREAM, FRAME_HEADER, HEADERS, ConnectionFault, ErrorCode
+from .frames import (
+    CONTINUATION,
+    END_HEADERS,
+    END_STREAM,
+    FRAME_HEADER,
+    HEADERS,
+    AnswerBlocks,
+    ConnectionFault,
+    ErrorCode,
+)
 from .limits import Budget
 
 _JOIN_BYTES = 16_384
@@ -211,39 +220,27 @@ class Sender:
 
     # ---- answers ----
 
-    def respond(self, stream: Http2Stream, headers: bytes, parts: Sequence[Buffer], trailers: bytes) -> bool:
-        """A whole answer. Returns whether all of it went out."""
-        size = sum(map(len, parts))
-        headers_size = len(headers)
-        trailers_size = len(trailers)
+    def respond(self, stream: Http2Stream, blocks: AnswerBlocks, parts: Sequence[Buffer], size: int) -> bool:
+        """A whole answer, with `size` bytes of data. Returns whether all of it went out."""
         if (
-            headers_size + size + trailers_size <= _JOIN_BYTES
+            blocks.nbytes + size <= _JOIN_BYTES
             and size <= stream.send_window
             and size <= self.window
             and not self.block_prefix
             and stream.queue is None
         ):
             # The way of nearly all answers: one piece. Every client takes frames of 16 KiB.
-            stream_id = stream.id
+            data_head = FRAME_HEADER.pack(size << 8, 0, stream.id)
+            its_stream = data_head[5:]
             self.window -= size
             self.out_bytes += size
             self.sent_payload = True
-            self.out.append(
-                b"".join(
-                    (
-                        FRAME_HEADER.pack(headers_size << 8 | HEADERS, END_HEADERS, stream_id),
-                        headers,
-                        FRAME_HEADER.pack(size << 8, 0, stream_id),
-                        *parts,
-                        FRAME_HEADER.pack(trailers_size << 8 | HEADERS, END_HEADERS | END_STREAM, stream_id),
-                        trailers,
-                    )
-                )
-            )
+            begins = blocks.headers_head, its_stream, blocks.headers, data_head
+            self.out.append(b"".join((*begins, *parts, blocks.trailers_head, its_stream, blocks.trailers)))
             return True
-        self.headers(stream, headers, end_stream=False)
+        self.headers(stream, blocks.headers, end_stream=False)
         self.data(stream, parts, end_stream=False)
-        return self.headers(stream, trailers, end_stream=True)
+        return self.headers(stream, blocks.trailers, end_stream=True)
 
     def headers(self, stream: Http2Stream, block: bytes, *, end_stream: bool) -> bool:
         """Headers, or trailers if they end the stream. Returns whether the stream's end went out."""

@@ -23,6 +23,7 @@ from trireme.api.http2.frames import (
 from trireme.api.http2.headers import encode_block
 from trireme.api.http2.limits import Http2Limits
 from trireme.api.http2.server import Http2Server
+from trireme.engine.tensor import Buffer
 
 Head = tuple[tuple[bytes, bytes], ...]
 
@@ -42,6 +43,11 @@ EMPTY_SETTINGS = frames.settings(())
 
 def as_head(fields: Sequence[tuple[bytes, bytes]]) -> Head:
     return tuple(fields)
+
+
+def respond(server: Http2Server[Head], stream_id: int, *answer: Buffer) -> None:
+    """A whole answer, in so many parts."""
+    server.respond(stream_id, frames.AnswerBlocks(HEADERS, TRAILERS), answer, sum(map(len, answer)))
 
 
 def new_server(limits: Http2Limits | None = None) -> Http2Server[Head]:
@@ -149,6 +155,32 @@ class RawPeer:
         return last
 
 
+def consumed(server: Http2Server[Head], events: list[Http2Event[Head]]) -> list[Http2Event[Head]]:
+    """The events, whose data has been used up."""
+    for event in events:
+        if isinstance(event, DataReceived):
+            server.consumed(event.stream_id, len(event.data))
+    return events
+
+
+def merged(events: list[Http2Event[Head]]) -> list[tuple]:
+    """Events with neighbouring data put together, since DATA may come in any pieces; and that of a request taken from
+    its beginning, since only some come whole."""
+    facts: list[tuple] = []
+    for event in events:
+        if isinstance(event, RequestReceived) and event.data:
+            facts.append((RequestReceived(event.stream_id, event.head, False),))
+            facts.append((event.stream_id, event.data, True))
+        elif not isinstance(event, DataReceived):
+            facts.append((event,))
+        elif facts and len(facts[-1]) > 1 and facts[-1][0] == event.stream_id and not facts[-1][2]:
+            _, before, _ = facts.pop()
+            facts.append((event.stream_id, before + event.data, event.end_stream))
+        else:
+            facts.append((event.stream_id, event.data, event.end_stream))
+    return facts
+
+
 # ---- h2 ----
 
 
@@ -217,7 +249,7 @@ class H2Peer:
         match event:
             case RequestReceived():
                 assert event.stream_id not in self.requests
-                self.requests[event.stream_id] = bytearray()
+                self.requests[event.stream_id] = bytearray(event.data)
                 if event.end_stream:
                     self.complete.add(event.stream_id)
             case DataReceived():

@@ -446,7 +446,9 @@ class H2Connection(Http2Connection[RequestHead, H2Exchange]):
     def _open(self, event: RequestReceived[RequestHead]) -> None:
         self._roster.requests += 1
         exchange = self.calls[event.stream_id] = H2Exchange(self, event.stream_id, event.head)
-        if event.end_stream:
+        if event.data:
+            exchange.receive(event.data, True)
+        elif event.end_stream:
             exchange.request_ended()
         self.start(self._serve_exchange, exchange)
 

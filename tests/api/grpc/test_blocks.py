@@ -23,7 +23,7 @@ def test_success() -> None:
         ("content-type", "application/grpc"),
         ("grpc-accept-encoding", "identity, deflate, gzip"),
     ]
-    assert fields(blocks.OK_TRAILERS) == [("grpc-status", "0")]
+    assert fields(blocks.OK["identity"].trailers) == [("grpc-status", "0")]
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])

@@ -6,7 +6,7 @@ import h2.events
 import pytest
 from h2.settings import SettingCodes
 from http2_held import Held, held
-from http2_peer import HEADERS, REQUEST, TRAILERS, Answer, H2Peer, RawPeer, call, data, headers, parse
+from http2_peer import HEADERS, REQUEST, TRAILERS, Answer, H2Peer, RawPeer, call, data, headers, parse, respond
 from http2_peer import settings as settings_frame
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -33,7 +33,7 @@ def test_unary_call(read_bytes: int) -> None:
     assert peer.server_events[0] == RequestReceived(stream_id, REQUEST, False)
     assert peer.requests[stream_id] == b"question"
     assert peer.complete == {stream_id}
-    peer.server.respond(stream_id, HEADERS, (b"ans", memoryview(b"wer")), TRAILERS)
+    respond(peer.server, stream_id, b"ans", memoryview(b"wer"))
     assert len(peer.server._sender.out) == 1, "a small answer is one piece"
     peer.pump()
     assert peer.answers[stream_id] == finished(b"answer")
@@ -46,7 +46,7 @@ def test_small_output_is_one_piece() -> None:
     ids = [peer.call() for _ in range(20)]
     peer.pump()
     for stream_id in ids:
-        peer.server.respond(stream_id, HEADERS, (b"answer",), TRAILERS)
+        respond(peer.server, stream_id, b"answer")
     (written,) = peer.server.take_output()
     assert isinstance(written, bytes)
     assert not peer.server.has_output
@@ -69,7 +69,7 @@ def test_answer_before_the_request_is_complete() -> None:
     peer = H2Peer(Http2Limits(connection_window_bytes=65_535))
     stream_id = peer.call(b"a" * 100, end_stream=False)
     peer.pump()
-    peer.server.respond(stream_id, HEADERS, (b"no more, please",), TRAILERS)
+    respond(peer.server, stream_id, b"no more, please")
     seen = len(peer.server_events)
     for _ in range(4):  # before the client has read the answer
         peer.client.send_data(stream_id, b"x" * 16_000)
@@ -119,7 +119,7 @@ def test_client_cancels() -> None:
     peer.client.reset_stream(stream_id, ErrorCode.CANCEL)
     peer.pump()
     assert peer.server_events[-1] == StreamReset(stream_id, ErrorCode.CANCEL)
-    peer.server.respond(stream_id, HEADERS, (b"too late",), TRAILERS)
+    respond(peer.server, stream_id, b"too late")
     peer.server.consumed(stream_id, 40_000)
     peer.server.reset(stream_id, ErrorCode.INTERNAL_ERROR)
     assert not peer.server.has_output
@@ -153,7 +153,7 @@ def test_huge_messages_both_ways() -> None:
     peer.pump()
     assert peer.requests[stream_id] == question
     answer = bytes(reversed(question))
-    peer.server.respond(stream_id, HEADERS, (answer[:1000], memoryview(answer)[1000:], b""), TRAILERS)
+    respond(peer.server, stream_id, answer[:1000], memoryview(answer)[1000:], b"")
     assert peer.server.pending(stream_id) == len(answer) - 65_535
     views = [part.obj for part in peer.server.take_output() if isinstance(part, memoryview)]
     assert views
@@ -165,7 +165,7 @@ def test_huge_answer_arrives() -> None:
     stream_id = peer.call()
     peer.pump()
     answer = bytes(range(256)) * 20_000
-    peer.server.respond(stream_id, HEADERS, (answer,), TRAILERS)
+    respond(peer.server, stream_id, answer)
     peer.pump()
     assert peer.answers[stream_id] == finished(answer)
     assert StreamDrained(stream_id) in peer.server_events
@@ -209,7 +209,7 @@ def test_said_after_the_end_is_ignored() -> None:
     peer = H2Peer()
     stream_id = peer.call()
     peer.pump()
-    peer.server.respond(stream_id, HEADERS, (b"y" * 100_000,), TRAILERS)
+    respond(peer.server, stream_id, b"y" * 100_000)
     assert peer.server.pending(stream_id) > 0
     peer.server.send_data(stream_id, (b"more",))
     peer.server.send_headers(stream_id, TRAILERS, end_stream=True)
@@ -232,12 +232,12 @@ def test_smaller_header_table_of_the_client() -> None:
     """The first block after it, and only that, says that the table is not used (RFC 7541 §4.2); h2 insists on that."""
     raw = RawPeer(HEADER_TABLE_SIZE=100)
     raw.say(call(1), settings_frame(HEADER_TABLE_SIZE=50))
-    raw.server.respond(1, HEADERS, (b"answer",), TRAILERS)
+    respond(raw.server, 1, b"answer")
     assert [frame.payload for frame in raw.of_kind(frames.HEADERS)] == [b"\x20" + HEADERS, TRAILERS]
     peer = H2Peer(HEADER_TABLE_SIZE=100)
     stream_id = peer.call()
     peer.pump()
-    peer.server.respond(stream_id, HEADERS, (b"answer",), TRAILERS)
+    respond(peer.server, stream_id, b"answer")
     peer.pump()
     assert peer.answers[stream_id] == finished(b"answer")
 
@@ -247,7 +247,7 @@ def test_larger_frames_are_used_when_allowed() -> None:
     peer.client.update_settings({SettingCodes.MAX_FRAME_SIZE: 40_000})
     stream_id = peer.call()
     peer.pump()
-    peer.server.respond(stream_id, HEADERS, (b"y" * 50_000,), TRAILERS)
+    respond(peer.server, stream_id, b"y" * 50_000)
     largest = max(parse(b"".join(peer.server.take_output())), key=lambda frame: len(frame.payload))
     assert (largest.kind, len(largest.payload)) == (frames.DATA, 40_000)
 
@@ -257,7 +257,7 @@ def test_statistics() -> None:
     raw = RawPeer(Http2Limits(max_concurrent_streams=4), INITIAL_WINDOW_SIZE=0)
     raw.say(call(1), call(3), data_of(5), headers(7), headers(9), frames.rst_stream(7, ErrorCode.CANCEL))
     raw.server.reset(5, ErrorCode.CANCEL)
-    raw.server.respond(1, HEADERS, (b"x" * 30,), TRAILERS)
+    respond(raw.server, 1, b"x" * 30)
     raw.server.consumed(3, 3)
     raw.say(data_of(11)[:-5])
     assert held(raw.server) == Held(
@@ -315,7 +315,7 @@ class Conversation:
                     b"a" * self.draw.draw(st.sampled_from([0, 10, 3_000, 70_000, 200_000]) | st.integers(0, 100_000))
                 )
                 parts = (self.told[stream_id][:5], memoryview(self.told[stream_id])[5:])
-                peer.server.respond(stream_id, HEADERS, parts, TRAILERS)
+                respond(peer.server, stream_id, *parts)
                 peer.pump() if stream_id not in peer.complete else None
                 self.reset.update({stream_id} - peer.complete)
             case 5 if unfinished:
@@ -338,7 +338,7 @@ class Conversation:
         peer.pump()
         for stream_id in self.asked.keys() - self.told.keys() - self.reset:
             self.told[stream_id] = bytearray(b"last")
-            peer.server.respond(stream_id, HEADERS, (self.told[stream_id],), TRAILERS)
+            respond(peer.server, stream_id, self.told[stream_id])
         peer.pump()
 
 

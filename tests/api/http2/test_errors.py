@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 from http2_held import held
-from http2_peer import BLOCK, EMPTY_SETTINGS, HEADERS, REQUEST, TRAILERS, RawPeer, call, data, headers, settings
+from http2_peer import (
+    BLOCK,
+    EMPTY_SETTINGS,
+    REQUEST,
+    TRAILERS,
+    RawPeer,
+    call,
+    data,
+    headers,
+    respond,
+    settings,
+)
 
 from trireme.api.http2 import frames
 from trireme.api.http2.frames import DataReceived, ErrorCode, RequestReceived, StreamReset, Terminated, frame
@@ -227,7 +238,7 @@ def test_stream_error(said: bytes, code: ErrorCode) -> None:
     assert [event.stream_id for event in events[reset + 1 :] if not isinstance(event, Terminated)] == [3, 3]
     (sent,) = peer.sent()
     assert (sent.kind, sent.stream_id, sent.code) == (frames.RST_STREAM, 1, code)
-    peer.server.respond(1, HEADERS, (b"too late",), TRAILERS)
+    respond(peer.server, 1, b"too late")
     assert not peer.server.has_output
 
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from http2_held import held
-from http2_peer import BLOCK, HEADERS, REQUEST, TRAILERS, Head, RawPeer, data, headers, parse
+from http2_peer import BLOCK, HEADERS, REQUEST, TRAILERS, Head, RawPeer, consumed, data, headers, merged, parse, respond
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from trireme.api.http2 import frames
-from trireme.api.http2.frames import DataReceived, ErrorCode, Http2Event, RequestReceived, StreamReset, Terminated
+from trireme.api.http2.frames import ErrorCode, Http2Event, RequestReceived, StreamReset, Terminated
 from trireme.api.http2.headers import encode_block
 from trireme.api.http2.limits import Http2Limits, KeepaliveOptions, Rate
 
@@ -78,20 +78,6 @@ any_frame = st.builds(frames.frame, st.integers(0, 11), st.integers(0, 255), str
 said = st.lists(well_formed() | well_formed() | well_formed() | any_frame | st.binary(max_size=12), max_size=12)
 
 
-def merged(events: list[Http2Event[Head]]) -> list[tuple]:
-    """Events with neighbouring data put together, since DATA may come in any pieces."""
-    facts: list[tuple] = []
-    for event in events:
-        if not isinstance(event, DataReceived):
-            facts.append((event,))
-        elif facts and len(facts[-1]) > 1 and facts[-1][0] == event.stream_id and not facts[-1][2]:
-            _, before, _ = facts.pop()
-            facts.append((event.stream_id, before + event.data, event.end_stream))
-        else:
-            facts.append((event.stream_id, event.data, event.end_stream))
-    return facts
-
-
 @settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(talk=said, cuts=st.lists(st.integers(0, 2**31), max_size=10), preface=st.booleans())
 def test_pieces_make_no_difference(talk: list[bytes], cuts: list[int], preface: bool) -> None:
@@ -101,7 +87,7 @@ def test_pieces_make_no_difference(talk: list[bytes], cuts: list[int], preface: 
     results = []
     for pieces in ([stream], [stream[a:b] for a, b in itertools.pairwise(edges)]):
         peer = RawPeer(Http2Limits(header_block_bytes=600, header_list_bytes=500), greet=False)
-        events = [event for piece in pieces for event in peer.say(piece)]
+        events = [event for piece in pieces for event in consumed(peer.server, peer.say(piece))]
         facts = None if peer.server.terminated else held(peer.server)
         results.append((merged(events), b"".join(peer.server.take_output()), facts))
     assert results[0] == results[1]
@@ -214,7 +200,7 @@ class Owner:
         size = draw(st.sampled_from([0, 1, 10, 5_000, 40_000, 100_000]))
         match draw(st.integers(0, 11)):
             case 0 | 1 | 2:
-                server.respond(stream_id, HEADERS, (bytes(size),), TRAILERS)
+                respond(server, stream_id, bytes(size))
             case 3:
                 server.send_data(stream_id, (bytes(size), b"x"), end_stream=size == 10)
             case 4:

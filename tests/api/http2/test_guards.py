@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from http2_held import held
-from http2_peer import BLOCK, EMPTY_SETTINGS, HEADERS, TRAILERS, RawPeer, call, data, headers, parse, settings
+from http2_peer import BLOCK, EMPTY_SETTINGS, TRAILERS, RawPeer, call, data, headers, parse, respond, settings
 
 from trireme.api.http2 import frames
 from trireme.api.http2.frames import ConnectionFault, DataReceived, ErrorCode, RequestReceived, StreamReset, Terminated
@@ -70,7 +70,7 @@ def test_too_many_streams() -> None:
     (reset,) = peer.sent()
     assert (reset.stream_id, reset.code) == (5, ErrorCode.REFUSED_STREAM)
     assert peer.say(data(5, b"x", end_stream=True)) == []
-    peer.server.respond(1, HEADERS, (), TRAILERS)
+    respond(peer.server, 1)
     assert len(peer.say(call(7))) == 2
 
 
@@ -127,7 +127,10 @@ def test_flood_on_a_stream_that_has_been_answered(flood: bytes, answered: str) -
     """What is ignored counts as well: the budget does not depend on whether the answer or the flood came first."""
     peer = RawPeer(Http2Limits(empty_frames=FEW, tiny_data=FEW), INITIAL_WINDOW_SIZE=0)
     peer.say(headers(1))
-    peer.server.respond(1, HEADERS, () if answered == "cut" else (b"answer",), TRAILERS)
+    respond(
+        peer.server,
+        1,
+    ) if answered == "cut" else (b"answer")
     peer.say(flood * 10)
     assert not peer.server.terminated
     peer.say(flood)
@@ -196,7 +199,7 @@ def test_client_that_asks_without_end_and_reads_no_answer() -> None:
     stream_id = 1
     while not peer.server.terminated:
         peer.say(call(stream_id))
-        peer.server.respond(stream_id, HEADERS, (b"answer",), TRAILERS)
+        respond(peer.server, stream_id, b"answer")
         stream_id += 2
     assert stream_id == 2 * 102 + 1
     written = b"".join(peer.server.take_output())
@@ -217,7 +220,7 @@ def test_crumbs() -> None:
     """Windows that open byte by byte would cost a frame each: that, too, has a budget."""
     peer = RawPeer(Http2Limits(tiny_frames=FEW), INITIAL_WINDOW_SIZE=0)
     peer.say(call(1))
-    peer.server.respond(1, HEADERS, (b"answer" * 1000,), TRAILERS)
+    respond(peer.server, 1, b"answer" * 1000)
     peer.say(*[frames.window_update(1, 1)] * 10)
     assert not peer.server.terminated
     peer.say(frames.window_update(1, 1))
@@ -227,7 +230,7 @@ def test_crumbs() -> None:
 def test_crumbs_of_the_connection() -> None:
     peer = RawPeer(Http2Limits(tiny_frames=FEW))
     peer.say(call(1), frames.window_update(1, 1 << 20))
-    peer.server.respond(1, HEADERS, (b"answer" * 100_000,), TRAILERS)
+    respond(peer.server, 1, b"answer" * 100_000)
     peer.say(*[frames.window_update(0, 1)] * 10)
     assert not peer.server.terminated
     peer.say(frames.window_update(0, 1))
@@ -239,7 +242,7 @@ def test_last_crumb_is_free() -> None:
     peer = RawPeer(Http2Limits(tiny_frames=Rate(1, 0.0)), INITIAL_WINDOW_SIZE=0)
     for stream_id in range(1, 101, 2):
         peer.say(call(stream_id))
-        peer.server.respond(stream_id, HEADERS, (b"answer",), TRAILERS)
+        respond(peer.server, stream_id, b"answer")
         peer.say(frames.window_update(stream_id, 6))
     assert not peer.server.terminated
     assert len(peer.server._open) == 0
@@ -259,7 +262,7 @@ def test_remembered_heads_are_bounded() -> None:
     peer = RawPeer(Http2Limits(cached_heads=8))
     for number in range(100):
         peer.say(headers(2 * number + 1, BLOCK + b"\x00\x01n\x03%03d" % number, end_stream=True))
-        peer.server.respond(2 * number + 1, HEADERS, (), TRAILERS)
+        respond(peer.server, 2 * number + 1)
     assert 0 < held(peer.server).cached_heads <= 8
     peer.say(headers(201, BLOCK + b"\x00\x01n\x7f\xaf\x0f" + b"v" * 2094, end_stream=True))
     assert all(len(block) < 2048 for block in peer.server._headers.heads)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from http2_peer import HEADERS, TRAILERS, Frame, RawPeer, call, data, headers
+from http2_peer import HEADERS, Frame, RawPeer, call, data, headers, respond
 
 from trireme.api.http2 import frames
 from trireme.api.http2.frames import ErrorCode, Http2Event, Terminated
@@ -161,7 +161,7 @@ def test_answers_wipe_out_strikes() -> None:
     peer = peer_with()
     for stream_id in range(1, 201, 2):
         peer.say(call(stream_id), PING * 3)
-        peer.server.respond(stream_id, HEADERS, (b"answer",), TRAILERS)
+        respond(peer.server, stream_id, b"answer")
         peer.sent()
     assert not peer.server.terminated
 
@@ -225,7 +225,7 @@ def test_old_connection_without_grace_waits_for_ever() -> None:
     peer.say(headers(1))
     run_until(peer, 100_000.0)
     assert not peer.server.terminated
-    peer.server.respond(1, HEADERS, (), TRAILERS)
+    respond(peer.server, 1)
     assert peer.server.idle_after_goaway
 
 

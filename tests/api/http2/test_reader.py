@@ -47,6 +47,12 @@ class Recorder:
     def on_window_update(self, stream_id: int, increment: int) -> None:
         self.heard.append(("window", stream_id, increment))
 
+    def on_call(self, stream_id: int, block: bytes, increment: int, piece: bytes) -> None:
+        self.on_headers(stream_id, block, False)
+        if increment:
+            self.on_window_update(stream_id, increment)
+        self.on_data(stream_id, piece, len(piece), 0, True)
+
     def on_unknown(self) -> None:
         self.heard.append("unknown")
 

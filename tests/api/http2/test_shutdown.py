@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from http2_peer import HEADERS, TRAILERS, RawPeer, call, data, headers
+from http2_peer import TRAILERS, RawPeer, call, data, headers, respond
 
 from trireme.api.http2 import frames
 from trireme.api.http2.frames import GOAWAY, MAX_STREAM_ID, ErrorCode, RequestReceived, Terminated
@@ -33,9 +33,9 @@ def test_graceful() -> None:
     (refused,) = peer.sent()
     assert (refused.kind, refused.stream_id, refused.code) == (frames.RST_STREAM, 5, ErrorCode.REFUSED_STREAM)
     assert len(peer.say(data(1, b"x", end_stream=True), data(3, b"y", end_stream=True))) == 2
-    peer.server.respond(1, HEADERS, (b"answer",), TRAILERS)
+    respond(peer.server, 1, b"answer")
     assert not peer.server.idle_after_goaway
-    peer.server.respond(3, HEADERS, (b"answer",), TRAILERS)
+    respond(peer.server, 3, b"answer")
     assert peer.server.idle_after_goaway
     assert not peer.server.terminated
     assert [frame.kind for frame in peer.sent()] == [1, 0, 1, 1, 0, 1]
@@ -67,7 +67,7 @@ def test_last_answer_makes_it_definite() -> None:
     peer.say(call(1))
     peer.server.go_away(0.0)
     peer.sent()
-    peer.server.respond(1, HEADERS, (b"answer",), TRAILERS)
+    respond(peer.server, 1, b"answer")
     assert [frame.word for frame in peer.of_kind(GOAWAY)] == [1]
     assert peer.server.idle_after_goaway
     assert peer.server.next_timer_s == 7200.0
@@ -109,14 +109,14 @@ def test_abort() -> None:
     """Open streams are over at once; what was framed before still goes out."""
     peer = RawPeer(INITIAL_WINDOW_SIZE=4)
     peer.say(call(1), call(3))
-    peer.server.respond(1, HEADERS, (b"answer",), TRAILERS)
+    respond(peer.server, 1, b"answer")
     peer.server.abort(ErrorCode.INTERNAL_ERROR, "out of order")
     sent = peer.sent()
     assert [frame.kind for frame in sent] == [frames.HEADERS, frames.DATA, GOAWAY]
     assert (sent[-1].word, sent[-1].code, sent[-1].debug) == (3, ErrorCode.INTERNAL_ERROR, "out of order")
     assert peer.server.terminated
     assert len(peer.server._open) == 0
-    peer.server.respond(3, HEADERS, (b"answer",), TRAILERS)
+    respond(peer.server, 3, b"answer")
     peer.server.go_away(0.0)
     peer.server.abort(ErrorCode.CANCEL)
     assert peer.say(call(5)) == []
@@ -137,11 +137,11 @@ def test_client_leaves_with_open_streams(last: str) -> None:
     """They are finished; with the last one the connection is over."""
     peer = RawPeer()
     assert len(peer.say(call(1), call(3), frames.goaway(0, ErrorCode.NO_ERROR))) == 4
-    peer.server.respond(1, HEADERS, (b"answer",), TRAILERS)
+    respond(peer.server, 1, b"answer")
     assert not peer.server.terminated
     match last:
         case "respond":
-            peer.server.respond(3, HEADERS, (b"answer",), TRAILERS)
+            respond(peer.server, 3, b"answer")
         case "trailers":
             peer.server.send_headers(3, TRAILERS, end_stream=True)
         case "data":
@@ -163,7 +163,7 @@ def test_client_leaves_and_cancels() -> None:
 def test_client_leaves_while_its_window_holds_an_answer_back() -> None:
     peer = RawPeer(INITIAL_WINDOW_SIZE=0)
     peer.say(call(1), frames.goaway(0, ErrorCode.NO_ERROR))
-    peer.server.respond(1, HEADERS, (b"answer",), TRAILERS)
+    respond(peer.server, 1, b"answer")
     assert not peer.server.terminated
     events = peer.say(frames.window_update(1, 6))
     assert isinstance(events[-1], Terminated)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from http2_peer import HEADERS, TRAILERS, RawPeer, data, headers
+from http2_peer import TRAILERS, RawPeer, data, headers, respond
 
 from trireme.api.http2 import frames
 from trireme.api.http2.frames import ErrorCode, StreamReset, Terminated
@@ -46,7 +46,7 @@ def enter(way: str) -> RawPeer:
         case "request with trailers":
             peer.say(headers(1, TRAILERS, end_stream=True))
         case "answered" | "answered early":
-            server.respond(1, HEADERS, (b"answer",), TRAILERS)
+            respond(server, 1, b"answer")
         case "reset by the server":
             server.reset(1, ErrorCode.INTERNAL_ERROR)
         case "reset for an error":
@@ -130,7 +130,7 @@ def test_memory_of_cut_streams_is_bounded() -> None:
     peer = RawPeer(Http2Limits(remembered_resets=2))
     for stream_id in (1, 3, 5):
         peer.say(headers(stream_id))
-        peer.server.respond(stream_id, HEADERS, (b"answer",), TRAILERS)
+        respond(peer.server, stream_id, b"answer")
     peer.sent()
     assert peer.say(data(3, b"x"), data(5, b"x")) == []
     assert peer.sent() == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from http2_peer import HEADERS, TRAILERS, Frame, RawPeer, call, data, headers, settings
+from http2_peer import HEADERS, TRAILERS, Frame, RawPeer, call, data, headers, respond, settings
 
 from trireme.api.http2 import frames
 from trireme.api.http2.frames import (
@@ -33,7 +33,7 @@ def test_answer_waits_for_its_window() -> None:
     """Window by window, and trailers only after the last byte."""
     peer = RawPeer(INITIAL_WINDOW_SIZE=0)
     peer.say(call(1))
-    peer.server.respond(1, HEADERS, (b"0123456789",), TRAILERS)
+    respond(peer.server, 1, b"0123456789")
     assert [frame.kind for frame in peer.sent()] == [frames.HEADERS]
     assert peer.server.pending(1) == 10
     assert peer.say(frames.window_update(1, 4)) == []
@@ -48,7 +48,7 @@ def test_answer_waits_for_its_window() -> None:
 def test_empty_answer_needs_no_window() -> None:
     peer = RawPeer(INITIAL_WINDOW_SIZE=0)
     peer.say(call(1))
-    peer.server.respond(1, HEADERS, (b"",), TRAILERS)
+    respond(peer.server, 1, b"")
     assert [frame.kind for frame in peer.sent()] == [frames.HEADERS, DATA, frames.HEADERS]
     assert len(peer.server._open) == 0
 
@@ -109,7 +109,7 @@ def test_largest_window_is_legal(stream_id: int) -> None:
 def test_frames_are_as_large_as_allowed() -> None:
     peer = RawPeer(MAX_FRAME_SIZE=20_000)
     peer.say(call(1))
-    peer.server.respond(1, HEADERS, (b"x" * 50_000,), TRAILERS)
+    respond(peer.server, 1, b"x" * 50_000)
     assert sizes(peer.sent()) == [20_000, 20_000, 10_000]
 
 
@@ -117,9 +117,9 @@ def test_connection_window_is_shared_in_turns() -> None:
     """Streams that wait for the connection get one frame each, round and round, whatever their length."""
     peer = RawPeer(INITIAL_WINDOW_SIZE=1 << 20)
     peer.say(call(1), call(3), call(5))
-    peer.server.respond(1, HEADERS, (b"1" * 200_000,), TRAILERS)
-    peer.server.respond(3, HEADERS, (b"3" * 40_000,), TRAILERS)
-    peer.server.respond(5, HEADERS, (b"5" * 10,), TRAILERS)
+    respond(peer.server, 1, b"1" * 200_000)
+    respond(peer.server, 3, b"3" * 40_000)
+    respond(peer.server, 5, b"5" * 10)
     assert sizes(peer.sent(), 1) == [16_384, 16_384, 16_384, 16_383]
     events = peer.say(frames.window_update(0, 100_000))
     turns = [(frame.stream_id, len(frame.payload)) for frame in peer.of_kind(DATA)]
@@ -131,10 +131,10 @@ def test_connection_window_is_shared_in_turns() -> None:
 def test_stream_without_window_does_not_hold_up_others() -> None:
     peer = RawPeer(INITIAL_WINDOW_SIZE=1 << 20)
     peer.say(call(1), call(3))
-    peer.server.respond(1, HEADERS, (b"1" * WINDOW,), TRAILERS)  # uses up the connection's window
+    respond(peer.server, 1, b"1" * WINDOW)  # uses up the connection's window
     peer.say(settings(INITIAL_WINDOW_SIZE=0), call(5))
-    peer.server.respond(5, HEADERS, (b"5" * 10,), TRAILERS)
-    peer.server.respond(3, HEADERS, (b"3" * 10,), TRAILERS)
+    respond(peer.server, 5, b"5" * 10)
+    respond(peer.server, 3, b"3" * 10)
     peer.sent()
     peer.say(frames.window_update(0, 1000))
     assert sizes(peer.sent()) == []
@@ -149,8 +149,8 @@ def test_shrunk_stream_leaves_the_queue_and_comes_back() -> None:
     """It waits for the connection, then its own window is taken away, then given again."""
     peer = RawPeer(INITIAL_WINDOW_SIZE=1 << 20)
     peer.say(call(1), call(3))
-    peer.server.respond(1, HEADERS, (b"1" * WINDOW,), TRAILERS)
-    peer.server.respond(3, HEADERS, (b"3" * 5000,), TRAILERS)
+    respond(peer.server, 1, b"1" * WINDOW)
+    respond(peer.server, 3, b"3" * 5000)
     peer.say(settings(INITIAL_WINDOW_SIZE=0), frames.window_update(0, 5000))
     assert sizes(peer.sent(), 3) == []
     assert peer.say(settings(INITIAL_WINDOW_SIZE=5000)) == [StreamDrained(3)]
@@ -160,8 +160,8 @@ def test_shrunk_stream_leaves_the_queue_and_comes_back() -> None:
 def test_reset_stream_gives_up_its_turn() -> None:
     peer = RawPeer(INITIAL_WINDOW_SIZE=1 << 20)
     peer.say(call(1), call(3))
-    peer.server.respond(1, HEADERS, (b"1" * 100_000,), TRAILERS)
-    peer.server.respond(3, HEADERS, (b"3" * 10,), TRAILERS)
+    respond(peer.server, 1, b"1" * 100_000)
+    respond(peer.server, 3, b"3" * 10)
     peer.say(frames.rst_stream(1, ErrorCode.CANCEL))
     peer.sent()
     assert peer.say(frames.window_update(0, 10)) == [StreamDrained(3)]
@@ -237,7 +237,7 @@ def test_unconsumed_data_of_a_closed_stream_is_given_back(end: str) -> None:
     peer.say(headers(1), data(1, bytes(40_000)))
     match end:
         case "answered":
-            peer.server.respond(1, HEADERS, (), TRAILERS)
+            respond(peer.server, 1)
         case "reset":
             peer.server.reset(1, ErrorCode.CANCEL)
         case "cancelled":
@@ -264,7 +264,7 @@ def test_data_on_closed_streams_counts_for_the_connection() -> None:
     """And is given back, or a client that is slow to understand would starve its other calls."""
     peer = RawPeer(SMALL)
     peer.say(headers(1))
-    peer.server.respond(1, HEADERS, (), TRAILERS)
+    respond(peer.server, 1)
     for _ in range(20):
         assert peer.say(data(1, bytes(16_000))) == []
     assert not peer.server.terminated
@@ -275,7 +275,7 @@ def test_data_for_an_answer_that_is_held_back_is_dropped() -> None:
     """The server has said everything, though the client's windows have not let it through yet."""
     peer = RawPeer(SMALL, INITIAL_WINDOW_SIZE=0)
     peer.say(headers(1))
-    peer.server.respond(1, HEADERS, (b"answer",), TRAILERS)
+    respond(peer.server, 1, b"answer")
     for _ in range(20):
         assert peer.say(data(1, bytes(16_000))) == []
     assert peer.say(data(1, b"x", end_stream=True)) == []
@@ -312,7 +312,7 @@ def test_stream_that_closes_in_the_middle_of_a_frame() -> None:
     """The rest of the frame is dropped and given back."""
     peer = RawPeer(SMALL)
     peer.say(headers(1), data(1, bytes(40_000))[:20_000])
-    peer.server.respond(1, HEADERS, (), TRAILERS)
+    respond(peer.server, 1)
     assert peer.say(data(1, bytes(40_000))[20_000:], call(3))[0].stream_id == 3
     server = peer.server
     assert server._connection_left + server._connection_returned == WINDOW - 8, "what call 3 has sent"
