@@ -18,6 +18,7 @@ FLAGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 TRAIN := .venv-train
+AZURITE := 3.37.0
 PIP_FLAGS := --quiet --disable-pip-version-check --constraint constraints.txt
 PACKAGES := engine python_backend actors front_ends api proto simulations
 
@@ -40,7 +41,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 test: $(VENV)/dev.stamp
 	$(PYTEST) --numprocesses auto --maxprocesses 8 --dist loadfile $(FLAGS)
 
-test-slow: $(VENV)/dev.stamp
+test-slow: $(VENV)/dev.stamp $(VENV)/azurite.stamp
 	$(PYTEST) -m slow $(FLAGS)
 
 test-gpu:
@@ -95,6 +96,12 @@ $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install $(PIP_FLAGS) --editable '.[cpu,dev]'
 	$(call finish_install)
 	touch $@ $(VENV)/serve.stamp
+
+# An emulator of Azure Storage, for a slow test, which is left out without it.
+$(VENV)/azurite.stamp: | $(VENV)/dev.stamp
+	@if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix $(VENV)/azurite azurite@$(AZURITE); \
+	  else echo "npm is not there, so the tests of Azure Storage are left out"; fi
+	touch $@
 
 $(VENV)/bench.stamp: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install $(PIP_FLAGS) --editable '.[cpu,models,bench]'

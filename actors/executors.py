@@ -376,6 +376,10 @@ class Executors:
                 raise
         return made.pop()
 
+    async def look(self, work: Callable[[], T]) -> T:
+        """Look at files, or ask a store. When this is cancelled, the thread is not waited for."""
+        return await run_on_thread(_survive, work, abandon_on_cancel=True)
+
     async def briefly(self, work: Callable[[], T]) -> T:
         """Run short work with files without holding up the event loop, however many loads are under way."""
         return await run_on_thread(_survive, work)

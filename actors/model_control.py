@@ -112,9 +112,9 @@ class ModelControl:
         self._explicit: set[str] = set()
         self._errors: dict[str, str] = {}  # why the last load of a model failed
         self._temporary: dict[ModelSource, ModelSource] = {}  # with what each was made of
-        self._poller = Poller(source, context, self._known, self._temporary)
-        self._locks = NameLocks()
         self._slow_loads = self.repository.slow_loads
+        self._poller = Poller(source, context, self._known, self._temporary, self._slow_loads)
+        self._locks = NameLocks()
 
     # At start, from time to time, and at the end.
 
@@ -291,7 +291,7 @@ class ModelControl:
         self._explicit.update(identity for identity in ids if identity in polled)
         await self._apply(polled)
         if any(identity not in polled for identity in ids):
-            raise _not_polled(name)
+            raise no_more_changes() if self.repository.stopping else _not_polled(name)
         reasons = "".join(self._errors.get(identity, "") for identity in ids)
         if reasons:
             if self.repository.stopping:

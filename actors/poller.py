@@ -5,6 +5,7 @@ A look never changes what is served. One that finds a model unchanged gives back
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,10 +13,12 @@ from functools import partial
 
 import trio
 
+from ..engine.cancellation import Cancellation
 from ..engine.errors import TriremeError
 from ..engine.repository.known import FORGOTTEN_NS, Known, Override, check_override, members, resolve
 from ..engine.repository.source import ModelSource, RepositorySource, Scan
 from .loading import ServerContext
+from .repository import SlowLoads
 
 logger = logging.getLogger("trireme.repository")
 
@@ -26,7 +29,8 @@ class Poller:
 
     Args:
         known: what is known of them, by id.
-        made: gets the sources that agents have made, which have to be disposed of, with what each was made of.
+        made: gets the sources that were made for a load, which have to be disposed of, with what each was made of.
+        slow: is told of each look: one that takes long may be ended.
 
     Attributes:
         scan: what the last look found.
@@ -36,11 +40,12 @@ class Poller:
     _context: ServerContext
     _known: Mapping[str, Known]
     _made: dict[ModelSource, ModelSource]
+    _slow: SlowLoads
     scan: Scan = field(default=Scan(()), init=False)
 
     async def rescan(self) -> None:
         """Look what the repositories hold. Raises `TriremeError` if one cannot be read."""
-        self.scan = await self._context.executors.briefly(self._source.scan)
+        self.scan = await self._context.executors.look(self._source.scan)
 
     def sources(self) -> dict[str, ModelSource]:
         """What the repositories held at the last look, by id."""
@@ -70,9 +75,8 @@ class Poller:
             config_json = override.config_json if override is not None and override.name == source.name else None
             read = await self._look(source, self._known.get(source.id), config_json)
             if read is not None:
-                found[source.id] = read
-                if read.source is not read.origin:
-                    self._made[read.source] = read.origin
+                found[source.id] = read.known
+                self._made.update(read.made)
 
         async with trio.open_nursery() as nursery:
             for source in sources.values():
@@ -121,25 +125,50 @@ class Poller:
         else:
             logger.error("failed to poll model '%s': model not found in any model repository.", identity)
 
-    async def _look(self, source: ModelSource, known: Known | None, config_json: str | None) -> Known | None:
-        context = self._context
-
-        def look() -> Known:
-            modified_ns = source.modified_ns()
-            fresh = config_json is not None or known is None or known.origin.temporary
-            if not fresh and known is not None and FORGOTTEN_NS < modified_ns <= known.modified_ns:
-                return known
-            contents = source.contents()
-            opened, config = source.open(context.options, config_json, context.agents)
-            if opened is not source:
-                contents = opened.contents()
-            return Known(source, opened, config, modified_ns, contents)
-
+    async def _look(self, source: ModelSource, known: Known | None, config_json: str | None) -> _Looked | None:
+        look = partial(self._look_on_thread, source, known, config_json)
         try:
-            return await context.executors.offload(look)
+            with self._slow.look(source.name) as under_way:
+                return await self._context.executors.offload_cancellable(look, _Looked.dispose)
+            logger.error("Poll failed for model directory '%s': %s", source.name, under_way.ended)
         except TriremeError as error:
             logger.error("Poll failed for model directory '%s': %s", source.name, error)
         except Exception:
             # Whatever a model's files, or code that looks at them, come up with: it costs this model, not the server.
             logger.exception("Poll failed for model directory '%s'", source.name)
         return None
+
+    def _look_on_thread(
+        self, source: ModelSource, known: Known | None, config_json: str | None, cancellation: Cancellation
+    ) -> _Looked:
+        context = self._context
+        modified_ns = source.modified_ns()
+        fresh = config_json is not None or known is None or known.origin.temporary
+        if not fresh and known is not None and FORGOTTEN_NS < modified_ns <= known.modified_ns:
+            return _Looked(known)
+        made: dict[ModelSource, ModelSource] = {}
+        fetched = source.fetch(context.options, config_json, cancellation)
+        with contextlib.ExitStack() as undo:
+            if fetched is not source:
+                undo.callback(fetched.dispose)
+                made[fetched] = source
+            contents = fetched.contents()
+            opened, config = fetched.open(context.options, config_json, context.agents)
+            if opened is not fetched:
+                contents = opened.contents()
+                made = {opened: fetched, **made}
+            undo.pop_all()
+        return _Looked(Known(source, opened, config, modified_ns, contents), made)
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """What a look at a model has found, and the sources that it has made, each with what it was made of."""
+
+    known: Known
+    made: Mapping[ModelSource, ModelSource] = field(default_factory=dict)
+
+    def dispose(self) -> None:
+        """It is not wanted any more."""
+        for source in self.made:
+            source.dispose()

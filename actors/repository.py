@@ -33,7 +33,7 @@ from ..engine.description import IndexEntry, ModelState
 from ..engine.errors import InternalError, UnavailableError
 from ..engine.logs.request_lines import about
 from ..engine.repository.catalog import UNLOADED, Catalog
-from ..engine.repository.known import Known
+from ..engine.repository.known import Known, always
 from ..engine.repository.source import ModelSource, Scan
 from ..engine.request import LATEST
 from .actor import Actor
@@ -131,8 +131,23 @@ class Replacement:
     applies: Callable[[Known], bool]
 
 
+@dataclass(slots=True, eq=False)
+class LookUnderWay:
+    """At a model of this name, which may have to be fetched from elsewhere first. `ended`: why it was ended."""
+
+    name: str
+    began_s: float
+    scope: trio.CancelScope
+    ended: str = ""
+
+    def end(self, why: str) -> None:
+        """It is not waited for any more."""
+        self.ended = why
+        self.scope.cancel()
+
+
 class SlowLoads:
-    """The loads that are under way.
+    """The loads that are under way, and the looks at models before.
 
     Args:
         models: all that there are.
@@ -142,6 +157,18 @@ class SlowLoads:
         self._context = context
         self._models = models
         self._loads: dict[str, LoadUnderWay] = {}  # by id
+        self._looks: dict[LookUnderWay, None] = {}
+
+    @contextmanager
+    def look(self, name: str) -> Iterator[LookUnderWay]:
+        """While a model is looked at; the block is left when that is ended."""
+        look = LookUnderWay(name, self._context.clock.now_s(), trio.CancelScope())
+        self._looks[look] = None
+        try:
+            with look.scope:
+                yield look
+        finally:
+            del self._looks[look]
 
     @contextmanager
     def under_way(self, identity: str) -> Iterator[LoadUnderWay]:
@@ -165,14 +192,19 @@ class SlowLoads:
                     each = known.get(identity)
                     if each is None or by.name not in (None, each.source.name):
                         continue
-                    if await self._context.executors.briefly(partial(by.applies, each)):
+                    if await self._context.executors.look(partial(by.applies, each)):
                         self._end(identity, load, by.why)
+                for look in list(self._looks):
+                    if by.applies is always and by.name == look.name and look.began_s <= before_s:
+                        look.end(by.why)
                 await trio.sleep(period_s)
 
     def end_all(self) -> None:
         """End every load; the server stops."""
         for identity, load in list(self._loads.items()):
             self._end(identity, load, STOPPING)
+        for look in self._looks:
+            look.end(STOPPING)
 
     def _end(self, identity: str, load: LoadUnderWay, why: str) -> None:
         if self._loads.get(identity) is not load:

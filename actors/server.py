@@ -36,7 +36,7 @@ from ..engine.metrics.page import MetricsRegistry, Section
 from ..engine.metrics.statistics import ModelStatisticsEntry
 from ..engine.options import ControlMode, ServerOptions
 from ..engine.repository.agents import AgentRegistry
-from ..engine.repository.local import LocalRepository
+from ..engine.repository.opening import open_repositories
 from ..engine.repository.registered import RegisteredRepositories
 from ..engine.repository.source import RepositorySource
 from ..engine.request import LATEST, InferenceRequest, InferenceResponse
@@ -126,7 +126,7 @@ class InferenceServer(Admission):
         self._model_class = model_class
         self._limiter_class = limiter_class
         self._cache_access = cache_access
-        source = source or LocalRepository(options.model_repository, namespacing=options.model_namespacing)
+        source = source or open_repositories(options, os.environ, clock or SystemClock())
         self.repositories = RegisteredRepositories(source, options)
         self._executors = executors
         self._given_clock = clock

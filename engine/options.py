@@ -29,6 +29,9 @@ class ServerOptions:
     """Options of an `InferenceServer`; the flag's name where it is not obvious.
 
     Attributes:
+        model_repository: directories, and addresses of object stores (`repository.cloud.addresses`) as text.
+        repository_cache_directory: where models of object stores are kept over restarts; None for a temporary place.
+        repository_cache_bytes: of what is there, if it is not used; 0 for no limit.
         server_id: ``--id``, the server's name in metadata.
         exit_timeout_s: seconds that a graceful shutdown may take.
         auto_complete: False with ``--disable-auto-complete-config``.
@@ -62,7 +65,9 @@ class ServerOptions:
         tracing: ``--trace-config``: which requests are traced, and where traces go.
     """
 
-    model_repository: tuple[Path, ...] = ()
+    model_repository: tuple[Path | str, ...] = ()
+    repository_cache_directory: Path | None = None
+    repository_cache_bytes: int = 0
     server_id: str = "triton"
     exit_timeout_s: float = 30.0
     exit_on_error: bool = True

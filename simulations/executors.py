@@ -306,3 +306,6 @@ class VirtualExecutors(Executors):
     async def briefly(self, work: Callable[[], T]) -> T:
         await self._brief()
         return work()
+
+    async def look(self, work: Callable[[], T]) -> T:
+        return await self.briefly(work)

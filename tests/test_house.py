@@ -65,6 +65,7 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (errors_are_caught_by_name, "python_backend/child/wire.py"): "the text of a user's object",
     (errors_are_caught_by_name, "front_ends/port_calls.py"): "a defect must cost its own call only",
     (errors_are_caught_by_name, "engine/repository/agents.py"): "the boundary to agents, which are foreign code",
+    (errors_are_caught_by_name, "engine/repository/cloud/download.py"): "carries it to the thread that waits",
     (errors_are_caught_by_name, "engine/plugins.py"): "the same: importing installed packages' classes",
     (errors_are_caught_by_name, "actors/poller.py"): "whatever a model's files come up with costs that model",
     (errors_are_caught_by_name, "actors/model_control.py"): "a defect costs the client's load, not the server",

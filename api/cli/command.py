@@ -17,6 +17,7 @@ from ...engine.gpu.discovery import Gpus
 from ...engine.gpu.pinned_pool import GpuLimits
 from ...engine.metrics.page import DEFAULT_QUANTILES
 from ...engine.options import ControlMode, ServerOptions
+from ...engine.repository.cloud.addresses import is_store_address
 from ...engine.scheduler_delays import SchedulerDelays
 from ...engine.tensor_limits import TensorLimits
 from ..grpc.compression import CompressionLevel
@@ -163,7 +164,11 @@ def _server_options(flags: ParsedFlags, environment: Mapping[str, str], front_en
     for setting in flags["backend-config"]:
         backend_config.setdefault(setting.name, {})[setting.setting] = setting.value
     return ServerOptions(
-        model_repository=tuple(Path(path) for path in repositories_of(flags, environment)),
+        model_repository=tuple(
+            path if is_store_address(path) else Path(path) for path in repositories_of(flags, environment)
+        ),
+        repository_cache_directory=Path(flags["repository-cache-dir"]) if flags["repository-cache-dir"] else None,
+        repository_cache_bytes=flags["repository-cache-byte-size"],
         server_id=flags["id"],
         exit_timeout_s=flags["exit-timeout-secs"],
         exit_on_error=flags["exit-on-error"],

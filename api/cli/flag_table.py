@@ -119,9 +119,25 @@ GROUPS: tuple[Group, ...] = (
         Flag(
             "model-repository",
             not_empty("--model-repository"),
-            "Directory with models, one sub-directory each. May be given several times for several repositories; a "
-            "name that is in two of them is not served, unless there are namespaces.",
+            "Directory with models, one sub-directory each; or s3://, gs:// or as:// and the rest of an address in an "
+            "object store. May be given several times for several repositories; a name that is in two of them is not "
+            "served, unless there are namespaces.",
             repeatable=True,
+        ),
+        Flag(
+            "repository-cache-dir",
+            STRING,
+            "Directory that keeps models of object stores over restarts of the server, which may be that of several "
+            "servers. By default the TRITON_AWS_, TRITON_GCS_ or TRITON_AZURE_MOUNT_DIRECTORY of the environment; "
+            "without any, models are in a temporary place while they are used.",
+            "",
+        ),
+        Flag(
+            "repository-cache-byte-size",
+            number(0),
+            "Bytes that this directory may hold; what is used stays all the same. 0 for no limit: then what no "
+            "repository holds any more is removed.",
+            0,
         ),
         Flag("exit-on-error", BOOLEAN, "Whether to exit when a model does not load at start.", True),
         Flag(

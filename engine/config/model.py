@@ -242,7 +242,7 @@ def model_config(message: Any) -> ModelConfig:
     return mirrored(
         ModelConfig,
         message,
-        version_policy=_version_policy(message),
+        version_policy=version_policy(message),
         input=tuple(_tensor(ModelInput, tensor) for tensor in message.input),
         output=tuple(_tensor(ModelOutput, tensor) for tensor in message.output),
         batch_input=tuple(mirrored(BatchInput, item) for item in message.batch_input),
@@ -296,7 +296,7 @@ def mirrored(kind: Callable[..., T], message: Any, /, **given: Any) -> T:
     return kind(**given)
 
 
-def _version_policy(message: Any) -> VersionPolicy:
+def version_policy(message: Any) -> VersionPolicy:
     """Without a policy the latest version serves; an empty one means all of them, as in Triton."""
     policy = message.version_policy
     match policy.WhichOneof("policy_choice"):

@@ -98,7 +98,5 @@ def always(_known: Known) -> bool:
 
 
 def is_outdated(known: Known) -> bool:
-    """Whether a plain load would bring something else. Reads files."""
-    if known.origin is not known.source:
-        return False  # only its agents know
-    return known.origin.temporary or known.origin.outdated(known.contents, known.modified_ns)
+    """Whether a plain load would bring something else. Reads files, or asks a store."""
+    return known.source.outdated(known.contents, known.modified_ns)

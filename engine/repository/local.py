@@ -184,6 +184,10 @@ class ManagedModel(LocalModel):
         """Like no other: what agents make of a model is loaded each time."""
         return object()
 
+    def outdated(self, contents: Hashable, modified_ns: int) -> bool:
+        """Only its agents would know."""
+        return False
+
     def load_ended(self, succeeded: bool) -> None:
         self._agents.load_ended(succeeded)
 

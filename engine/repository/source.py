@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from ..backends.interface import Completion, ModelFiles
+from ..cancellation import Cancellation
 from ..config import place_instances, prepare_for_load
 from ..config.model import ModelConfig
 from ..gpu.discovery import NO_GPUS, Gpus
@@ -39,6 +40,21 @@ class ModelSource(ABC):
     def id(self) -> str:
         """What tells it from every other model of the server (docs/reference/model-control.md#namespaces)."""
         return f"{self.namespace}::{self.name}" if self.namespace else self.name
+
+    def fetch(self, options: ServerOptions, config_json: str | None, cancellation: Cancellation) -> ModelSource:
+        """Bring its files to where paths lead to them. May take long.
+
+        Args:
+            config_json: see `open`.
+            cancellation: of the look at the model.
+
+        Returns:
+            What is to be opened. If it is another source than this one, it is a temporary one.
+
+        Raises:
+            TriremeError: they cannot be brought there.
+        """
+        return self
 
     @abstractmethod
     def open(

@@ -4,8 +4,8 @@ Rules:
  1. A folder belongs to a server for as long as that holds a lock (``flock``) on the file `LOCK` in it. The kernel
     releases it when the process ends, however that happens.
  2. The lock is taken before the file gets its name, so a folder with such a file that is not locked has no owner.
- 3. Only folders of the same user are looked at, in the directory for temporary files, with the names that are given
-    here; links never.
+ 3. Only folders of the same user are looked at, in the directory for temporary files or the one that is named, with the
+    names that are given here; links never.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ class TemporaryFolder:
 
     Args:
         kind: what it is for; part of its name.
+        directory: where it is made, if not where temporary files are.
 
     Raises:
         OSError: it cannot be made.
     """
 
-    def __init__(self, kind: str) -> None:
-        root = tempfile.mkdtemp(prefix=f"{PREFIX}{kind}-")
+    def __init__(self, kind: str, directory: Path | None = None) -> None:
+        root = tempfile.mkdtemp(prefix=f"{PREFIX}{kind}-", dir=directory)
         with contextlib.ExitStack() as undo:
             undo.callback(shutil.rmtree, root, ignore_errors=True)
             lock = _locked(root)
@@ -72,9 +73,13 @@ def _locked(root: str) -> int:
     return lock
 
 
-def remove_abandoned() -> list[Path]:
-    """Remove the folders of servers that are gone; those that were removed. Takes time: not for the event loop."""
-    directory = Path(tempfile.gettempdir())
+def remove_abandoned(directory: Path | None = None) -> list[Path]:
+    """Remove the folders of servers that are gone; those that were removed. Takes time: not for the event loop.
+
+    Args:
+        directory: where they were made, if not where temporary files are.
+    """
+    directory = directory or Path(tempfile.gettempdir())
     try:
         found = sorted(entry.name for entry in os.scandir(directory) if entry.name.startswith(PREFIX))
     except OSError:

@@ -8,7 +8,7 @@ what is known to hold data alone is let pass, by its name and its first bytes, a
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -260,6 +260,10 @@ class OverrideModel(LocalModel):
         except (OSError, ValueError) as error:  # a ValueError: nothing can have such a name
             reason = error.strerror if isinstance(error, OSError) else error
             raise InternalError(f"failed to write the files of model '{name}': {reason}") from error
+
+    def outdated(self, contents: Hashable, modified_ns: int) -> bool:
+        """What the repository has takes its place."""
+        return True
 
     def dispose(self) -> None:
         """Remove the directory; a second call does nothing."""

@@ -20,7 +20,7 @@ class SlowFiles:
     def __init__(self) -> None:
         self.ready = trio.Event()
 
-    async def briefly(self, work: Callable[[], Any]) -> Any:
+    async def look(self, work: Callable[[], Any]) -> Any:
         with trio.CancelScope(shield=True):  # as a thread, which nothing ends
             await self.ready.wait()
         return work()

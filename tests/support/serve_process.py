@@ -30,7 +30,7 @@ class ServeProcess:
         stdout, stderr: the lines so far.
     """
 
-    def __init__(self, repository: Path, *flags: str, stdin: int | None = None) -> None:
+    def __init__(self, repository: Path | str, *flags: str, stdin: int | None = None) -> None:
         command = [str(Path(sys.executable).with_name("trireme")), "serve", "--model-repository", str(repository)]
         command += ["--http-address", "127.0.0.1", "--grpc-address", "127.0.0.1", *_IN_ONE_PROCESS, *flags]
         pipe = subprocess.PIPE
@@ -108,7 +108,9 @@ class ServeProcess:
 
 
 @contextmanager
-def serve_process(repository: Path, *flags: str, wait: bool = True, stdin: int | None = None) -> Iterator[ServeProcess]:
+def serve_process(
+    repository: Path | str, *flags: str, wait: bool = True, stdin: int | None = None
+) -> Iterator[ServeProcess]:
     """A `ServeProcess` on free ports unless `flags` name others; waits until all are open unless told not to."""
     ports = [
         word for name in ("--http-port", "--grpc-port", "--metrics-port") if name not in flags for word in (name, "0")

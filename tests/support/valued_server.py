@@ -20,10 +20,10 @@ POLL_FAILED = "failed to load '{}', failed to poll from model repository"
 
 @asynccontextmanager
 async def serving(
-    root: Path | tuple[Path, ...], gates: Gates, *startup: str, **options: Any
+    root: Path | tuple[Path | str, ...], gates: Gates, *startup: str, **options: Any
 ) -> AsyncIterator[InferenceServer]:
-    """Of one repository or several; `options` are `ServerOptions` fields, and ``agents``."""
-    given = {name: options.pop(name) for name in ("agents",) if name in options}
+    """Of one repository or several; `options` are `ServerOptions` fields, ``agents``, and ``source``."""
+    given = {name: options.pop(name) for name in ("agents", "source") if name in options}
     settings: dict[str, Any] = {"model_control_mode": ControlMode.EXPLICIT, "startup_models": startup, **options}
     roots = root if isinstance(root, tuple) else (root,)
     server = InferenceServer(ServerOptions(model_repository=roots, **settings), backends=gates.backends(), **given)

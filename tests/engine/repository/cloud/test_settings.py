@@ -1,0 +1,120 @@
+"""How stores are reached: addresses, credentials and the environment together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trireme.engine.errors import InvalidArgumentError
+from trireme.engine.repository.cloud.addresses import parse_address
+from trireme.engine.repository.cloud.credentials import StoreCredential
+from trireme.engine.repository.cloud.settings import StoreSettings, store_settings
+
+KEY = StoreCredential(key_id="k", secret="s", region="r")
+NOWHERE = Path("/nowhere")
+
+
+def settings(
+    text: str, given: StoreCredential | None = None, environment: dict[str, str] | None = None, home: Path = NOWHERE
+) -> StoreSettings:
+    return store_settings(parse_address(text), given or StoreCredential(), environment or {}, home)
+
+
+def test_s3_with_a_key() -> None:
+    """The environment's session does not belong to this key."""
+    found = settings("s3://bucket/path", KEY, {"AWS_SESSION_TOKEN": "of another key"})
+    assert found.config == {"bucket": "bucket", "region": "r"}
+    assert found.secret == {"access_key_id": "k", "secret_access_key": "s", "token": None, "expires_at": None}
+    assert (found.anonymous, found.then_anonymous, found.allow_http) == (False, False, False)
+    assert "'s'" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "environment", "endpoint"),
+    [
+        ("s3://host:9/bucket", {"AWS_ENDPOINT_URL": "https://other"}, "http://host:9"),
+        ("s3://https://host:9/bucket", {"AWS_ENDPOINT_URL_S3": "http://other"}, "https://host:9"),
+        ("s3://bucket", {"AWS_ENDPOINT_URL": "https://all", "AWS_ENDPOINT_URL_S3": "http://s3"}, "http://s3"),
+        ("s3://bucket", {"AWS_ENDPOINT_URL": "https://all"}, "https://all"),
+    ],
+)
+def test_s3_endpoints(text: str, environment: dict[str, str], endpoint: str) -> None:
+    found = settings(text, KEY, environment)
+    assert (found.config["endpoint"], found.config["aws_endpoint_url_s3"]) == (endpoint, endpoint)
+    assert found.allow_http == endpoint.startswith("http://")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "credentials").write_text(
+        "[default]\naws_access_key_id = dk\naws_secret_access_key = ds\n"
+        "[two]\naws_access_key_id = tk\naws_secret_access_key = ts\naws_session_token = tt\n"
+    )
+    (tmp_path / ".aws" / "config").write_text(
+        "[default]\nregion = dr\n[profile two]\nregion = tr\n[profile role]\nrole_arn = arn:x\nregion = rr\n"
+    )
+    return tmp_path
+
+
+def test_s3_profiles(home: Path) -> None:
+    default = settings("s3://bucket", home=home)
+    assert default.secret == {
+        "access_key_id": "dk",
+        "secret_access_key": "ds",
+        "token": None,
+        "expires_at": None,
+    }
+    assert default.config["region"] == "dr"
+    two = settings("s3://bucket", StoreCredential(profile="two"), home=home)
+    assert two.secret is not None
+    assert (two.secret["access_key_id"], two.secret["token"], two.config["region"]) == ("tk", "tt", "tr")
+    role = settings("s3://bucket", StoreCredential(profile="role", region="given"), home=home)
+    assert (role.profile, role.secret, role.config["region"]) == ("role", None, "given")
+    key = settings("s3://bucket", KEY, home=home)
+    assert key.secret is not None
+    assert key.secret["access_key_id"] == "k"
+
+
+def test_s3_files_of_the_environment(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("[default]\naws_access_key_id = ok\naws_secret_access_key = os\n")
+    found = settings("s3://bucket", environment={"AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "other")}, home=home)
+    assert found.secret is not None
+    assert found.secret["access_key_id"] == "ok"
+    (tmp_path / "other").write_text("no section = 1")
+    with pytest.raises(InvalidArgumentError, match="failed to parse the AWS configuration"):
+        settings("s3://bucket", environment={"AWS_CONFIG_FILE": str(tmp_path / "other")}, home=home)
+
+
+def test_s3_chain() -> None:
+    """Of the machine; only where that does not name another source, what does not answer means a public bucket."""
+    assert settings("s3://bucket").then_anonymous
+    assert not settings("s3://bucket", environment={"AWS_WEB_IDENTITY_TOKEN_FILE": "/token"}).then_anonymous
+    assert settings("s3://bucket", environment={"AWS_EC2_METADATA_DISABLED": "true"}).anonymous
+
+
+def test_google() -> None:
+    assert settings("gs://bucket") == StoreSettings(config={"bucket": "bucket"}, then_anonymous=True)
+    given = settings("gs://bucket", StoreCredential(path="/gs.json"))
+    assert given == StoreSettings(config={"bucket": "bucket", "application_credentials": "/gs.json"})
+    emulator = settings("gs://bucket", environment={"CLOUD_STORAGE_EMULATOR_ENDPOINT": "http://host:1/"})
+    expected = {"bucket": "bucket", "base_url": "http://host:1"}
+    assert emulator == StoreSettings(config=expected, anonymous=True, allow_http=True)
+
+
+def test_azure() -> None:
+    base = {"container_name": "c", "account_name": "a"}
+    assert settings("as://a/c") == StoreSettings(config=base, anonymous=True)
+    assert settings("as://a/c", environment={"AZURE_STORAGE_SAS_TOKEN": "x"}) == StoreSettings(config=base)
+    key = settings("as://a/c", StoreCredential(account_key="k", auth_type="key"))
+    assert key == StoreSettings(config=base, secret={"access_key": "k", "expires_at": None})
+    other = settings("as://a/c", StoreCredential(account="b", account_key="k"))
+    assert other.config["account_name"] == "b"
+    managed = settings("as://a/c", StoreCredential(auth_type="managed_identity", client_id="i", account_key="k"))
+    assert managed == StoreSettings(config={**base, "credential_type": "managed_identity", "client_id": "i"})
+    assert settings("as://a/c", StoreCredential(auth_type="default")) == StoreSettings(config=base)
+    with pytest.raises(InvalidArgumentError, match="'kerberos' for as://a/c is unknown, expected key, managed_"):
+        settings("as://a/c", StoreCredential(auth_type="kerberos"))
+    local = settings("as://a/c", environment={"AZURE_STORAGE_ENDPOINT": "http://host:1/a/"})
+    assert (local.config["endpoint"], local.allow_http) == ("http://host:1/a", True)
