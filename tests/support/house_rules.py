@@ -23,7 +23,7 @@ MAY_IMPORT = {
 """The import rule: which folders each folder may import from, besides itself."""
 
 LIBRARY = tuple(MAY_IMPORT)
-FOLDERS = (*LIBRARY, "tests", "benchmarks", "model_repository")
+FOLDERS = (*LIBRARY, "tests", "benchmarks", "deploy", "model_repository")
 PLAIN = (
     "engine",
     "python_backend",

@@ -41,6 +41,25 @@ def test_sagemaker_is_served_beside_the_others(start_serve: Callable, repository
     assert serve.wait() == 0
 
 
+@pytest.mark.parametrize("platform", ["sagemaker", "vertex-ai"])
+def test_a_drain_is_told_by_health_and_serves_on(start_serve: Callable, repository: Path, platform: str) -> None:
+    """As on the other ports; a second signal ends it."""
+    environment = {**os.environ, **VERTEX, "AIP_MODE": "", "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "simple"}
+    words = (f"--allow-{platform}=true", f"--{platform}-port=0", "--drain-secs=600")
+    serve = start_serve(f"--model-repository={repository}", *words, environment=environment)
+    port = int(serve.read_until(r"Started (?:Sagemaker|Vertex AI) HTTPService at 127\.0\.0\.1:(\d+)")[1])
+    serve.read_until("Started Metrics Service")
+    health, predict = ("/ping", "/invocations") if platform == "sagemaker" else ("/health", "/predict")
+    assert call(port, "GET", health).status == 200
+    serve.signal(signal.SIGTERM)
+    serve.read_until("Draining for")
+    assert call(port, "GET", health).status == 400
+    reply = call(port, "POST", predict, SIMPLE)
+    assert (reply.status, reply.headers.get("connection")) == (200, "close")
+    serve.signal(signal.SIGTERM)
+    assert serve.wait() == 0
+
+
 def test_models_are_registered_in_the_explicit_mode_alone(start_serve: Callable, repository: Path) -> None:
     serve = start_serve(f"--model-repository={repository}", "--allow-sagemaker=true", "--sagemaker-port=0")
     port = int(serve.read_until(r"Started Sagemaker HTTPService at 127\.0\.0\.1:(\d+)")[1])
