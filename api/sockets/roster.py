@@ -96,6 +96,11 @@ class Connection(ABC):
     def fileno(self) -> int:
         return self._transport.fileno()
 
+    @property
+    def ends(self) -> bool:
+        """It has been told to stop at once (`abort`), whatever its phase says: it may not have begun yet."""
+        return self._scope.cancel_called
+
     def enter(self, phase: ConnectionPhase) -> None:
         self.phase = phase
         self.since_s = self._roster.now_s
@@ -208,7 +213,7 @@ class Roster:
             return True
         idlest = None
         for connection in list(islice(held, _LOOKED_AT)):
-            if connection.phase not in _EVICTABLE:
+            if connection.phase not in _EVICTABLE or connection.ends:
                 held[connection] = held.pop(connection)  # next time others are looked at
             elif idlest is None or connection.since_s < idlest.since_s:
                 idlest = connection

@@ -25,6 +25,7 @@ class FakeConnection(Connection):
         self.ours, self.theirs = socket.socketpair()
         self.ended = ""
         self.slow = False
+        self._scope = trio.CancelScope()
 
     async def run(self) -> None:
         raise AssertionError("the roster runs nothing")
@@ -38,6 +39,7 @@ class FakeConnection(Connection):
     def abort(self) -> None:
         self.ended = "abort"
         self.phase = ConnectionPhase.ENDING
+        self._scope.cancel()
 
     def retire(self) -> None:
         self.ended = "retired"
@@ -172,6 +174,18 @@ async def test_address_that_holds_too_many_loses_its_longest_idle(crowd: list[Fa
     assert roster.make_room("greedy")
     assert [connection.ended for connection in crowd] == ["", "", "", "abort", ""]
     assert roster.statistics().evicted == 1
+
+
+async def test_one_that_was_told_to_end_before_it_began_makes_place_once(crowd: list[FakeConnection]) -> None:
+    """It enters its first phase all the same."""
+    roster = Roster(Limits(max_connections=10))
+    for connection in crowd:
+        assert roster.make_room("greedy")
+        roster.add(connection, "greedy")
+    assert roster.make_room("greedy")
+    crowd[4].phase = ConnectionPhase.IDLE
+    assert roster.make_room("greedy")
+    assert [connection.ended for connection in crowd] == ["", "", "", "abort", "abort"]
 
 
 async def test_address_that_holds_too_many_busy_ones_is_refused(crowd: list[FakeConnection]) -> None:
