@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import trio
 
 from ....engine.errors import RefusalReason
-from ....engine.tensor import Buffer, memory_for
+from ....engine.tensor import Buffer
 from ...http2.connection import Http2Connection, Http2Group
 from ...http2.frames import ErrorCode, RequestReceived, StreamFault
 from ...http2.headers import Field, encode_block
@@ -127,16 +127,24 @@ class RequestBody:
     Args:
         length: the announced one; None if there is none.
         consumed: told how many received bytes the client may send anew.
+        memory: see `Readiness`.
 
     Attributes:
         unconsumed: bytes that have come and have not been asked for.
         complete: all of it has arrived.
     """
 
-    def __init__(self, length: int | None, limits: Limits, consumed: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        length: int | None,
+        limits: Limits,
+        consumed: Callable[[int], None],
+        memory: Callable[[int], memoryview],
+    ) -> None:
         self._length = length
         self._limits = limits
         self._consumed = consumed
+        self._memory = memory
         self._news = trio.lowlevel.ParkingLot()
         self._pieces: list[Buffer] = []
         self._buffer: memoryview | None = None  # of the piece that is being received
@@ -204,7 +212,7 @@ class RequestBody:
             await trio.sleep_forever()
         length = self._length
         if length is not None and length > _READ_BYTES and self._buffer is None:
-            self._buffer = memory_for(length)  # not zeroed: what is only announced costs no memory
+            self._buffer = self._memory(length)  # not zeroed: what is only announced costs no memory
             for piece in self._pieces:
                 self._fill(piece)
             self._pieces.clear()
@@ -277,7 +285,7 @@ class H2Exchange(Exchange):
     def __init__(self, connection: H2Connection, stream_id: int, head: RequestHead) -> None:
         super().__init__("2", head.method, head.target.partition(b"?")[0], head.headers, None, connection._client)
         self._connection = connection
-        self._body = RequestBody(head.content_length, connection.limits, self._consumed)
+        self._body = RequestBody(head.content_length, connection.limits, self._consumed, connection._transport.memory)
         self._held = False
         self._news = trio.lowlevel.ParkingLot()
         self._expects_continue = head.expects_continue
