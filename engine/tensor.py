@@ -20,7 +20,8 @@ Buffer = bytes | bytearray | memoryview
 
 _LENGTH = struct.Struct("<I")
 _MOST_PARTS = 16_384
-_END_BYTES = 64
+END_BYTES = 64
+"""Of memory for bodies: it ends at a multiple of so many (`memory_for`)."""
 _JOINED_AT_ONCE_BYTES = 1 << 20
 
 
@@ -140,8 +141,8 @@ def memory_for(nbytes: int) -> memoryview:
     Raises:
         MemoryError: there is not so much.
     """
-    memory = np.empty(nbytes + _END_BYTES, np.uint8)
-    start = -(memory.ctypes.data + nbytes) % _END_BYTES
+    memory = np.empty(nbytes + END_BYTES, np.uint8)
+    start = -(memory.ctypes.data + nbytes) % END_BYTES
     return memory[start : start + nbytes].data
 
 

@@ -15,7 +15,8 @@ Rules:
     ring. Who reads a ring has read the socket before (`hear`, then `receive`).
  3. Every message says which segments are given back and dropped, as many as there is room for; `flush` sends the rest
     in a message of its own.
- 4. The other end may be hostile. A message is copied out of the ring before it is looked at, and its head is JSON, of
+ 4. An end that has no descriptor left, or no memory, does without the segment that it cannot take over (`borrower`).
+ 5. The other end may be hostile. A message is copied out of the ring before it is looked at, and its head is JSON, of
     which any bytes can be read without harm. What breaks a rule ends the link with a `LinkError`. What lies in a
     segment may change at any time, so who is given it takes nothing from it but elements of tensors all of whose values
     are possible, or copies it first.
@@ -25,6 +26,7 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import socket
@@ -34,9 +36,11 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from ..python_backend.child.codec import ALIGNMENT, Buffer, Payload
-from ..python_backend.child.segments import Borrower, Segment, create_file
+from ..python_backend.child.codec import ALIGNMENT, Payload
+from ..python_backend.child.segments import Segment, create_file
 from .arena import ArenaLender, LentPayload
+from .borrower import NO_DESCRIPTOR, LinkBorrower, SegmentLostError, unread
+from .briefs import BRIEF_HEAD_BYTES, is_brief
 from .ring import RingError, RingReader, RingWriter, ring_bytes
 
 INLINE_BYTES = 16 << 10
@@ -59,13 +63,10 @@ _INTRODUCTION_BYTE = b"\1"
 _SOCKET_BYTES = 4_096
 _DESCRIPTOR = struct.Struct("i")
 _MOST_DESCRIPTORS = 16  # of which the last may come with the same read
+_FULL_ERRNOS = frozenset((errno.EAGAIN, errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM))
+"""The socket, or the system, has too many descriptors on their way."""
 _MOST_READS = 4_096  # at once: many times what a socket takes of bells and descriptors
 
-_MOST_BRIEF_ITEMS = 4
-_MOST_BRIEF_CHARACTERS = 40
-_BRIEF_HEAD_BYTES = 6 * _MOST_BRIEF_ITEMS * (_MOST_BRIEF_CHARACTERS + 4)
-"""At most, as JSON, together with the size of the payload and the padding behind it."""
-_END_INTEGER = 2**63
 _MOST_BRIEFS_BYTES = 64 << 10
 """Of those that go together: what is read at once is not to take long."""
 
@@ -111,6 +112,10 @@ def map_rings(descriptor: int, nbytes: int, *, first: bool) -> tuple[RingWriter,
     return RingWriter(mine), RingReader(theirs)
 
 
+def _refuse(_head: list[Any], _payload: memoryview) -> None:
+    raise LinkError(NO_DESCRIPTOR)
+
+
 class FrontEndLink:
     """One end.
 
@@ -119,6 +124,8 @@ class FrontEndLink:
         rings: of this end (`map_rings`).
         on_returned: called, in any thread, when so many segments of the other end can be given back that it may wait
             for one: `flush` does it.
+        on_lost: called with the head of a message whose segment could not be taken over (`borrower`), and with so many
+            bytes that are not to be looked at. It is not received otherwise.
 
     Attributes:
         inline_bytes: a payload up to here is copied through the ring.
@@ -130,21 +137,23 @@ class FrontEndLink:
         sock: socket.socket,
         rings: tuple[RingWriter, RingReader],
         on_returned: Callable[[], object] = lambda: None,
+        on_lost: Callable[[list[Any], memoryview], object] = _refuse,
     ) -> None:
         self.lender = ArenaLender(MOST_SEGMENTS)
         # A new segment may be introduced before the message is read that says which was dropped for it.
-        self._borrower = Borrower(2 * MOST_SEGMENTS, MOST_BORROWED)
+        self._borrower = LinkBorrower(2 * MOST_SEGMENTS, MOST_BORROWED)
         self._borrower.on_returned = on_returned
+        self._on_lost = on_lost
         self._socket = sock
         self._writer, self._reader = rings
         self.inline_bytes = min(INLINE_BYTES, self._writer.largest // 4)
         self._wants_room = False
         self._may_have_room = False
         self._partial = b""  # of an introduction
-        self._descriptors: list[int] = []
+        self._descriptors: list[int | None] = []  # None for one that there was no room for
         self._briefs: list[LinkHead] = []
         self._brief_sizes: list[int] = []
-        self._brief_parts: list[Buffer] = []
+        self._brief_parts: list[Any] = []
         self._brief_room = 0
         self._unpacked: list[LinkMessage] = []  # the next one is the last
 
@@ -162,7 +171,7 @@ class FrontEndLink:
             LinkError: the other end is broken, or gone.
         """
         if payload.nbytes <= self.inline_bytes:
-            return self._add(head, payload) if _is_brief(head) else self._put(head, payload)
+            return self._add(head, payload) if is_brief(head) else self._put(head, payload)
         if isinstance(payload, LentPayload):
             return not self._wants_room and self.send_segment(head, payload.segment, payload.nbytes)
         if self._wants_room or not self.lender.has_room:  # else each try could introduce a segment
@@ -180,6 +189,12 @@ class FrontEndLink:
             if not sent:
                 self.lender.give_back(segment.number)
         return sent
+
+    def send_plainly(self, head: LinkHead, payload: Payload) -> bool:
+        """The same, through the ring if it can ever have room: what must not be lost needs no descriptor there."""
+        if payload.nbytes <= self._writer.largest // 2:
+            return self._put(head, payload)
+        return self.send(head, payload)
 
     def send_segment(self, head: LinkHead, segment: Segment, nbytes: int) -> bool:
         """The same for a payload that lies in a segment of `lender`, which is the caller's until this returns True."""
@@ -206,11 +221,11 @@ class FrontEndLink:
     def _add(self, head: LinkHead, payload: Payload) -> bool:
         """Have a brief message go with those before and behind it."""
         nbytes = payload.nbytes
-        left = self._brief_room - nbytes - _BRIEF_HEAD_BYTES
+        left = self._brief_room - nbytes - BRIEF_HEAD_BYTES
         if left < 0:
             if self._briefs:
                 self._put_briefs()
-            needed = nbytes + 2 * _BRIEF_HEAD_BYTES
+            needed = nbytes + 2 * BRIEF_HEAD_BYTES
             try:
                 left = self._writer.room(needed, _MOST_BRIEFS_BYTES) - needed
             except RingError as error:
@@ -249,6 +264,7 @@ class FrontEndLink:
         gone: list[int] = []
         numbers = b""
         if returned or dropped:
+            self._borrower.returned_bytes = 0
             back = [returned.popleft() for _ in range(min(len(returned), _MOST_NUMBERS))]
             gone = [dropped.pop() for _ in range(min(len(dropped), _MOST_NUMBERS))]
             numbers = struct.pack(f"<{len(back) + len(gone)}Q", *back, *gone)
@@ -263,7 +279,7 @@ class FrontEndLink:
                 dropped.extend(gone)
         return sent
 
-    def _write(self, parts: list[Buffer]) -> bool:
+    def _write(self, parts: list[Any]) -> bool:
         try:
             if self._writer.put(parts):
                 return True
@@ -286,16 +302,26 @@ class FrontEndLink:
         introduction = _INTRODUCTION.pack(_INTRODUCTION_BYTE, segment.number, segment.nbytes)
         try:
             sent = self._socket.sendmsg([introduction], rights)
-        except BlockingIOError:
+        except OSError as error:
+            if error.errno not in _FULL_ERRNOS:
+                raise LinkError(f"the other end is gone: {error}") from None
             self._wants_room = True
             self._writer.ask_for_room()  # once the ring is read, so is the socket
             return False
-        except OSError as error:
-            raise LinkError(f"the other end is gone: {error}") from None
         if sent < len(introduction):
             raise LinkError("a socket takes a part of seventeen bytes")
         segment.passed_on()
         return True
+
+    @property
+    def uses_segments(self) -> bool:
+        """Whether `tidy` may have something to do, now or later."""
+        return self.lender.used or self._borrower.used
+
+    def tidy(self) -> None:
+        """Let go of segments that have not been used since the last call; the next `flush` tells."""
+        self.lender.used = self.lender.rest()
+        self._borrower.used = self._borrower.in_use
 
     # In.
 
@@ -341,7 +367,7 @@ class FrontEndLink:
         """Let the other end use the room of what was received.
 
         Returns:
-            Whether a bell was heard meanwhile (rule 4), so that there may be room again for what was refused.
+            Whether a bell was heard meanwhile (rule 2), so that there may be room again for what was refused.
 
         Raises:
             LinkError: the other end is gone.
@@ -361,17 +387,22 @@ class FrontEndLink:
             return False
         except OSError as error:
             raise LinkError(f"the other end is gone: {error}") from None
+        found = 0
         for level, kind, rights in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 size = _DESCRIPTOR.size
                 for at in range(0, len(rights) - size + 1, size):
                     self._descriptors.append(_DESCRIPTOR.unpack_from(rights, at)[0])
-        if flags & socket.MSG_CTRUNC or len(self._descriptors) > _MOST_DESCRIPTORS:
+                    found += 1
+        cut = bool(flags & socket.MSG_CTRUNC)
+        if (cut and found == _MOST_DESCRIPTORS) or len(self._descriptors) > _MOST_DESCRIPTORS:
             raise LinkError("more descriptors than segments")
+        if cut:
+            self._descriptors.append(None)  # the system has no free one for it
         if not data:
             raise LinkError("the other end is gone")
         self._adopt(self._partial + data)
-        return len(data) == _SOCKET_BYTES or bool(ancillary)
+        return len(data) == _SOCKET_BYTES or bool(ancillary) or cut
 
     def _adopt(self, data: bytes) -> None:
         """Adopt the segments that are introduced among bells."""
@@ -382,10 +413,11 @@ class FrontEndLink:
             if not self._descriptors:
                 raise LinkError(f"segment {number} came without its descriptor")
             descriptor = self._descriptors.pop(0)
-            os.set_inheritable(descriptor, False)
+            if descriptor is not None:
+                os.set_inheritable(descriptor, False)
             try:
                 self._borrower.adopt(number, descriptor, nbytes)
-            except (OSError, ValueError) as error:
+            except ValueError as error:
                 raise LinkError(f"segment {number}: {error}") from None
         self._partial = data[at:] if at >= 0 else b""
 
@@ -415,6 +447,9 @@ class FrontEndLink:
                 self._may_have_room |= self._wants_room
                 self._wants_room = False
             return LinkMessage(head, self._borrower.borrow(number - 1, nbytes).data)
+        except SegmentLostError:
+            self._on_lost(head, unread(nbytes))
+            return None
         except (KeyError, ValueError) as error:
             raise LinkError(f"segment {number - 1}: {error}") from None
 
@@ -442,22 +477,10 @@ class FrontEndLink:
         with contextlib.suppress(OSError):
             self._socket.close()
         for descriptor in self._descriptors:
-            os.close(descriptor)
+            if descriptor is not None:
+                os.close(descriptor)
         self._descriptors.clear()
         self.lender.close()
         self._borrower.close()
         self._writer.close()
         self._reader.close()
-
-
-def _is_brief(head: LinkHead) -> bool:
-    """Whether a head consists of a few numbers and short plain texts."""
-    if len(head) > _MOST_BRIEF_ITEMS:
-        return False
-    for each in head:
-        if each.__class__ is int:
-            if not -_END_INTEGER <= each < _END_INTEGER:
-                return False
-        elif each.__class__ is not str or len(each) > _MOST_BRIEF_CHARACTERS or not each.isascii():
-            return False
-    return True

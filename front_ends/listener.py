@@ -51,6 +51,10 @@ class EngineListener:
         else:
             self._server.received(head, payload)
 
+    def lost(self, head: list[Any], payload: memoryview) -> None:
+        """See `uplink.Hearer`."""
+        self._server.lost(head, payload)
+
     def room(self) -> None:
         """See `uplink.Hearer`."""
         while self._unsent and self._send(self._unsent[0], NOTHING):

@@ -35,6 +35,9 @@ from .values import broken, read_bool, read_error, read_integer, read_list, read
 _ROWS, _DESCRIPTIONS = 256, 32
 """Of one message: to read one is not to take long."""
 
+_MESSAGE_BYTES = 128 << 10
+"""About; of one that tells of several models: it is to fit into a ring (`FrontEndLink.send_plainly`)."""
+
 _NO_VERSION = -(2**62)
 """What no model has: to learn what is said of versions that there are not."""
 
@@ -164,14 +167,24 @@ def write_models(generation: int, change: ModelChange) -> Iterator[tuple[LinkHea
     """The messages that a change becomes; the last one has the generation, those before it 0."""
     described = list(change.descriptions.items())
     rows = list(change.rows)
-    while len(described) > _DESCRIPTIONS:
-        yield _message(0, change.started, (), described[:_DESCRIPTIONS])
-        del described[:_DESCRIPTIONS]
+    while len(described) > (together := _together(described)):
+        yield _message(0, change.started, (), described[:together])
+        del described[:together]
     while len(rows) > _ROWS:
         yield _message(0, change.started, rows[:_ROWS], described)
         described = []
         del rows[:_ROWS]
     yield _message(generation, change.started, rows, described)
+
+
+def _together(described: Sequence[tuple[int, ModelDescription]]) -> int:
+    """How many of these descriptions go in one message."""
+    nbytes = 0
+    for count, (_, each) in enumerate(described[:_DESCRIPTIONS]):
+        nbytes += each.config.message.ByteSize() + sum([len(text) for texts in each.labels.values() for text in texts])
+        if nbytes > _MESSAGE_BYTES:
+            return max(count, 1)
+    return min(len(described), _DESCRIPTIONS)
 
 
 def _message(

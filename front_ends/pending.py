@@ -8,9 +8,10 @@ from typing import Protocol
 import trio
 
 from ..actors.reply import Reply
+from ..engine.datatypes import BYTES
 from ..engine.job import Outcome
 from ..engine.memory.regions import RegionSlice
-from ..engine.memory.tensors import RegionTensor, put_in_place
+from ..engine.memory.tensors import RegionTensor, is_in_place, put_in_place
 from ..engine.request import InferenceResponse
 
 
@@ -55,6 +56,17 @@ class PendingRequest:
             return
         self.unsent = [*self.unsent, *answers]
         self.port.answer(self)
+
+
+def bytes_to_place(response: InferenceResponse, places: Mapping[str, RegionSlice]) -> int:
+    """How much `placed` would copy."""
+    nbytes = 0
+    for tensor in response.outputs:
+        place = places.get(tensor.name)
+        if place is not None and not is_in_place(tensor, place):
+            packs = tensor.datatype is BYTES and not isinstance(tensor, RegionTensor) and not tensor.has_buffer
+            nbytes += 0 if packs else tensor.nbytes
+    return nbytes
 
 
 def placed(response: InferenceResponse, places: Mapping[str, RegionSlice]) -> InferenceResponse:

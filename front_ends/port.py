@@ -12,6 +12,7 @@ Rules:
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -20,31 +21,30 @@ from typing import Any
 
 import trio
 
-from ..actors.actor import Recipient
 from ..actors.budget import Lease
 from ..actors.offload import copied_in_pieces
 from ..actors.reply import Reply
 from ..actors.server import InferenceServer
 from ..engine.admission.large_requests import LARGE_BYTES
 from ..engine.description import ModelDescription
-from ..engine.errors import CancelledError, InternalError, TriremeError
-from ..engine.job import Outcome
-from ..engine.request import InferenceRequest, InferenceResponse
+from ..engine.errors import CancelledError, InternalError, TriremeError, UnavailableError
+from ..engine.request import InferenceRequest
 from ..engine.tracing.record import Trace
 from ..python_backend.child.codec import Payload
 from . import kinds
-from .arena import is_to_stage, stage
+from .borrower import NO_DESCRIPTOR
 from .link import NOTHING, FrontEndLink, LinkError, LinkHead
-from .pending import PendingRequest, placed
+from .pending import PendingRequest
+from .port_answers import AnsweringPort
 from .port_calls import PortCalls
 from .port_leases import PortLeases
 from .refusals import read_refusals
 from .requests import RequestReader, SentRequest
-from .responses import ResponseWriter
 from .ring import RingReader, RingWriter
-from .slots import packing_takes_long
 from .traces import read_notes
 from .values import broken, read_integer, read_list, write_error
+
+logger = logging.getLogger("trireme.front_ends")
 
 _MOST_READ = 256
 _MOST_HELD = 65_536
@@ -52,7 +52,7 @@ _MOST_HELD = 65_536
 _MOST_NEWS = 4_096
 
 
-class Port(Recipient):
+class Port(AnsweringPort):
     """One front end, as the engine sees it.
 
     Args:
@@ -75,25 +75,18 @@ class Port(Recipient):
         hear: Callable[[list[Any]], object],
         pid: int = 0,
     ) -> None:
-        super().__init__()
+        super().__init__(FrontEndLink(sock, rings, self._returned, self._refuse_lost), server.turn, server.offload)
         self.pid = pid
         self._server = server
-        self._turn = server.turn
-        self._link = FrontEndLink(sock, rings, self._returned)
         self._requests = RequestReader(describe, server.shared_memory)
-        self._responses = ResponseWriter(self._link.lender)
         self._hear_other = hear
-        self._pending: dict[int, PendingRequest] = {}
         self._leases = PortLeases(server, self._say)
         self._calls = PortCalls(prepare, self._turn, self._say)
         self._traces: dict[int, Trace] = {}
         self._held = 0
-        self._blocked: dict[PendingRequest, None] = {}
         self._news: deque[tuple[LinkHead, Payload]] = deque(maxlen=_MOST_NEWS)
         self._unsent: dict[tuple[int, int], tuple[LinkHead, Payload]] = {}
-        self._flushes = False
         self._error: LinkError | None = None
-        self._closed = False
         self._handlers: dict[int, Callable[[list[Any], memoryview], None]] = {
             kinds.ADMIT: self._admit,
             kinds.CANCEL: self._cancel,
@@ -119,6 +112,7 @@ class Port(Recipient):
         try:
             async with trio.open_nursery() as self._nursery:
                 self._calls.start_soon = self._nursery.start_soon
+                self._nursery.start_soon(self._tidying.run)
                 await self._server.readiness.keep_hearing(self._link.fileno(), self._hear)
         finally:
             self._close()
@@ -187,8 +181,11 @@ class Port(Recipient):
         plain = self._requests.read_plain(head, payload)
         if plain is not None:
             self._admit_plain(head[1], *plain)
-            return
-        sent = self._requests.read(head, payload)
+        else:
+            self._admit_read(self._requests.read(head, payload))
+
+    def _admit_read(self, sent: SentRequest) -> None:
+        """The same for any request."""
         number = sent.number
         if number in self._pending:
             raise LinkError(f"request {number} is there already")
@@ -204,10 +201,10 @@ class Port(Recipient):
                     return
                 sent.copy_shared(bytes)
             reply = self._server.admit_nowait(sent.request, lease=lease, model=sent.description)
-        except TriremeError as error:
+        except (TriremeError, MemoryError) as error:
             if lease is not None:
                 lease.close()
-            self._refuse(pending, sent.request, error)
+            self._refuse(pending, sent.request, _refusal(error))
             return
         if reply is None:
             self._wait(pending, sent, lease)
@@ -262,8 +259,8 @@ class Port(Recipient):
                 if sent.shared:
                     await self._server.offload(sent.copy_shared, copied_in_pieces)
                 reply = await self._server.admit(sent.request, lease, sent.description)
-        except TriremeError as error:
-            refusal = error
+        except Exception as error:  # noqa: BLE001 - what it is must not cost others
+            refusal = _refusal(error)
         finally:
             if reply is None and lease is not None:
                 lease.close()
@@ -282,6 +279,18 @@ class Port(Recipient):
         error.__traceback__ = None  # leads here, and so to the request
         pending.unsent = [*pending.unsent, (error, True)]
         self.answer(pending)
+
+    def _refuse_lost(self, head: list[Any], payload: memoryview) -> None:
+        """A message has come without its payload (`FrontEndLink`), of which nothing is to be looked at."""
+        error = UnavailableError(NO_DESCRIPTOR)
+        if head[0] == kinds.ADMIT:
+            sent = self._requests.read(head, payload)
+            sent.refusal = sent.refusal or error
+            self._admit_read(sent)
+        elif head[0] == kinds.CALL:
+            self._calls.refuse(head, error)
+        else:
+            raise LinkError(NO_DESCRIPTOR)
 
     def _known(self, head: list[Any], items: int) -> PendingRequest | None:
         """The request that a message is about; None if it is over."""
@@ -339,90 +348,6 @@ class Port(Recipient):
         """The front end has refused requests, or connections."""
         self._server.note_refusal(*read_refusals(head))
 
-    # Answers.
-
-    def answer_at_once(self, pending: PendingRequest, accepted: bool, outcome: Outcome, final: bool) -> bool:
-        """Send an answer if it is a usual one (`ResponseWriter.write_usual`), and there is room. Whether it was."""
-        if not (final and accepted) or self._closed or pending.places is not None:
-            return False
-        message = self._responses.write_usual(pending.number, pending.name, outcome)
-        try:
-            if message is None or not self._link.send(*message):
-                return False
-        except LinkError as error:
-            self._break(error)
-            return False
-        self._pending.pop(pending.number, None)
-        if not self._flushes:
-            self._flush_later()
-        return True
-
-    def answer(self, pending: PendingRequest) -> None:
-        """Send the answers of a request, as far as there is room."""
-        if self._closed or pending.packs:
-            return
-        unsent = pending.unsent
-        done = 0
-        try:
-            for outcome, final in unsent:
-                if self._packs_first(pending, outcome):
-                    break
-                if not self._send_answer(pending, outcome, final):
-                    self._blocked[pending] = None
-                    break
-                done += 1
-                if final:
-                    self._pending.pop(pending.number, None)
-                else:
-                    pending.owed += outcome is not None
-        except LinkError as error:
-            self._break(error)
-        pending.unsent = unsent[done:]
-        self._flush_later()
-
-    def _packs_first(self, pending: PendingRequest, outcome: Outcome) -> bool:
-        """Whether a thread has to pack the texts of an answer, or to copy it; it begins."""
-        if not isinstance(outcome, InferenceResponse) or outcome is pending.packed:
-            return False
-        if packing_takes_long(outcome.outputs) or is_to_stage(outcome):
-            pending.packed, pending.packs = outcome, True
-            self._nursery.start_soon(self._pack, pending, outcome)
-        return pending.packs
-
-    async def _pack(self, pending: PendingRequest, response: InferenceResponse) -> None:
-        """Send the next answer when it lies in a segment, its texts packed."""
-        staged: Outcome
-        try:
-            staged = pending.packed = await self._server.offload(stage, self._link.lender, response)
-        except TriremeError as error:
-            staged = error
-        pending.unsent = [(staged, pending.unsent[0][1]), *pending.unsent[1:]]
-        with self._turn:
-            pending.packs = False
-            self.answer(pending)
-
-    def _send_answer(self, pending: PendingRequest, outcome: Outcome, final: bool) -> bool:
-        reply, responses = pending.reply, self._responses
-        accepted = reply is not None and (reply.accepted or not final)
-        try:
-            if pending.places is not None and isinstance(outcome, InferenceResponse):
-                outcome = placed(outcome, pending.places)
-            head, payload = responses.write(pending.number, pending.name, outcome, final=final, accepted=accepted)
-            sent = self._link.send(head, payload)
-        except TriremeError as error:
-            sent = self._send_failure(pending, error, final, accepted)
-        except (ValueError, OSError) as error:  # too long for a head; no memory, or no descriptor
-            responses.unsent()
-            failure = InternalError(f"the answer cannot be passed on: {error}")
-            sent = self._send_failure(pending, failure, final, accepted)
-        if not sent:
-            responses.unsent()
-        return sent
-
-    def _send_failure(self, pending: PendingRequest, error: TriremeError, final: bool, accepted: bool) -> bool:
-        head, payload = self._responses.write(pending.number, pending.name, error, final=final, accepted=accepted)
-        return self._link.send(head, payload)
-
     # Out.
 
     def say(self, head: LinkHead, payload: Payload = NOTHING) -> None:
@@ -437,7 +362,7 @@ class Port(Recipient):
     def _send_news(self) -> None:
         news = self._news
         try:
-            while news and self._link.send(*news[0]):
+            while news and self._link.send_plainly(*news[0]):
                 news.popleft()
         except (LinkError, ValueError, OSError) as error:
             self._break(LinkError(str(error)))
@@ -468,29 +393,24 @@ class Port(Recipient):
         unsent, self._unsent = self._unsent, {}
         for head, payload in unsent.values():
             self._say(head, payload)
-        blocked, self._blocked = self._blocked, {}
-        for pending in blocked:
-            self.answer(pending)
+        self._retry_answers()
 
     def _returned(self) -> None:
         """The front end may wait for segments that it has lent; from any thread."""
         self._turn.call_from_thread(self._flush_later)
 
-    def _flush_later(self) -> None:
-        if not self._flushes:
-            self._flushes = True
-            self._turn.flush_later(self)
-
-    def flush(self) -> None:
-        self._flushes = False
-        if not self._closed:
-            try:
-                self._link.flush()
-            except LinkError as error:
-                self._break(error)
-
     def __repr__(self) -> str:
         return f"<Port: {len(self._pending)} requests, {len(self._leases)} leases>"
+
+
+def _refusal(error: Exception) -> TriremeError:
+    """What a request is told that is not admitted."""
+    if isinstance(error, TriremeError):
+        return error
+    if isinstance(error, MemoryError):
+        return UnavailableError("there is no memory for the request; try again later")
+    logger.error("unexpected failure of a request of a front end", exc_info=error)
+    return InternalError(f"unexpected failure: {error}")
 
 
 _NUMBERED = frozenset((kinds.ACCEPTED, kinds.GRANTED, kinds.WANTED, kinds.RESULT))

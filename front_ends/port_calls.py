@@ -55,6 +55,11 @@ class PortCalls:
         scope = self._scopes[number] = trio.CancelScope()
         self.start_soon(self._make, scope, number, call)
 
+    def refuse(self, head: list[Any], error: TriremeError) -> None:
+        """Give an error to a call that is not begun."""
+        _, number, _, _ = read_list(head, 4, 4)
+        self._say((kinds.RESULT, read_integer(number), 0, write_error(error)), NOTHING)
+
     async def _make(self, scope: trio.CancelScope, number: int, call: Callable[[], Awaitable[Any]]) -> None:
         result: tuple[LinkHead, Payload] | None = None
         try:

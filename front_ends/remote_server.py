@@ -15,9 +15,8 @@ Rules:
 
 from __future__ import annotations
 
-import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
 from types import SimpleNamespace
@@ -36,8 +35,6 @@ from ..engine.admission.client_bytes import ClientAccounts
 from ..engine.clock import Clock, SystemClock
 from ..engine.description import ModelDescription
 from ..engine.errors import InvalidArgumentError, RefusalReason, TriremeError, UnavailableError
-from ..engine.instances.answer_window import AnswerWindow
-from ..engine.memory.regions import RegionSlice
 from ..engine.metrics.refusals import reason_to_count
 from ..engine.options import ServerOptions
 from ..engine.request import LATEST, InferenceRequest
@@ -45,7 +42,9 @@ from ..engine.tracing.record import Trace
 from ..python_backend.child.codec import Payload
 from . import kinds
 from .arena import ArenaLender, gather, is_to_gather
+from .borrower import NO_DESCRIPTOR
 from .calls import RemoteLog, RemoteManagement, read_result
+from .in_flight import ANSWERS_HERE, NO_HOLDER, AnswerCredit, InFlightCall, InFlightRequest
 from .leases import RemoteBudget
 from .link import NOTHING, LinkError, LinkHead
 from .models import ModelMirror
@@ -55,89 +54,12 @@ from .requests import NO_DESCRIPTION, RequestWriter
 from .responses import ResponseReader
 from .slots import pack, packing_takes_long
 from .traces import RemoteTracer
-from .values import broken, read_bool, read_error, read_integer, read_list
+from .values import broken, read_bool, read_error, read_integer, read_list, write_error
 from .waiting import WaitingLine
 
 Send = Callable[[LinkHead, Payload], bool]
 """As `FrontEndLink.send`."""
 
-
-class _NoHolder:
-    """The engine holds what a request has of the budget."""
-
-    def release(self, _nbytes: int, /) -> None:
-        """Nothing is held here."""
-
-
-_NO_HOLDER = _NoHolder()
-
-
-class _Sent:
-    """A request that the engine has: what a `Job` is to its reply."""
-
-    # Most requests have none of these, so they are not set for each.
-    places: Mapping[str, RegionSlice] | None = None
-    trace: Trace | None = None
-    accepted = False
-    window: AnswerWindow | None = None
-    waiting: Callable[[], None] | None = None
-
-    def __init__(self, number: int, request_id: str, reply: Reply, tell: Callable[[LinkHead], None]) -> None:
-        self.number = number
-        self.id = request_id
-        self.reply = reply
-        self.tell = tell
-
-    def when_accepted(self, call: Callable[[], None]) -> None:
-        """See `Job.when_accepted`."""
-        self.waiting = call
-        self.tell((kinds.FOLLOW, self.number))
-
-    def accept(self) -> None:
-        self.accepted = True
-        if self.waiting is not None:
-            call, self.waiting = self.waiting, None
-            call()
-
-
-class _Call:
-    """A call that the engine has.
-
-    Attributes:
-        task: that waits for the result.
-        result: if it has come before.
-    """
-
-    __slots__ = ("result", "task")
-
-    def __init__(self) -> None:
-        self.task: trio.lowlevel.Task | None = None
-        self.result: outcome.Value[Any] | outcome.Error | None = None
-
-    def end(self, result: outcome.Value[Any] | outcome.Error) -> None:
-        self.result = result
-        if self.task is not None:
-            trio.lowlevel.reschedule(self.task, result)
-
-
-class _Credit(AnswerWindow):
-    """Tells the engine what has been taken, which counts there (rule 4)."""
-
-    __slots__ = ("_number", "_tell")
-
-    def __init__(self, number: int, limit: int, tell: Callable[[LinkHead], None]) -> None:
-        super().__init__(limit, threading.get_ident())
-        self._number = number
-        self._tell = tell
-
-    def leave(self, count: int) -> None:
-        super().leave(count)
-        if count:
-            self._tell((kinds.TAKEN, self._number, count))
-
-
-_ANSWERS_HERE = 64
-"""Of one request, that may wait here; the engine has its own limit."""
 
 _MOST_CALLS = 1_024
 """That are made at once. Others wait: the engine takes many more for a sign that the front end is broken."""
@@ -185,8 +107,9 @@ class RemoteServer:
         self.budget = RemoteBudget(self._tell)
         self.refusals = RemoteRefusals(self._tell_now)
         give_up = partial(self.refusals.count, RefusalReason.CLIENT_BYTES)
-        inflight_bytes = options.max_inflight_bytes // front_ends
-        self.client_accounts = ClientAccounts.of(inflight_bytes, options.address_share, give_up)
+        self.client_accounts = ClientAccounts.of(
+            options.max_inflight_bytes, options.address_share, give_up, processes=front_ends
+        )
         self.management = RemoteManagement(self.ask)
         self.log = RemoteLog(self.ask, log_settings)
         self.ready_to_serve = False
@@ -196,8 +119,8 @@ class RemoteServer:
         self._lender = lender
         self._writer = RequestWriter(lender)
         self._reader = ResponseReader()
-        self._sent: dict[int, _Sent] = {}
-        self._calls: dict[int, _Call] = {}
+        self._sent: dict[int, InFlightRequest] = {}
+        self._calls: dict[int, InFlightCall] = {}
         self._unsent: deque[LinkHead] = deque()
         self._last = 0
         self._held = False
@@ -264,13 +187,13 @@ class RemoteServer:
             self._writer.unsent()
             return None
         decoupled = model.config.decoupled
-        holder: Any = _NO_HOLDER if lease is None else lease
-        reply = Reply(self.turn, holder, 0, _ANSWERS_HERE if decoupled else 0)
-        sent = self._sent[number] = _Sent(number, request.id, reply, self._tell_later)
+        holder: Any = NO_HOLDER if lease is None else lease
+        reply = Reply(self.turn, holder, 0, ANSWERS_HERE if decoupled else 0)
+        sent = self._sent[number] = InFlightRequest(number, request.id, reply, self._tell_later)
         if request.output_places is not None:
             sent.places = request.output_places
         if decoupled:
-            reply.window = _Credit(number, _ANSWERS_HERE, self._tell_later)
+            reply.window = AnswerCredit(number, ANSWERS_HERE, self._tell_later)
         if trace is not None:
             sent.trace = trace
             self.tracer.sent(trace, number)
@@ -294,6 +217,9 @@ class RemoteServer:
         except OSError as error:
             self._writer.unsent()
             raise UnavailableError(f"there is no memory for the request: {error.strerror}") from None
+        except MemoryError:
+            self._writer.unsent()
+            raise UnavailableError("there is no memory for the request; try again later") from None
         self._full = not sent
         return sent
 
@@ -309,7 +235,7 @@ class RemoteServer:
         Raises:
             TriremeError: what the call raises; or it is too long.
         """
-        call = _Call()
+        call = InFlightCall()
 
         def attempt() -> int | None:
             if self._unsent or len(self._calls) >= _MOST_CALLS:
@@ -381,6 +307,29 @@ class RemoteServer:
         if take is None:
             raise broken("a kind of message", kind)
         take(self, head, payload)
+
+    def lost(self, head: list[Any], payload: memoryview) -> None:
+        """The same for a message without its payload, of which nothing is to be looked at: who waits for it gets an
+        error instead.
+
+        Raises:
+            LinkError: it is for no request or call, so it must not be missed.
+        """
+        error = write_error(UnavailableError(NO_DESCRIPTOR))
+        kind = head[0]
+        if kind == kinds.ANSWER:
+            number = read_integer(head[1] if len(head) > 1 else None)
+            sent = self._sent.get(number)
+            self._reader.read_answer(head, payload, "", None if sent is None else sent.places)  # fills its slot
+            self._outcome([kinds.OUTCOME, number, True, True, error], payload)
+        elif kind == kinds.OUTCOME:
+            _, number, final, accepted, _ = read_list(head, 5, 5)
+            self._outcome([kinds.OUTCOME, number, final, accepted, error], payload)
+        elif kind == kinds.RESULT:
+            _, number, _, _ = read_list(head, 4, 4)
+            self._result([kinds.RESULT, number, 0, error], payload)
+        else:
+            raise LinkError(NO_DESCRIPTOR)
 
     def gone(self) -> None:
         """The engine is gone: everything in flight has failed."""

@@ -54,9 +54,8 @@ NO_DESCRIPTION = 0
 _LEAST_VERSION = -(2**63)
 _END_64 = 2**64
 _MOST_OUTPUTS = 16_384
-_EXTRAS = frozenset(
-    {"parameters", "priority", "timeout", "correlation", "flags", "raw", "places", "lease", "trace", "offsets"}
-)
+_OF_CLIENTS = "parameters", "priority", "timeout", "correlation", "flags", "raw", "places"
+_EXTRAS = frozenset((*_OF_CLIENTS, "raw_at", "offsets", "lease", "trace"))
 _START, _END = 1, 2
 
 
@@ -125,8 +124,9 @@ class RequestWriter:
             raw = request.raw_input
             if self._lender is not None and raw is not None and len(raw) > INLINE_BYTES and not request.inputs:
                 lent = self._lender.segment_of([raw])
-                if lent is not None and lent.offsets == [0]:
+                if lent is not None:
                     payload = lent
+                    extras["raw_at"] = lent.offsets[0]
             return (*head, spec, extras), payload
         return (head if spec is None else (*head, spec)), payload
 
@@ -424,6 +424,7 @@ class RequestReader:
             flags = read_integer(extras["flags"], 0, 4)
             request.sequence_start, request.sequence_end = bool(flags & _START), bool(flags & _END)
         if "raw" in extras:
+            at = read_integer(extras.get("raw_at", at))
             end = at + read_integer(extras["raw"])
             check_payload(payload, end)
             request.raw_input = payload[at:end]

@@ -90,11 +90,12 @@ class ResponseWriter:
     def _lent(self, response: InferenceResponse, payload: Payload) -> Payload:
         """The payload, or the same where it lies in a segment already."""
         lent = None
-        if self._lender is not None and not any(isinstance(tensor, RegionTensor) for tensor in response.outputs):
-            lent = self._lender.segment_of([tensor.buffer for tensor in response.outputs])
+        plain = [tensor for tensor in response.outputs if tensor.__class__ is Tensor]
+        if self._lender is not None:
+            lent = self._lender.segment_of([tensor.buffer for tensor in plain])
         if lent is not None:
             at = 0
-            for tensor, offset in zip(response.outputs, lent.offsets, strict=True):
+            for tensor, offset in zip(plain, lent.offsets, strict=True):
                 if offset != at:
                     return payload
                 at = aligned(at + tensor.nbytes)

@@ -12,6 +12,7 @@ from ..actors.socket_readiness import Readiness
 from ..python_backend.child.codec import Payload
 from .link import NOTHING, FrontEndLink, LinkError, LinkHead
 from .ring import RingReader, RingWriter
+from .tidying import Tidying
 
 _MOST_READ = 256
 
@@ -25,6 +26,10 @@ class Hearer(Protocol):
         Raises:
             LinkError: it is none.
         """
+        ...
+
+    def lost(self, head: list[Any], payload: memoryview) -> None:
+        """The same for one whose payload could not be taken over (`FrontEndLink`)."""
         ...
 
     def room(self) -> None:
@@ -45,7 +50,8 @@ class Uplink(Recipient):
     def __init__(self, sock: socket.socket, rings: tuple[RingWriter, RingReader], turn: Turn) -> None:
         super().__init__()
         self._turn = turn
-        self._link = FrontEndLink(sock, rings, self._returned)
+        self._link = FrontEndLink(sock, rings, self._returned, self._lost)
+        self._tidying = Tidying(self._link, turn, self._flush_later)
         self.lender = self._link.lender
         self._hearer: Hearer | None = None
         self._flushes = False
@@ -60,7 +66,9 @@ class Uplink(Recipient):
         """
         self._hearer = hearer
         with self._scope:
-            await readiness.keep_hearing(self._link.fileno(), self._hear)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._tidying.run)
+                await readiness.keep_hearing(self._link.fileno(), self._hear)
         if self._error is not None:
             raise self._error
 
@@ -80,6 +88,8 @@ class Uplink(Recipient):
             self._link.flush()
         except LinkError as error:
             self._break(error)
+        if self._link.uses_segments:
+            self._tidying.begin()
 
     def take_turn(self) -> None:
         """Read what the last turn has left."""
@@ -111,6 +121,10 @@ class Uplink(Recipient):
             self._turn.defer(self)
         if link.release():
             self._hearer.room()
+
+    def _lost(self, head: list[Any], payload: memoryview) -> None:
+        assert self._hearer is not None, "it runs"
+        self._hearer.lost(head, payload)
 
     def _returned(self) -> None:
         """The engine may wait for segments that it has lent; from any thread."""

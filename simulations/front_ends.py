@@ -54,10 +54,12 @@ FULL_HERE = "an answer waited for room in a ring"
 HELD = "a front end's request waited for room in the engine"
 SEGMENT = "a tensor of a front end lay in a segment"
 FORSAKEN = "a request of a front end that was gone was executed"
+NO_DESCRIPTOR_LEFT = "there was no descriptor for a segment"
 CUT = "a front end was cut off with requests"
 
 REACHABLE_FRONT_ENDS = (
-    *(BY_FRONT_ENDS, KILLED, AGAIN, LOST, NOWHERE, FULL_THERE, FULL_HERE, HELD, SEGMENT, FORSAKEN, CUT),
+    *(BY_FRONT_ENDS, KILLED, AGAIN, LOST, NOWHERE, FULL_THERE, FULL_HERE, HELD, SEGMENT, FORSAKEN),
+    *(NO_DESCRIPTOR_LEFT, CUT),
 )
 
 DEATHS_ARE_FAULTS = "front ends die of faults only"
@@ -127,6 +129,10 @@ class TappedPort(Port):
         self.count(HELD)
         super()._wait(pending, sent, lease)
 
+    def _refuse_lost(self, head: list[Any], payload: memoryview) -> None:
+        self.count(NO_DESCRIPTOR_LEFT)
+        super()._refuse_lost(head, payload)
+
     def answer(self, pending: Any) -> None:
         outcome, final = pending.unsent[-1] if pending.unsent else (None, False)
         if final and not self._closed and not (pending.reply is not None and pending.reply.accepted):
@@ -164,7 +170,8 @@ class VirtualProcess:
     ) -> None:
         told = plan.front_ends
         frozen = (told.stuck_ns, told.stuck_ns + told.stuck_for_ns) if stuck else (0, 0)
-        ours, theirs = (Bells(clock, told.bell_ns, told.spurious, each) for each in ((0, 0), frozen))
+        ours = Bells(clock, told.bell_ns, told.spurious, short=told.short)
+        theirs = Bells(clock, told.bell_ns, told.spurious, frozen)
         self.pid = number
         self.sock, self._sock = socket_pair(ours, theirs, number)
         self.rings, self._rings = rings(told.capacity)
@@ -334,8 +341,8 @@ class VirtualFrontEnds:
 
     @property
     def takes_changes(self) -> bool:
-        """Models can be loaded and unloaded by them: none ends before it is asked to."""
-        return not (self.plan.deaths_ns or self.plan.stuck_for_ns)
+        """Models can be loaded and unloaded by them: none ends before it is asked to, and none is refused it."""
+        return not (self.plan.deaths_ns or self.plan.stuck_for_ns or self.plan.short)
 
     def service(self, key: int) -> ConnectionPoint | None:
         """Where a client connects; None if there is no front end that serves."""

@@ -31,6 +31,7 @@ class FrontEndsPlan:
         deaths_ns: when one is killed; the first time the first one that serves then, and so on.
         stuck_ns, stuck_for_ns: from when, and for how long, the first one hears nothing.
         abandons: the server ends without having them drained first.
+        short: the engine has no descriptor left for one segment in so many that are new to it; 0 for none.
     """
 
     count: int = 0
@@ -42,6 +43,7 @@ class FrontEndsPlan:
     stuck_ns: int = 0
     stuck_for_ns: int = 0
     abandons: bool = False
+    short: int = 0
 
 
 NO_FRONT_ENDS = FrontEndsPlan()
@@ -73,6 +75,7 @@ def draw_front_ends(seed: int, end_ns: int, calm_ns: int, times_ns: Sequence[int
         stuck_ns=chance.randint(0, end_ns) if is_stuck else 0,
         stuck_for_ns=round(end_ns * chance.uniform(0.01, 0.5)) if is_stuck else 0,
         abandons=chance.random() < 0.2,
+        short=chance.choice((0, 0, 2, 5)),
     )
 
 

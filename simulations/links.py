@@ -10,6 +10,7 @@ import heapq
 import os
 import socket
 import struct
+from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
@@ -46,14 +47,23 @@ class Bells:
         longest_ns: no bell takes longer.
         spurious: after one bell in so many there is another one, for nothing; 0 for none.
         stuck: from and until when, in nanoseconds, the listener hears nothing.
+        short: of one descriptor in so many that come there is no room for it; 0 for none.
     """
 
-    def __init__(self, clock: JumpingClock, longest_ns: int, spurious: int, stuck: tuple[int, int] = (0, 0)) -> None:
+    def __init__(
+        self, clock: JumpingClock, longest_ns: int, spurious: int, stuck: tuple[int, int] = (0, 0), short: int = 0
+    ) -> None:
         self._clock = clock
         self._longest_ns = longest_ns
         self._spurious = spurious
         self._stuck = stuck
+        self._short = short
         self._numbers = count(1)
+        self._descriptors = count(1)
+
+    def takes_descriptor(self) -> bool:
+        """Whether there is room for the next descriptor."""
+        return not self._short or next(self._descriptors) % self._short > 0
 
     def times_s(self) -> Sequence[float]:
         """When the next bell is heard."""
@@ -81,8 +91,7 @@ class VirtualSocket:
         self.on_ring: Callable[[], None] | None = None
         self._bells = bells
         self._number = number
-        self._data = bytearray()
-        self._descriptors: list[int] = []
+        self._pieces: deque[tuple[bytes, int | None]] = deque(maxlen=2 * ROOM)  # each with its descriptor
         self._due: list[float] = []
 
     def fileno(self) -> int:
@@ -100,32 +109,41 @@ class VirtualSocket:
         peer = self.peer
         if self.closed or peer.closed:
             raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
-        if len(peer._data) >= ROOM:
-            raise BlockingIOError
+        if peer._readable >= ROOM:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        data = b"".join(parts)
+        descriptor = None
         for _, _, packed in rights:
-            peer._descriptors.append(os.dup(_DESCRIPTOR.unpack(packed)[0]))
-        size = len(peer._data)
-        for part in parts:
-            peer._data += part
+            descriptor = os.dup(_DESCRIPTOR.unpack(packed)[0])
+        peer._pieces.append((data, descriptor))
         peer._ring()
-        return len(peer._data) - size
+        return len(data)
 
     # In.
 
-    def recvmsg(self, nbytes: int, _room: int) -> tuple[bytes, list[tuple[int, int, bytes]], int, None]:
+    def recvmsg(self, _nbytes: int, _room: int) -> tuple[bytes, list[tuple[int, int, bytes]], int, None]:
         if self.closed:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-        if not self._data:
+        if not self._pieces:
             if self.peer.closed:
                 return b"", [], 0, None
             raise BlockingIOError
-        data = bytes(self._data[:nbytes])
-        del self._data[:nbytes]
-        rights = [
-            (socket.SOL_SOCKET, socket.SCM_RIGHTS, _DESCRIPTOR.pack(descriptor)) for descriptor in self._descriptors
-        ]
-        self._descriptors.clear()
-        return data, rights, 0, None
+        data = b""
+        descriptor = None
+        while self._pieces and descriptor is None:  # as the system does: no more than what comes with one of them
+            piece, descriptor = self._pieces.popleft()
+            data += piece
+        if descriptor is None:
+            return data, [], 0, None
+        if not self._bells.takes_descriptor():
+            os.close(descriptor)
+            return data, [], socket.MSG_CTRUNC, None
+        return data, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _DESCRIPTOR.pack(descriptor))], 0, None
+
+    @property
+    def _readable(self) -> int:
+        """Bytes that are there."""
+        return sum([len(piece) for piece, _ in self._pieces])
 
     def _ring(self) -> None:
         for when_s in self._bells.times_s():
@@ -147,14 +165,16 @@ class VirtualSocket:
 
     def still_readable(self) -> None:
         """What was not read makes itself heard."""
-        if not self.closed and (self._data or self.peer.closed) and not self._due:
+        if not self.closed and (self._pieces or self.peer.closed) and not self._due:
             self._ring()
 
     def close(self) -> None:
         if not self.closed:
             self.closed = True
-            while self._descriptors:
-                os.close(self._descriptors.pop())
+            for _, descriptor in self._pieces:
+                if descriptor is not None:
+                    os.close(descriptor)
+            self._pieces.clear()
             if not self.peer.closed:
                 self.peer._ring()
 

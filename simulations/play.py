@@ -187,6 +187,7 @@ class _Run:
                 restart_window_s=plan.restart_window_s,
                 little_room=_has_little_room(plan),
                 executes_again=not (plan.resources or plan.changes),
+                runs_short=plan.front_ends.short > 0,
                 named=models_named(plan),
             ),
             on_violation=self._end,

@@ -64,6 +64,8 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (errors_are_caught_by_name, "python_backend/child/utils/runner.py"): "the boundary to user code",
     (errors_are_caught_by_name, "python_backend/child/wire.py"): "the text of a user's object",
     (errors_are_caught_by_name, "front_ends/port_calls.py"): "a defect must cost its own call only",
+    (errors_are_caught_by_name, "front_ends/port.py"): "a defect must cost its own request only",
+    (errors_are_caught_by_name, "front_ends/port_answers.py"): "a defect must cost its own request only",
     (errors_are_caught_by_name, "engine/repository/agents.py"): "the boundary to agents, which are foreign code",
     (errors_are_caught_by_name, "engine/repository/cloud/download.py"): "carries it to the thread that waits",
     (errors_are_caught_by_name, "engine/plugins.py"): "the same: importing installed packages' classes",

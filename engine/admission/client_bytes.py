@@ -154,7 +154,12 @@ class ClientAccounts:
 
     @classmethod
     def of(
-        cls, inflight_bytes: int, address_share: float, on_given_up: Callable[[], object] = lambda: None
+        cls,
+        inflight_bytes: int,
+        address_share: float,
+        on_given_up: Callable[[], object] = lambda: None,
+        *,
+        processes: int = 1,
     ) -> ClientAccounts:
         """For a server that has room for so many bytes in flight: a sixteenth of that beside them for what is
         unfinished, and as much again for what is unread.
@@ -162,8 +167,11 @@ class ClientAccounts:
         Args:
             address_share: of each account, for one address.
             on_given_up: see `ClientBytes`; of both.
+            processes: that share the server's accounts evenly; these are the ones of one of them.
         """
+        unfinished_bytes = max(_LEAST_UNFINISHED_BYTES, inflight_bytes // 16) // processes
+        unread_bytes = max(_LEAST_UNREAD_BYTES, inflight_bytes) // processes
         return cls(
-            ClientBytes(max(_LEAST_UNFINISHED_BYTES, inflight_bytes // 16), address_share, on_given_up),
-            ClientBytes(max(_LEAST_UNREAD_BYTES, inflight_bytes), address_share, on_given_up),
+            ClientBytes(unfinished_bytes, address_share, on_given_up),
+            ClientBytes(unread_bytes, address_share, on_given_up),
         )

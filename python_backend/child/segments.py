@@ -22,6 +22,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import math
 import mmap
 import os
 import threading
@@ -169,6 +170,14 @@ class Lender:
                 wanted = max(self._recent_bytes - self._lent_bytes, LEAST_KEPT_BYTES)
                 self._trim(min(wanted, MOST_KEPT_BYTES))
 
+    def discard(self, number: int) -> None:
+        """The other end cannot use a segment that it was lent, and knows nothing of it."""
+        with self._lock:
+            segment = self._lent.pop(number, None)
+            if segment is not None:
+                self._lent_bytes -= segment.nbytes
+                segment.close()
+
     def _trim(self, keep_bytes: float) -> None:
         """Drop free segments, those that were free longest first, until no more than `keep_bytes` are left."""
         kept = sum([segment.nbytes for segment in self._free])
@@ -178,9 +187,12 @@ class Lender:
     def _drop_oldest(self) -> int:
         """Drop the segment that was free longest; its bytes."""
         segment = self._free.pop(0)
+        self._drop(segment)
+        return segment.nbytes
+
+    def _drop(self, segment: Segment) -> None:
         self.dropped.append(segment.number)
         segment.close()
-        return segment.nbytes
 
     def close(self) -> None:
         with self._lock:
@@ -196,14 +208,17 @@ class Borrower:
     `most_borrowed` (rule 3).
 
     Those whose numbers are in `returned`, filled from any thread (rule 2), are to be given back. `on_returned` is
-    called, in any thread, when one has come back of so many that the other end may wait for it, and when many have that
-    it has not been told of."""
+    called, in any thread, when one has come back of so many that the other end may wait for it, and when many have, or
+    some that together have `most_returned_bytes`, that it has not been told of (`returned_bytes`, about)."""
+
+    most_returned_bytes: float = math.inf
 
     def __init__(self, most: int | None = None, most_borrowed: int = MOST_BORROWED) -> None:
         self._most = most
         self._most_borrowed = most_borrowed
         self.on_returned: Callable[[], object] = lambda: None
         self.returned: deque[int] = deque(maxlen=_MOST_NOTES)
+        self.returned_bytes = 0
         self._segments: dict[int, Segment] = {}
         self._borrowed: dict[int, weakref.ref[np.ndarray]] = {}
 
@@ -257,7 +272,10 @@ class Borrower:
         def give_back(_reference: object) -> None:
             borrowed.pop(number, None)
             returned.append(number)
-            if len(borrowed) >= most or len(returned) % MOST_BORROWED == 0:
+            self.returned_bytes += nbytes
+            many = len(returned) % MOST_BORROWED == 0 or self.returned_bytes >= self.most_returned_bytes
+            if many or len(borrowed) >= most:
+                self.returned_bytes = 0
                 self.on_returned()
 
         borrowed[number] = weakref.ref(array, give_back)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 
+from ...front_ends.borrower import NO_DESCRIPTOR
 from ..events import BatchSealed, FaultStruck, ReplyDelivered, RequestAbandoned, RequestAnswered
 from ..graphs import is_step
 from ..history import Handlers
@@ -50,12 +51,21 @@ class ErrorsHaveCauses(Invariant):
     Args:
         little_room: the server's budget may be used up.
         executes_again: no limiter and no change of the number of instances keeps it from that.
+        runs_short: of descriptors for segments of front ends.
     """
 
     name = "errors have causes"
 
-    def __init__(self, complain: Complain, state: WorldState, little_room: bool, executes_again: bool = False) -> None:
+    def __init__(
+        self,
+        complain: Complain,
+        state: WorldState,
+        little_room: bool,
+        executes_again: bool = False,
+        runs_short: bool = False,
+    ) -> None:
         super().__init__(complain)
+        self._runs_short = runs_short
         self._state = state
         self._little_room = little_room
         self._executes_again = executes_again
@@ -123,6 +133,8 @@ class ErrorsHaveCauses(Invariant):
             wrong = event.request not in self._abandoned
         elif NO_ROOM in error:
             wrong = not self._little_room
+        elif error == NO_DESCRIPTOR:
+            wrong = not self._runs_short
         elif INVALID[0] in error:
             wrong = view is not None and asked.rows <= max(1, view.config.max_batch_size)
         elif error.startswith(NOT_READY):

@@ -29,6 +29,7 @@ def oracle_rules(
     restart_window_s: float = 60.0,
     little_room: bool = True,
     executes_again: bool = False,
+    runs_short: bool = False,
     cache_ns: int = 0,
     named: tuple[str, ...] = (),
 ) -> tuple[Invariant, ...]:
@@ -38,7 +39,7 @@ def oracle_rules(
         plenty: the response cache has room for all responses.
         restart_window_s: see `ServerOptions`.
         cache_ns: what a call of the response cache takes, for which requests wait at the door; 0 for no time.
-        little_room, executes_again: see `ErrorsHaveCauses`.
+        little_room, executes_again, runs_short: see `ErrorsHaveCauses`.
         named: the models that the server was told to load by name, if it is to load and unload some; see `MembersGo`.
     """
     return (
@@ -54,7 +55,7 @@ def oracle_rules(
         CreditsLate(complain, state),
         AnswersLeave(complain),
         IsolatedAlone(complain),
-        ErrorsHaveCauses(complain, state, little_room, executes_again),
+        ErrorsHaveCauses(complain, state, little_room, executes_again, runs_short),
         RightDurations(complain, state, cache_ns),
         *((DoorKeepsOrder(complain, state),) if cache_ns else ()),
         *((MembersGo(complain, state, named),) if named else ()),

@@ -13,7 +13,7 @@ from wired import wired
 from trireme.engine.datatypes import BYTES, FP32
 from trireme.engine.memory.regions import Regions
 from trireme.engine.request import InferenceRequest, InferenceResponse
-from trireme.engine.tensor import Tensor, pack_bytes
+from trireme.engine.tensor import END_BYTES, Tensor, pack_bytes
 from trireme.front_ends import arena
 from trireme.front_ends.arena import ArenaLender, LentPayload, gather, is_to_gather, is_to_stage, memory_for, stage
 from trireme.front_ends.link import LinkError
@@ -155,6 +155,57 @@ def test_what_comes_in_pieces_is_gathered_on_a_thread() -> None:
         sent = passed_on(one, other, request)
         assert [bytes(each.buffer) for each in sent.request.inputs] == [bytes(each.buffer) for each in inputs]
         assert not is_to_gather(one.lender, InferenceRequest("m", inputs=[inputs[1]]))
+
+
+@pytest.mark.parametrize("header", [0, 1, 133, 250])
+def test_what_a_body_ends_with_is_used_where_it_is(header: int) -> None:
+    """Clients put tensors at the ends of bodies, behind a text of any length."""
+    with both_ends() as (one, other):
+        body = memory_for(one.lender, header + LARGE)
+        body[header:] = np.arange(LARGE // 4, dtype=np.float32).tobytes()
+        half = LARGE // 2
+        tensors = [
+            Tensor("A", FP32, (half // 4,), body[header : header + half]),
+            Tensor("B", FP32, (half // 4,), body[header + half :]),
+        ]
+        sent = passed_on(one, other, InferenceRequest("m", inputs=tensors))
+        for here, there in zip(tensors, sent.request.inputs, strict=True):
+            assert there.array.flags.aligned
+            assert address(there.buffer) % END_BYTES == 0
+            assert np.array_equal(there.array, here.array)
+
+
+@pytest.mark.parametrize("nbytes", [LARGE, LARGE + 1, LARGE + 63])
+def test_a_body_as_a_whole_ends_where_it_does(nbytes: int) -> None:
+    with both_ends() as (one, other):
+        body = memory_for(one.lender, nbytes)
+        body[:] = bytes(range(256)) * (nbytes // 256) + bytes(range(nbytes % 256))
+        sent = passed_on(one, other, InferenceRequest("m", raw_input=body))
+        raw = sent.request.raw_input
+        assert raw == body
+        assert (address(raw) + nbytes) % END_BYTES == 0
+        body[nbytes - 1] = 7
+        assert raw is not None
+        assert raw[nbytes - 1] == 7
+
+
+def test_what_is_gathered_is_used_where_it_is() -> None:
+    with both_ends() as (one, other):
+        inputs = [Tensor(str(number), FP32, (number,), bytes(4 * number)) for number in (1, LARGE // 4, 5)]
+        request = InferenceRequest("m", inputs=inputs)
+        gather(one.lender, request)
+        sent = passed_on(one, other, request)
+        assert [address(each.buffer) % END_BYTES for each in sent.request.inputs] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("at", [-1, 2**62, "0", None, LARGE])
+def test_a_raw_input_that_cannot_be_there_ends_the_link(at: Any) -> None:
+    body = memoryview(bytearray(LARGE))
+    head, _ = RequestWriter().write(1, InferenceRequest("m", raw_input=body), NO_DESCRIPTION)
+    parts = wired(head)[0]
+    parts[5]["raw_at"] = at
+    with pytest.raises(LinkError):
+        RequestReader(lambda _number: None, Regions(lambda: None)).read(parts, body)
 
 
 def test_a_large_answer_is_copied_once() -> None:

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from trireme.front_ends.borrower import NO_DESCRIPTOR
 from trireme.simulations.events import RequestAbandoned, RequestAnswered
-from trireme.simulations.front_ends import AGAIN, BY_FRONT_ENDS, FORSAKEN, KILLED, SEGMENT
+from trireme.simulations.front_ends import AGAIN, BY_FRONT_ENDS, FORSAKEN, KILLED, NO_DESCRIPTOR_LEFT, SEGMENT
 from trireme.simulations.front_ends_plan import FrontEndsPlan
 from trireme.simulations.plan import Manner, ModelPlan, Plan, RequestPlan
 from trireme.simulations.play import play
@@ -49,6 +50,17 @@ def test_what_a_front_end_had_is_lost_with_it_and_another_one_comes() -> None:
     assert lost
     assert not lost & answered
     assert max(answered) == 40
+
+
+def test_requests_whose_segments_find_no_descriptor_are_refused_and_others_go_on() -> None:
+    outcome = play(replace(PLAN, front_ends=FrontEndsPlan(count=1, inline_bytes=0, bell_ns=MS, short=2)))
+    assert outcome.violation is None
+    answered = outcome.history.of(RequestAnswered)
+    assert sorted(event.request for event in answered) == list(range(1, 41))
+    refused = [event for event in answered if event.error]
+    assert {event.error for event in refused} == {NO_DESCRIPTOR}
+    assert len(refused) == outcome.counts[NO_DESCRIPTOR_LEFT] < 40
+    assert not outcome.counts[AGAIN]
 
 
 def test_two_runs_of_a_plan_are_alike() -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -166,12 +167,17 @@ def wait_until(condition: Callable[[], bool]) -> None:
 class Caller:
     """A connection of its own, over HTTP.
 
+    Args:
+        host: this end's address.
+
     Attributes:
         pid: of the process that serves it.
     """
 
-    def __init__(self, server: ServeProcess) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=PATIENCE_S)
+    def __init__(self, server: ServeProcess, host: str = "127.0.0.1") -> None:
+        self._connection = http.client.HTTPConnection(
+            "127.0.0.1", server.http_port, timeout=PATIENCE_S, source_address=(host, 0)
+        )
         assert self.ask("GET", "/v2/health/live")[0] == 200  # it has been accepted
         self.pid = self._holder([server.process.pid, *pids(server)])
 
@@ -194,6 +200,11 @@ class Caller:
         """Send a request."""
         self._connection.request(method, path, None if body is None else json.dumps(body), headers)
 
+    @property
+    def sock(self) -> socket.socket:
+        """The connection's socket."""
+        return self._connection.sock
+
     def answer(self) -> tuple[int, Any]:
         """See `ask`."""
         response = self._connection.getresponse()
@@ -213,13 +224,13 @@ def _open_files(pid: int) -> set[str]:
 
 
 @contextmanager
-def callers(server: ServeProcess) -> Iterator[list[Caller]]:
-    """A connection to each front end: the system spreads them as it likes, so some are tried."""
+def callers(server: ServeProcess, host: str = "127.0.0.1") -> Iterator[list[Caller]]:
+    """A connection to each front end, from an address: the system spreads them as it likes, so some are tried."""
     with ExitStack() as stack:
         by_pid: dict[int, Caller] = {}
         wanted = len(pids(server)) or 1
         for _ in range(400):
-            caller = Caller(server)
+            caller = Caller(server, host)
             stack.callback(caller.close)
             by_pid.setdefault(caller.pid, caller)
             if len(by_pid) == wanted:

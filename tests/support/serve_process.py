@@ -25,14 +25,19 @@ class ServeProcess:
 
     Args:
         stdin: a descriptor; default is this process's own.
+        open_files: how many it may have open; by default as many as this process.
 
     Attributes:
         stdout, stderr: the lines so far.
     """
 
-    def __init__(self, repository: Path | str, *flags: str, stdin: int | None = None) -> None:
+    def __init__(
+        self, repository: Path | str, *flags: str, stdin: int | None = None, open_files: int | None = None
+    ) -> None:
         command = [str(Path(sys.executable).with_name("trireme")), "serve", "--model-repository", str(repository)]
         command += ["--http-address", "127.0.0.1", "--grpc-address", "127.0.0.1", *_IN_ONE_PROCESS, *flags]
+        if open_files is not None:
+            command = ["sh", "-c", f'ulimit -n {open_files}; exec "$@"', "sh", *command]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=stdin, stdout=pipe, stderr=pipe, text=True)
         self.stdout: list[str] = []
@@ -109,13 +114,13 @@ class ServeProcess:
 
 @contextmanager
 def serve_process(
-    repository: Path | str, *flags: str, wait: bool = True, stdin: int | None = None
+    repository: Path | str, *flags: str, wait: bool = True, stdin: int | None = None, open_files: int | None = None
 ) -> Iterator[ServeProcess]:
     """A `ServeProcess` on free ports unless `flags` name others; waits until all are open unless told not to."""
     ports = [
         word for name in ("--http-port", "--grpc-port", "--metrics-port") if name not in flags for word in (name, "0")
     ]
-    server = ServeProcess(repository, *ports, *flags, stdin=stdin)
+    server = ServeProcess(repository, *ports, *flags, stdin=stdin, open_files=open_files)
     try:
         if wait:
             server.wait_for("Started HTTPService")

@@ -122,6 +122,8 @@ def test_accounts_of_a_server() -> None:
     assert accounts.unread.limit_bytes == 4 << 30
     least = ClientAccounts.of(1, 1.0)
     assert (least.unfinished.limit_bytes, least.unread.limit_bytes) == (16 << 20, 64 << 20)
+    of_eight = ClientAccounts.of(1, 1.0, processes=8)  # together they have what the server has
+    assert (of_eight.unfinished.limit_bytes, of_eight.unread.limit_bytes) == (2 << 20, 8 << 20)
 
 
 @given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 60), st.booleans()), max_size=80))
