@@ -27,6 +27,9 @@ _LINGER_BYTES = 65_536
 _MOST_SENT_BYTES = 1 << 20
 """By one call. The system takes four times as much if it has room, which on a loopback means until a client's process
 has it, and keeps the event loop for up to 20 ms."""
+_REMAINDER_BYTES = 65_536
+"""Beyond that, at the end: what is left would be a call, and a wake-up of the client, for itself."""
+_MOST_AT_ONCE_BYTES = _MOST_SENT_BYTES + _REMAINDER_BYTES
 
 
 class PeerGoneError(Exception):
@@ -96,14 +99,15 @@ class PlainTransport:
             if len(buffers) == 1:
                 buffer = buffers[0]
                 size = len(buffer)
-                sent = self.sock.send(buffer if size <= _MOST_SENT_BYTES else memoryview(buffer)[:_MOST_SENT_BYTES])
+                whole = size <= _MOST_AT_ONCE_BYTES
+                sent = self.sock.send(buffer if whole else memoryview(buffer)[:_MOST_SENT_BYTES])
                 return [] if sent == size else [memoryview(buffer)[sent:]]
             size = sum(map(len, buffers))
             if size <= _JOIN_BYTES:
                 joined = b"".join(buffers)
                 sent = self.sock.send(joined)
                 return [] if sent == size else [memoryview(joined)[sent:]]
-            sent = self.sock.sendmsg(buffers if size <= _MOST_SENT_BYTES else _front(buffers, _MOST_SENT_BYTES))
+            sent = self.sock.sendmsg(buffers if size <= _MOST_AT_ONCE_BYTES else _front(buffers, _MOST_SENT_BYTES))
             return [] if sent == size else drop_front(buffers, sent)
         except BlockingIOError:
             return buffers
@@ -111,9 +115,14 @@ class PlainTransport:
             raise PeerGoneError from error
 
     async def send_some(self, buffers: list[Buffer]) -> list[Buffer]:
-        """Waits until something could be sent."""
-        await wait_writable(self.sock)
-        return self.send_now(buffers)
+        """Waits until something could be sent. Others have their turn first. A socket that took all that it was given
+        has room for more as a rule, and waiting for that would be two system calls and a pass of the event loop."""
+        await trio.lowlevel.checkpoint()
+        rest = self.send_now(buffers)
+        if rest is buffers:
+            await wait_writable(self.sock)
+            rest = self.send_now(buffers)
+        return rest
 
     async def send_eof(self) -> None:
         """Says that nothing more will be sent; receiving goes on."""
