@@ -18,7 +18,8 @@ from ...engine.tracing.record import Activity
 from ..pipeline import Pipeline, RequestTrace
 from ..request_parameters import Restriction, compile_forward_pattern
 from ..sockets.limits import shared_address
-from .infer.request import LENGTH_HEADER, InferDecoder, InferTerms
+from .infer.decoder import InferDecoder
+from .infer.request import LENGTH_HEADER, InferTerms
 from .json import writer as json_writer
 from .json.scan import DEFAULT_MAX_VALUES
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from trireme.api.grpc.infer_reader import InferReader
 from trireme.api.http.h1.messages import HeadMemory
-from trireme.api.http.infer.request import InferDecoder, InferTerms
+from trireme.api.http.infer.decoder import InferDecoder
+from trireme.api.http.infer.request import InferTerms
 from trireme.api.http.routes import Router
 from trireme.api.http2.headers import HeaderReader
 from trireme.api.http2.limits import Http2Limits

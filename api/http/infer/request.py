@@ -1,10 +1,11 @@
-"""Decodes infer requests: from the body and its headers to an `InferenceRequest` (docs/reference/http-inference.md)."""
+"""Decodes infer requests: from the body and its headers to an `InferenceRequest` (docs/reference/http-inference.md).
+`decoder` remembers what is repeated."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ....engine.datatypes import BY_NAME, BYTES, INVALID, DataType
@@ -12,14 +13,12 @@ from ....engine.description import ModelDescription
 from ....engine.errors import InternalError, InvalidArgumentError
 from ....engine.memory.regions import Regions, RegionSlice
 from ....engine.memory.tensors import RegionTensor
-from ....engine.request import InferenceRequest, ParameterValue, RequestForm
+from ....engine.request import InferenceRequest, ParameterValue
 from ....engine.tensor import Buffer, Tensor
 from ....engine.tensor_limits import DEFAULT_LIMITS, MAX_ELEMENTS, TensorLimits, bounded_product
-from ...memo import Memo
 from ...request_parameters import RESERVED_PREFIX
 from ..json import reader as json_reader
-from ..json.reader import LargeText, converted, infer_places, members_of, read_member
-from ..json.scan import refuse_parts
+from ..json.reader import converted, members_of, read_member
 from ..json.tensor import tensor_from_json
 
 
@@ -330,115 +329,11 @@ def find_slice(parameters: dict[str, Any], regions: Regions) -> RegionSlice | No
     return None if region is None else regions.slice(region, *place.values())
 
 
-# ---- bodies, and the heads in which clients repeat themselves ----
+# ---- where a body's text ends ----
 
 
 _INTEGER = re.compile(r"[ \t]*([+-]?[0-9]+)")
 _INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
-_HEADS = 512
-_HEAD_BYTES = 2_048
-_COPIED_BYTES = 4_096
-"""Of a body up to this size the tensors are copies: those are made faster than views."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Head:
-    """What a head says, and how long a body is that begins with it. `tensors` are (name, datatype, shape, start, stop),
-    offsets in the body. Requests share the form."""
-
-    text: bytes
-    nbytes: int
-    tensors: tuple[tuple[str, DataType, tuple[int, ...], int, int], ...]
-    request: InferenceRequest
-    forms: Mapping[str, OutputForm]
-    default_form: OutputForm
-    form: RequestForm
-
-    def decode(self, body: Buffer, model_name: str, version: int) -> DecodedInfer:
-        said = self.request
-        if len(body) > _COPIED_BYTES or type(body) is not bytes:
-            body = memoryview(body)
-        request = InferenceRequest(
-            model_name,
-            version,
-            "",
-            [Tensor(name, kind, shape, body[start:stop]) for name, kind, shape, start, stop in self.tensors],
-            said.requested_outputs,
-            said.parameters.copy(),
-            said.priority,
-            said.timeout_us,
-            said.correlation_id,
-            said.sequence_start,
-            said.sequence_end,
-            self.form,
-        )
-        return DecodedInfer(request, self.forms, self.default_form)
-
-
-class InferDecoder:
-    """`decode_infer` with a memory of heads, of bounded size.
-
-    A head that describes binary tensors only, and names no request id and no shared memory, says the same every time:
-    which slices of the bytes behind it are which tensors, and which outputs are wanted in which form. Clients send it
-    again with other bytes behind it. Everything else goes the long way, which also words all errors.
-    """
-
-    def __init__(self, terms: InferTerms) -> None:
-        self._terms = terms
-        self._heads: Memo[_Head] = Memo(_HEADS, _HEAD_BYTES)
-        self._usual: _Head | None = None  # most requests have the head of the one before
-
-    def decode(self, body: Buffer, json_length: int, model_name: str, version: int) -> DecodedInfer:
-        """See `decode_infer`."""
-        nbytes = len(body)
-        head = self._usual
-        if (
-            head is not None
-            and nbytes == head.nbytes
-            and json_length == len(head.text)
-            and type(body) is bytes
-            and body.startswith(head.text)
-        ):
-            return head.decode(body, model_name, version)
-        if not 0 < json_length <= _HEAD_BYTES or json_length == nbytes:
-            return decode_infer(body, json_length, model_name, version, self._terms)
-        text = bytes(memoryview(body)[:json_length])
-        head = self._heads.get(text)
-        if head is not None and head.nbytes == nbytes:
-            self._usual = head
-            return head.decode(body, model_name, version)
-        decoded = decode_infer(body, json_length, model_name, version, self._terms)
-        if not decoded.request.id and not decoded.in_regions:
-            self._remember(text, decoded, nbytes)
-        return decoded
-
-    def decode_large(self, text: LargeText, blobs: memoryview, model_name: str, version: int) -> DecodedInfer:
-        """See `decode_document`; may be called on a thread."""
-
-        def decode(document: Any) -> DecodedInfer:
-            given = [members_of(document).get(name) for name in ("parameters", "inputs", "outputs")]
-            refuse_parts(sum(len(each) for each in given if isinstance(each, dict | list)))
-            return decode_document(document, blobs, model_name, version, self._terms)
-
-        return text.read(infer_places, decode)
-
-    def __repr__(self) -> str:
-        return f"<InferDecoder remembers {len(self._heads)} heads>"
-
-    def _remember(self, text: bytes, decoded: DecodedInfer, nbytes: int) -> None:
-        """Unless the head holds data itself: then there is more of it than the bytes behind."""
-        tensors = []
-        at = len(text)
-        for tensor in decoded.request.inputs:
-            tensors.append((tensor.name, tensor.datatype, tensor.shape, at, at + tensor.nbytes))
-            at += tensor.nbytes
-        if at != nbytes:
-            return
-        # Copies, so as not to keep the body alive, nor to see what a model does to its parameters.
-        request = replace(decoded.request, inputs=[], parameters=dict(decoded.request.parameters))
-        head = _Head(text, nbytes, tuple(tensors), request, decoded.forms, decoded.default_form, RequestForm())
-        self._heads.remember(text, head)
-
 
 LENGTH_HEADER = "Inference-Header-Content-Length"
 

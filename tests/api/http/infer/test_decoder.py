@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
@@ -12,7 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trireme.api.http.infer.request import DecodedInfer, InferDecoder, InferTerms, decode_infer
+from trireme.api.http.infer import decoder as decoder_module
+from trireme.api.http.infer.decoder import InferDecoder
+from trireme.api.http.infer.request import DecodedInfer, InferTerms, decode_infer
 from trireme.engine.datatypes import DATATYPES
 from trireme.engine.errors import TriremeError
 from trireme.engine.memory.regions import Regions
@@ -114,6 +117,72 @@ def test_a_repeated_head_is_decoded_as_at_first(head: dict[str, Any], data: st.D
         assert remembered(decoder) == (size > 0)
         decoded.request.parameters["added"] = "later"
         decoded.request.inputs.clear()
+
+
+IDS = st.integers(0, 2**64 - 1) | st.integers(1, 99) | NAMES | st.text("ab7", min_size=1, max_size=2)
+STEPS = st.fixed_dictionaries(
+    {"sequence_id": IDS}, optional={"sequence_start": st.booleans(), "timeout": COUNTS, "own": SCALARS}
+)
+
+
+@settings(deadline=None)
+@given(HEADS, STEPS, st.lists(IDS, min_size=2, max_size=6), st.booleans())
+def test_steps_that_differ_in_their_ids_are_decoded_as_if_each_came_alone(
+    head: dict[str, Any], parameters: dict[str, Any], ids: list[int | str], spaced: bool
+) -> None:
+    decoder = InferDecoder(InferTerms(LIMIT_BYTES, Regions()))
+    for number, identity in enumerate([*ids, *ids]):
+        head["parameters"] = {**parameters, "sequence_id": identity}
+        text = json.dumps(head, ensure_ascii=False).encode() if spaced else orjson.dumps(head)
+        blobs = bytes([number]) * size_of(head)
+        assert outcome(lambda: decoder.decode(text + blobs, len(text), "model", 1)) == the_long_way(text, blobs)  # noqa: B023
+
+
+def steps(decoder: InferDecoder, texts: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
+    """Decode requests with these parameters; how many of them went the long way. Checks what is said."""
+    read: list[int] = []
+
+    def long_way(*arguments: Any) -> DecodedInfer:
+        read.append(1)
+        return decode_infer(*arguments)
+
+    monkeypatch.setattr(decoder_module, "decode_infer", long_way)
+    inputs = '"inputs":[{"name":"IN","datatype":"FP32","shape":[2],"parameters":{"binary_data_size":8}}]'
+    for each in texts:
+        text = f'{{"parameters":{{{each}}},{inputs}}}'.encode()
+        assert facts(decoder.decode(text + bytes(8), len(text), "model", 1)) == the_long_way(text, bytes(8))
+    return len(read)
+
+
+def test_a_thousand_live_sequences_are_decoded_from_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each id has a head of its own, and there would be room for 512; what begins and ends one is another head."""
+    decoder = InferDecoder(InferTerms(LIMIT_BYTES, Regions()))
+    texts = [f'"sequence_id":{number}' for number in range(1_000, 2_000)]
+    assert steps(decoder, texts * 3, monkeypatch) == 2
+    assert steps(decoder, [f'{each},"sequence_end":true' for each in texts], monkeypatch) == 2
+    assert steps(decoder, [f'"sequence_id" : "user-{number}"' for number in range(100, 200)], monkeypatch) == 2
+    assert remembered(decoder) < 10
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        '"own":"{0}","sequence_id":{0}',
+        '"sequence_id":{0},"sequence_id":5',
+        '"sequence_id":5,"sequence_id":{0}',
+        '"own\\"sequence_id":{0},"sequence_id":5',
+        '"sequence_id":"{0}","sequence\\u005fid":5',
+        '"sequence_id":-{0}',
+    ],
+    ids=["said twice", "first of two", "last of two", "part of a name", "escaped", "negative"],
+)
+def test_ids_that_do_not_stand_alone_mean_what_they_mean(parameters: str) -> None:
+    decoder = InferDecoder(InferTerms(LIMIT_BYTES, Regions()))
+    inputs = '"inputs":[{"name":"IN","datatype":"FP32","shape":[2],"parameters":{"binary_data_size":8}}]'
+    for number in range(10, 30):
+        text = f'{{"parameters":{{{parameters.format(number)}}},{inputs}}}'.encode()
+        read = partial(decoder.decode, text + bytes(8), len(text), "model", 1)
+        assert outcome(read) == the_long_way(text, bytes(8))
 
 
 @settings(deadline=None)

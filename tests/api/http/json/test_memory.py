@@ -14,7 +14,8 @@ from http_fakes import FakeServer, HttpClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trireme.api.http.infer.request import DecodedInfer, InferDecoder, InferTerms
+from trireme.api.http.infer.decoder import InferDecoder
+from trireme.api.http.infer.request import DecodedInfer, InferTerms
 from trireme.api.http.json import pieces as json_pieces
 from trireme.api.http.json.reader import LargeText
 from trireme.api.http.json.scan import DEFAULT_MAX_VALUES
