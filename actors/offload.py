@@ -83,7 +83,8 @@ class ArrivingBytes:
 
     The event loop receives them. Memory that the system has not given out before takes up to 5 ms for each
     huge page, when it is first written to, on machines that are virtual. So a thread writes to it before; to the next
-    few megabytes, when those before them have arrived: what a client only announces costs no memory.
+    few megabytes, when those before them have arrived: what a client only announces costs no memory. If there are no
+    more, the first megabyte is not worth a thread.
 
     Attributes:
         whole: all of it, not zeroed.
@@ -91,15 +92,25 @@ class ArrivingBytes:
 
     def __init__(self, nbytes: int, memory: Callable[[int], memoryview] = body_memory) -> None:
         self.whole = memory(nbytes)
-        self._ready = LARGE_ARRIVAL_BYTES
+        self._ready = LARGE_ARRIVAL_BYTES if nbytes <= _READY_BYTES else 0
+
+    async def begin(self, pieces: list[Buffer]) -> int:
+        """Put what has arrived already at the beginning; how many bytes that is."""
+        if not self._ready:
+            await self._make_ready(0)
+        begun = b"".join(pieces)
+        self.whole[: len(begun)] = begun
+        return len(begun)
 
     async def place(self, filled: int) -> memoryview:
         """Where what comes next belongs; so much of it may be received at once."""
         if filled >= self._ready:
-            start = filled  # what is before has arrived: it must not be written to
-            self._ready = start + _READY_BYTES
-            await run_on_thread(_write_to, self.whole[start : self._ready])
+            await self._make_ready(filled)  # what is before has arrived: it must not be written to
         return self.whole[filled : min(filled + LARGE_ARRIVAL_BYTES, self._ready)]
+
+    async def _make_ready(self, start: int) -> None:
+        self._ready = start + _READY_BYTES
+        await run_on_thread(_write_to, self.whole[start : self._ready])
 
 
 def _write_to(memory: memoryview) -> None:

@@ -1,12 +1,14 @@
 """What the server does with more than it can do.
 
     python benchmarks/overload.py [--only capacity storm bodies] [--seconds 5] [--output overload.json]
-        [--batch-ms 30] [--queue-ms 200] [--flags "--front-ends 1"]
+        [--batch-ms 30] [--queue-ms 200] [--apart] [--flags "--front-ends 1"]
 
 - *capacity*: a model takes 30 ms for a batch of up to 8, so that it is the limit and not the CPU, as it is with 2 ms;
   its queue has 64 places and lets a request wait for 200 ms. A closed loop finds the peak. Then an open loop sends 1, 2
   and 5 times as many requests a second, whatever comes of them, over HTTP and gRPC. Goodput is what is answered with
-  200 in a second. What is answered should take no longer than the queue's limits and a batch or two.
+  200 in a second. What is answered should take no longer than the queue's limits and a batch or two. The client, which
+  takes a core at 5 times the capacity, runs on the same cores as the server; `--apart` gives the server and its model
+  the first one, and the client the others.
 - *storm*: 5,000 connections, as fast as they can be made; each asks once, and stays.
 - *bodies*: 200 clients send 64 MiB each, all at once, to a server that may have 1 GiB in flight. They are slowed down
   at their sockets, and its memory stays within the budget. In the end they are refused: what is measured is their
@@ -20,6 +22,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import resource
 import select
 import shlex
@@ -72,12 +75,14 @@ class Settings:
         batch_s: what its model takes for a batch.
         queue_s: how long a request may wait there.
         flags: of the server, beside those that a part needs.
+        client_cores: those of the client of `capacity`; with them, the server has the first core. Empty: any.
     """
 
     seconds: float
     batch_s: float
     queue_s: float
     flags: tuple[str, ...] = ()
+    client_cores: tuple[int, ...] = ()
 
     @property
     def model_py(self) -> str:
@@ -182,16 +187,18 @@ class OpenLoop:
             self._idle.append(connection)
 
 
-def drive(server: Server, transport: str, rate: float, connections: int, seconds: float) -> Driven:
+def drive(server: Server, transport: str, rate: float, connections: int, settings: Settings) -> Driven:
     """An open loop in a process of its own."""
     port = server.http_port if transport == "http" else server.grpc_port
-    told = json.dumps([port, transport, rate, connections, seconds])
+    told = json.dumps([port, transport, rate, connections, settings.seconds, settings.client_cores])
     done = subprocess.run([sys.executable, __file__, "--drive", told], stdout=subprocess.PIPE, check=True)
     return Driven(**json.loads(done.stdout))
 
 
 def _driver(told: str) -> None:
-    port, transport, rate, connections, seconds = json.loads(told)
+    port, transport, rate, connections, seconds, cores = json.loads(told)
+    if cores:
+        os.sched_setaffinity(0, cores)
     http = transport == "http"
     request = payloads.infer_request("slow", *payloads.small_infer()) if http else payloads.grpc_small("slow")
     print(json.dumps(asdict(OpenLoop(port, transport, request, connections).run(rate, WARM_UP_S, seconds))))
@@ -222,12 +229,12 @@ def capacity(folder: Path, settings: Settings) -> Outcome:
     longest_ms = (settings.queue_s + 3 * settings.batch_s) * 1e3
     with trireme(folder, *settings.flags, grpc=True) as server:
         for transport in TRANSPORTS:
-            peak = drive(server, transport, 0.0, 4 * BATCH, seconds)
+            peak = drive(server, transport, 0.0, 4 * BATCH, settings)
             outcome.rows.append({"what": f"{transport}, closed loop", **_shown(peak, peak.goodput)})
             for factor in FACTORS:
                 before_s = server.process.cpu_times()
                 with Memory(server) as memory:
-                    driven = drive(server, transport, factor * peak.goodput, CONNECTIONS, seconds)
+                    driven = drive(server, transport, factor * peak.goodput, CONNECTIONS, settings)
                 more_mib = (memory.peak_bytes - memory.before_bytes) / MIB
                 after_s = server.process.cpu_times()
                 cpu = (after_s.user + after_s.system - before_s.user - before_s.system) / (seconds + WARM_UP_S)
@@ -379,6 +386,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="of each load")
     parser.add_argument("--batch-ms", type=float, default=30.0, help="what the model of capacity takes for a batch")
     parser.add_argument("--queue-ms", type=float, default=200.0, help="how long a request may wait in its queue")
+    parser.add_argument("--apart", action="store_true", help="the server of capacity has the first core to itself")
     parser.add_argument("--flags", type=shlex.split, default=[], help="of trireme serve")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--drive", help=argparse.SUPPRESS)
@@ -386,7 +394,12 @@ def main() -> None:
     if given.drive is not None:
         _driver(given.drive)
         return
-    settings = Settings(given.seconds, given.batch_ms / 1e3, given.queue_ms / 1e3, tuple(given.flags))
+    first, *others = sorted(os.sched_getaffinity(0))
+    settings = Settings(
+        given.seconds, given.batch_ms / 1e3, given.queue_ms / 1e3, tuple(given.flags), tuple(others) * given.apart
+    )
+    if given.apart:
+        os.sched_setaffinity(0, {first})  # which the server inherits
     outcomes: dict[str, Outcome] = {}
     for name in given.only:
         with tempfile.TemporaryDirectory() as folder:

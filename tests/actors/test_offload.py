@@ -64,14 +64,15 @@ async def test_memory_for_a_large_body_is_written_to_elsewhere_and_not_before_it
 
     monkeypatch.setattr(offload, "_write_to", write_to)
     body = ArrivingBytes(20 << 20)
-    filled = 0
+    filled = await body.begin([])
     while filled < len(body.whole):
-        assert sum(written) <= filled + (7 << 20)
+        assert sum(written) <= filled + (8 << 20)
         place = await body.place(filled)
         assert 0 < len(place) <= LARGE_ARRIVAL_BYTES
+        assert filled + len(place) <= sum(written)
         place[:] = bytes([filled >> 20]) * len(place)
         filled += len(place)
-    assert written == [8 << 20, 8 << 20, 3 << 20]  # all but what is received first
+    assert written == [8 << 20, 8 << 20, 4 << 20]
     assert bytes(body.whole[:: 1 << 20]) == bytes(range(20))
 
 
@@ -79,6 +80,18 @@ async def test_memory_for_a_body_of_one_read_needs_no_thread(monkeypatch: pytest
     monkeypatch.setattr(offload, "_write_to", None)
     body = ArrivingBytes(1000)
     assert [len(await body.place(0)), len(await body.place(990))] == [1000, 10]
+
+
+@pytest.mark.parametrize(("nbytes", "threads"), [(8 << 20, 0), (20 << 20, 1)])
+async def test_what_has_arrived_is_put_at_the_beginning(
+    monkeypatch: pytest.MonkeyPatch, nbytes: int, threads: int
+) -> None:
+    written: list[int] = []
+    monkeypatch.setattr(offload, "_write_to", lambda memory: written.append(len(memory)))
+    body = ArrivingBytes(nbytes)
+    assert await body.begin([b"one", b"two"]) == 6
+    assert bytes(body.whole[:6]) == b"onetwo"
+    assert written == [8 << 20] * threads
 
 
 async def test_what_has_arrived_before_memory_was_made_ready_stays() -> None:
