@@ -21,7 +21,9 @@ Rules:
     and so do the addresses of their clients: a client waits for one socket of each other address, however many sockets
     those have. A task that could go on without waiting asks for such a turn with `yield_turn`, and what can be done
     later with `call_in_turn`. What is no client (`keep_hearing`: a model's process has done its batch) is heard between
-    two of them, and then what follows from it comes first: a model is not to wait while clients are refused.
+    two of them, and then what follows from it comes first: a model is not to wait while clients are refused. While
+    sockets wait for their turn (`crowded`), connections read little at a time: one that sends thousands of requests at
+    once, or headers, is not to keep the others waiting until all of them are parsed.
  6. Before it sleeps, the task may poll for a while; `engine.polling` says when. It does not while another task, a
     deadline or a thread's call is due, and goes through trio's loop after each burst as ever. Between two looks it
     offers its core to other processes.
@@ -94,6 +96,7 @@ class Readiness:
     Attributes:
         turn: of the listeners.
         buffer: for reading into, between two checkpoints; what was read is copied out of it.
+        crowded: sockets wait for their turn.
         memory: makes memory for so many bytes of a large body, not zeroed.
     """
 
@@ -107,6 +110,7 @@ class Readiness:
         clock: Clock | None = None,
     ) -> None:
         self.buffer = memoryview(bytearray(_READ_BYTES))
+        self.crowded = False
         self.memory: Callable[[int], memoryview] = body_memory
         self.turn = turn or Turn()
         self._start_soon = start_soon
@@ -204,6 +208,7 @@ class Readiness:
 
     def _put(self, address: str, function: Callable[[], None]) -> None:
         self._queue.put(address, function)
+        self.crowded = True
         self._idle.unpark_all()
 
     async def _keep_granting(self) -> None:
@@ -212,6 +217,7 @@ class Readiness:
             if self._queue:
                 await trio.lowlevel.checkpoint()
             else:
+                self.crowded = False
                 await self._idle.park()
             left = _PASS
             while left and self._queue:
@@ -266,7 +272,7 @@ class Readiness:
             if not events:
                 return False
             woken += len(events)
-            crowded = len(events) > _BURST or self._queue.length > 0
+            crowded = len(events) > _BURST or self.crowded
             with self.turn:
                 for descriptor, what in events:
                     watch = watches.get(descriptor)

@@ -64,6 +64,11 @@ class PlainTransport:
         """There may be more to read, or the end."""
         return self.watch.ready
 
+    @property
+    def crowded(self) -> bool:
+        """Little is to be read at once, since others wait (`Readiness.crowded`)."""
+        return self._readiness.crowded
+
     async def yield_turn(self) -> None:
         await self._readiness.yield_turn(self._address)
 
@@ -153,6 +158,11 @@ class TlsTransport:
         self.memory = readiness.memory
         self._readiness = readiness
         self._address = address
+
+    @property
+    def crowded(self) -> bool:
+        """See `PlainTransport.crowded`."""
+        return self._readiness.crowded
 
     async def yield_turn(self) -> None:
         await self._readiness.yield_turn(self._address)

@@ -11,7 +11,7 @@
 - Bodies of known length that are larger than one read bypass the parser, into the buffer that the application gets.
 - What a read leaves of a request that is not complete, or of those behind another, is counted as unfinished
   (`engine.admission.client_bytes`). At the limit, connections that wait for their clients close; shortly before, reads
-  are small.
+  are small. So are the task's while sockets wait for their turn (`actors.socket_readiness`).
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class H1Connection(Connection):
 
     @property
     def _read_bytes(self) -> int:
-        return _TIGHT_READ_BYTES if self._unfinished_account.tight else READ_BYTES
+        return _TIGHT_READ_BYTES if self._unfinished_account.tight or self._transport.crowded else READ_BYTES
 
     # ---- the task ----
 
@@ -159,7 +159,7 @@ class H1Connection(Connection):
         if data.startswith(PREFACE):
             await self._hand_over(data)
             return
-        self._take_in(data)
+        await self._take_in(data)
         while (request := await self._next_request()) is not None:
             if not await self._answer(request):
                 return
@@ -190,13 +190,15 @@ class H1Connection(Connection):
             data = await self._transport.receive(self._read_bytes)
             if not data:
                 return None
-            self._take_in(data)
+            await self._take_in(data)
         return parser.requests.pop(0)
 
-    def _take_in(self, data: bytes) -> None:
+    async def _take_in(self, data: bytes) -> None:
         self._parser.feed(data)
         if not self._parser.requests:
             self._count_unfinished()
+            if len(data) >= _TIGHT_READ_BYTES:
+                await self._transport.yield_turn()  # a head of many headers takes long
 
     def _count_unfinished(self) -> None:
         """Notes what is held of a request that is not complete, or of those that wait behind the current one."""
@@ -414,7 +416,7 @@ class H1Connection(Connection):
         filled = sum(map(len, request.pieces))
         size = filled + remaining
         body = ArrivingBytes(size, self._transport.memory)
-        body.whole[:filled] = b"".join(request.pieces)
+        await body.begin(request.pieces)
         while filled < size:
             place = await body.place(filled)
             count = await self._transport.receive_into(place)
