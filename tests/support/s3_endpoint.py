@@ -24,6 +24,7 @@ class S3Endpoint(ThreadingHTTPServer):
         objects: by name: contents, or a number of zeros.
         refusals: statuses that are answered first, one a request.
         status: answered to every request, if not 0.
+        authorizations: what requests were signed with; empty texts of those that were not.
         ranges: name, first byte and the one after the last of each range that was given out as a whole.
         most: how many bytes are given out; then requests wait until `released`.
     """
@@ -36,6 +37,7 @@ class S3Endpoint(ThreadingHTTPServer):
         self.refusals: list[int] = []
         self.status = 0
         self.requests = 0
+        self.authorizations: set[str] = set()
         self.ranges: list[tuple[str, int, int]] = []
         self.most = 1 << 62
         self.reached = threading.Event()
@@ -82,6 +84,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         status = self._endpoint.refusal()
+        self._endpoint.authorizations.add(self.headers.get("Authorization", ""))
         parts = urlsplit(self.path)
         bucket, _, name = unquote(parts.path).lstrip("/").partition("/")
         if status:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -9,12 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 from s3_endpoint import S3Endpoint, s3_endpoint
 from serve_process import serve_process
 from valued_models import CONFIG, Gates
 from valued_server import ask, serving
 
-from trireme.engine.errors import NotFoundError, UnavailableError
+from trireme.engine.errors import NotFoundError, TriremeError, UnavailableError
 from trireme.engine.repository.cloud import store
 
 MODEL_PY = b"""
@@ -62,6 +65,44 @@ async def test_a_model_is_loaded_and_loaded_again(endpoint: S3Endpoint, gates: G
         endpoint.put("a/1/value.txt", b"2")
         await server.load_model("a", {})
         assert await ask(server, "a") == 2
+
+
+async def test_requests_are_signed_with_what_the_environment_says(
+    endpoint: S3Endpoint, gates: Gates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving((endpoint.address,), gates):
+        assert endpoint.authorizations == {""}
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    endpoint.authorizations.clear()
+    async with serving((endpoint.address,), gates, "a"):
+        assert all(each.startswith("AWS4-HMAC-SHA256 Credential=key/") for each in endpoint.authorizations)
+
+
+async def test_a_service_account_of_google(
+    endpoint: S3Endpoint, gates: Gates, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The token that it signs comes with every request."""
+    private = rsa.generate_private_key(65537, 2048).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    account = {
+        "type": "service_account",
+        "client_email": "server@project",
+        "private_key": private.decode(),
+        "private_key_id": "1",
+    }
+    path = tmp_path / "account.json"
+    path.write_text(json.dumps(account))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
+    monkeypatch.setenv("GOOGLE_BASE_URL", f"http://127.0.0.1:{endpoint.server_address[1]}")
+    async with serving(("gs://bucket/models",), gates, "a") as server:
+        assert await ask(server, "a") == 1
+    assert all(each.startswith("Bearer ey") for each in endpoint.authorizations)
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere/account.json")
+    with pytest.raises(TriremeError, match=r"failed to open the repository 'gs://bucket/models': .*account\.json"):
+        async with serving(("gs://bucket/models",), gates):
+            pass
 
 
 @pytest.mark.parametrize("status", [503, 429, 500])

@@ -33,6 +33,17 @@ def refusal(*words: str) -> str:
     return raised.value.message
 
 
+def test_repositories_may_be_in_object_stores() -> None:
+    """Their addresses stay as they are written: a path would lose one of two slashes."""
+    server = command(
+        "--model-repository=s3://https://host:9/b//m", "--model-repository=dir", "--model-store=as://a/c"
+    ).server
+    assert server.model_repository == ("as://a/c", Path("dir"), "s3://https://host:9/b//m")
+    assert (server.repository_cache_directory, server.repository_cache_bytes) == (None, 0)
+    server = command("--repository-cache-dir=cache", "--repository-cache-byte-size=5").server
+    assert (server.repository_cache_directory, server.repository_cache_bytes) == (Path("cache"), 5)
+
+
 def test_server_options_take_the_flags_values() -> None:
     server = command(
         "--model-repository=b",
