@@ -290,9 +290,11 @@ class ModelControl:
     async def _load_polled(self, name: str, ids: Iterable[str], polled: Mapping[str, Known]) -> None:
         self._explicit.update(identity for identity in ids if identity in polled)
         await self._apply(polled)
-        if any(identity not in polled for identity in ids):
-            raise no_more_changes() if self.repository.stopping else _not_polled(name)
-        reasons = "".join(self._errors.get(identity, "") for identity in ids)
+        missing = [identity for identity in ids if identity not in polled]
+        reasons = "".join(self._poller.ended.get(identity, "") for identity in missing)
+        if missing and not reasons:
+            raise _not_polled(name)
+        reasons = reasons or "".join(self._errors.get(identity, "") for identity in ids)
         if reasons:
             if self.repository.stopping:
                 raise no_more_changes()

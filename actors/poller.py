@@ -34,6 +34,7 @@ class Poller:
 
     Attributes:
         scan: what the last look found.
+        ended: by id, why the last look at a model was ended; those that were.
     """
 
     _source: RepositorySource
@@ -42,6 +43,7 @@ class Poller:
     _made: dict[ModelSource, ModelSource]
     _slow: SlowLoads
     scan: Scan = field(default=Scan(()), init=False)
+    ended: dict[str, str] = field(default_factory=dict, init=False)
 
     async def rescan(self) -> None:
         """Look what the repositories hold. Raises `TriremeError` if one cannot be read."""
@@ -127,9 +129,11 @@ class Poller:
 
     async def _look(self, source: ModelSource, known: Known | None, config_json: str | None) -> _Looked | None:
         look = partial(self._look_on_thread, source, known, config_json)
+        self.ended.pop(source.id, None)
         try:
             with self._slow.look(source.name) as under_way:
                 return await self._context.executors.offload_cancellable(look, _Looked.dispose)
+            self.ended[source.id] = under_way.ended
             logger.error("Poll failed for model directory '%s': %s", source.name, under_way.ended)
         except TriremeError as error:
             logger.error("Poll failed for model directory '%s': %s", source.name, error)

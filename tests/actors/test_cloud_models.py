@@ -14,7 +14,7 @@ from stored_models import Told, repository
 from valued_models import CONFIG, CONFIG_JSON, Gates, ensemble_config, write_model
 from valued_server import POLL_FAILED, ask, fails, index, serving, until
 
-from trireme.engine.errors import InternalError, NotFoundError, UnavailableError
+from trireme.engine.errors import InternalError, InvalidArgumentError, NotFoundError, UnavailableError
 from trireme.engine.options import ControlMode, ServerOptions
 from trireme.engine.repository.local import LocalRepository
 from trireme.engine.repository.opening import JoinedRepositories
@@ -51,7 +51,7 @@ class Gate:
         if asked[0] == self._path:
             self.threads.append(threading.current_thread())
             self.reached.set()
-            assert self.open.wait(60)
+            self.open.wait()
 
 
 @pytest.fixture
@@ -99,14 +99,15 @@ async def test_a_change_of_half_a_model_keeps_the_old_one(
 
 async def test_what_cannot_be_loaded_is_not_fetched_at_every_look(told: Told, cache: Path, gates: Gates) -> None:
     """Not even where the cache keeps nothing that is not used."""
-    put(told, "a", {1: "broken"})
-    options = {**POLL, "source": repository(told, cache, limit_bytes=0), "exit_on_error": False}
-    async with serving((), gates, **options) as server:
+    put(told, "a", {1: 1})
+    async with serving((), gates, source=repository(told, cache, limit_bytes=0), **POLL) as server:
+        put(told, "a", {2: "broken"})
+        await until(lambda: any(row.reason == "Internal: no value" for row in server.repository_index()))
         told.asked.clear()
         await until(lambda: len(told.asked) > 5)
         assert set(told.asked) == {"list"}
-        put(told, "a", {1: 1})
-        await until(lambda: server.model_ready("a"))
+        put(told, "a", {2: 2})
+        await until(lambda: server.model_ready("a", 2))
 
 
 async def test_a_store_out_of_reach_takes_nothing_away(
@@ -202,24 +203,31 @@ class TestDownloadsThatAreEnded:
         put(told, "a", {1: 1})
         options = {"source": repository(told, cache), "load_patience_s": 0.0}
         async with serving((), gates, **options) as server, trio.open_nursery() as nursery:
-            nursery.start_soon(fails, server.load_model("a", {}), InternalError, POLL_FAILED.format("a"))
+            text = "load failed for model 'a': it was unloaded meanwhile, no version is available\n"
+            nursery.start_soon(fails, server.load_model("a", {}), InvalidArgumentError, text)
             await until(gate.reached.is_set)
-            await server.unload_model("a")
+            with trio.fail_after(60):
+                await server.unload_model("a")
             gate.open.set()
             await server.load_model("a", {})
             assert await ask(server, "a") == 1
 
     async def test_by_a_stop(self, told: Told, cache: Path, gates: Gates, gate: Gate) -> None:
-        """Without waiting for what is under way."""
+        """Without waiting for what is under way; the call that asked for it is answered before the server has ended."""
         put(told, "a", {1: 1})
+        answered = trio.Event()
 
         async def load(server: Any) -> None:
             with pytest.raises(UnavailableError, match="Server is stopping"):
                 await server.load_model("a", {})
+            answered.set()
 
         async with trio.open_nursery() as nursery, serving((), gates, source=repository(told, cache)) as server:
             nursery.start_soon(load, server)
             await until(gate.reached.is_set)
+            server.end_loads()
+            with trio.fail_after(60):
+                await answered.wait()
         assert not gate.open.is_set()
 
     async def test_by_the_end_of_a_start(self, told: Told, cache: Path, gates: Gates, gate: Gate) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from obstore.exceptions import GenericError, PermissionDeniedError
-from stored_models import Told, repository
+from stored_models import ADDRESS, Told, repository
 
 from trireme.engine.cancellation import Cancellation
 from trireme.engine.errors import (
@@ -23,6 +23,7 @@ from trireme.engine.options import ServerOptions
 from trireme.engine.repository.agents import AgentRegistry
 from trireme.engine.repository.cloud import plans
 from trireme.engine.repository.cloud.repository import CloudRepository, FetchedModel
+from trireme.engine.repository.cloud.store import ObjectChangedError, RemoteStore
 
 OPTIONS = ServerOptions()
 CONFIG = b'backend: "valued" version_policy { latest { num_versions: 1 } }'
@@ -188,6 +189,17 @@ def test_what_changes_all_the_time_is_given_up(told: Told, tmp_path: Path) -> No
     with pytest.raises(UnavailableError, match=r"'m' of .* has changed 3 times while it was being fetched"):
         fetch(repository(told, tmp_path))
     assert list(tmp_path.glob("*/models/*")) == []
+
+
+def test_a_store_that_knows_no_conditions_is_looked_at_all_the_same(told: Told) -> None:
+    """What it gives is another object than the one that was listed, of the same size."""
+    store = RemoteStore(ADDRESS, told)
+    (listed,) = (each for each in store.list() if each.path == "m/2/model.bin")
+    assert bytes(store.read(listed, 0, 3)) == b"two"
+    told.put({"m/2/model.bin": b"new"})
+    told.knows_conditions = False
+    with pytest.raises(ObjectChangedError, match="has changed since it was listed"):
+        store.read(listed, 0, 3)
 
 
 def test_what_goes_while_it_is_read_is_gone(told: Told, tmp_path: Path) -> None:
