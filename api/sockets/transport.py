@@ -120,14 +120,9 @@ class PlainTransport:
             raise PeerGoneError from error
 
     async def send_some(self, buffers: list[Buffer]) -> list[Buffer]:
-        """Waits until something could be sent. Others have their turn first. A socket that took all that it was given
-        has room for more as a rule, and waiting for that would be two system calls and a pass of the event loop."""
-        await trio.lowlevel.checkpoint()
-        rest = self.send_now(buffers)
-        if rest is buffers:
-            await wait_writable(self.sock)
-            rest = self.send_now(buffers)
-        return rest
+        """Waits until something could be sent. To try before that is slower (docs/benchmarks.md#large-tensors)."""
+        await wait_writable(self.sock)
+        return self.send_now(buffers)
 
     async def send_eof(self) -> None:
         """Says that nothing more will be sent; receiving goes on."""
