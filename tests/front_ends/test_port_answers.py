@@ -15,6 +15,7 @@ from segments import Segment, open_segments
 from trireme.engine.datatypes import FP32
 from trireme.engine.errors import ErrorKind
 from trireme.engine.memory.regions import RegionSlice
+from trireme.engine.memory.tensors import RegionTensor
 from trireme.engine.request import InferenceResponse
 from trireme.engine.tensor import Tensor
 from trireme.front_ends import kinds, port_answers
@@ -146,10 +147,19 @@ async def test_large_outputs_are_put_in_their_places_by_a_thread(
     assert at_small == threading.get_ident()
 
 
+def answering(monkeypatch: pytest.MonkeyPatch, world: World, outputs: list[Tensor]) -> None:
+    """Have models answer with these."""
+
+    def say(job: Any, said: int, final: bool) -> int:
+        job.respond(InferenceResponse("plain", 1, job.id, list(outputs)), final)
+        return said + 1
+
+    monkeypatch.setattr(type(world.script), "_say", staticmethod(say))
+
+
 async def test_an_output_that_is_placed_and_one_that_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, segment: Segment
 ) -> None:
-    both = [Tensor(name, FP32, LARGE.shape, array=LARGE) for name in ("OUT", "MORE")]
     stage = port_answers.stage
 
     def staged(lender: Any, response: InferenceResponse) -> InferenceResponse:
@@ -160,14 +170,7 @@ async def test_an_output_that_is_placed_and_one_that_is_not(
 
     monkeypatch.setattr(port_answers, "stage", staged)
     async with opened(tmp_path) as world:
-        respond = world.script._say  # type: ignore[attr-defined]
-
-        def say(job: Any, said: int, final: bool) -> int:
-            job.respond(InferenceResponse("plain", 1, job.id, list(both)), final)
-            return said + 1
-
-        monkeypatch.setattr(type(world.script), "_say", staticmethod(say))
-        assert respond
+        answering(monkeypatch, world, [Tensor(name, FP32, LARGE.shape, array=LARGE) for name in ("OUT", "MORE")])
         world.server.shared_memory.register_system("r", segment.key, 0, len(segment.data))
         given = request()
         given.output_places = {"OUT": world.server.shared_memory.slice("r", 0, len(segment.data))}
@@ -176,6 +179,34 @@ async def test_an_output_that_is_placed_and_one_that_is_not(
         assert head[:2] == [kinds.ANSWER, 1]
         assert np.array_equal(np.frombuffer(payload, np.float32, len(LARGE)), LARGE)
         assert np.array_equal(np.frombuffer(segment.data, np.float32, len(LARGE)), LARGE)
+
+
+async def test_an_output_that_is_in_another_place_is_copied_by_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, segment: Segment
+) -> None:
+    """As a model gives that passes on its input, which is in shared memory, too."""
+    threads: list[int] = []
+    write = RegionSlice.write
+
+    def written(place: RegionSlice, output: str, data: Any) -> None:
+        threads.append(threading.get_ident())
+        write(place, output, data)
+
+    monkeypatch.setattr(RegionSlice, "write", written)
+    segment.put(LARGE.tobytes(), LARGE.nbytes)
+    async with opened(tmp_path) as world:
+        regions = world.server.shared_memory
+        regions.register_system("r", segment.key, 0, len(segment.data))
+        source = regions.slice("r", LARGE.nbytes, LARGE.nbytes)
+        answering(monkeypatch, world, [RegionTensor("OUT", FP32, LARGE.shape, source)])
+        given = request()
+        given.output_places = {"OUT": regions.slice("r", 0, LARGE.nbytes)}
+        world.admit(1, given)
+        head, payload = await world.next()
+        assert (head[:2], len(payload)) == ([kinds.ANSWER, 1], 0)
+        assert np.array_equal(np.frombuffer(segment.data, np.float32, len(LARGE)), LARGE)
+    assert len(threads) == 1
+    assert threads[0] != threading.get_ident()
 
 
 async def test_a_front_end_that_ends_while_an_output_is_placed(

@@ -16,6 +16,8 @@ from hypothesis import settings as hypothesis_settings
 from remote_world import MODELS, admit, request, response, world
 from wired import JSON
 
+from trireme.actors.actor import Turn
+from trireme.actors.offload import Offload
 from trireme.actors.reply import Reply
 from trireme.engine import tensor as tensor_module
 from trireme.engine.datatypes import BYTES
@@ -26,11 +28,13 @@ from trireme.engine.errors import (
     TriremeError,
     UnavailableError,
 )
+from trireme.engine.options import ServerOptions
 from trireme.engine.request import InferenceRequest, InferenceResponse
 from trireme.engine.tensor import Tensor
 from trireme.front_ends import kinds, leases, remote_server
 from trireme.front_ends.calls import write_result
 from trireme.front_ends.link import LinkError, LinkHead
+from trireme.front_ends.remote_server import RemoteServer
 from trireme.front_ends.values import write_error
 from trireme.python_backend.child.codec import Payload
 
@@ -363,3 +367,11 @@ async def test_what_was_not_sent_is_not_taken_for_known() -> None:
         there.server.room()
         assert there.server.admit_nowait(request()) is not None
         assert there.take_request().request.model_name == "one"
+
+
+async def test_what_clients_hold_is_divided_with_its_least() -> None:
+    readiness: Any = None
+    options = ServerOptions(max_inflight_bytes=1)
+    server = RemoteServer(lambda _head, _payload: True, Turn(), readiness, Offload(), options, front_ends=4)
+    accounts = server.client_accounts
+    assert (accounts.unfinished.limit_bytes, accounts.unread.limit_bytes) == (4 << 20, 16 << 20)
