@@ -3,15 +3,23 @@
 Rules:
  1. Sizes whose numbers of rows need equally many bits are one class. A class keeps its latest `_KEPT` batches; what it
     expects is their mean without the highest and the lowest eighth of them, once there are three.
- 2. Between two classes times are interpolated, by the means of their rows. Beyond the outer ones they go on along the
-    line through the two that are nearest, but never fall as sizes grow. Of one class alone it is
-    supposed that batches of up to twice its size take as long, so that they are tried, and larger ones as much longer
-    as they are larger.
- 3. A change of a class's mean says something about all sizes (drift): the others follow it, each as far as it has not
-    been seen itself for a while (`_FRESH`). One that was not seen for `_FORGOTTEN` batches is forgotten, so that a size
-    that was too slow once is tried again; one that is larger than what is executed sooner the first times
-    (`_FIRST_FORGOTTEN` batches, then twice as many each time): a batch or two that were slow by chance would keep a
-    good size from being tried.
+ 2. Between two classes times are interpolated, by the means of their rows. Below the smallest they go on along the line
+    through the two that are nearest; beyond the largest along that one or the line through the smallest and the
+    largest, whichever is flatter: sizes that no batch has had are to be tried. They never fall as sizes grow:
+    neighbours that would are expected to take their mean, in which a class counts by how many batches are kept of it,
+    and how long ago it was seen. (If a smaller one had the last word, one batch of it that hung would make all larger
+    ones look slow, however often these are seen.) Of one class alone it is supposed that batches of up to twice its
+    size take as long, so that they are tried, and larger ones as much longer as they are larger.
+ 3. What one class takes says something about all sizes: times drift by a common factor. A class that has not been seen
+    for a while follows it, once. Each other class that was seen since has changed by a factor from then to now; it
+    follows the geometric mean of these factors, in which a class counts the less the longer ago it was seen
+    (`_FRESH`, by the batch). So if all have changed by one factor, it follows by that factor, in however many classes
+    that was seen. It follows not at all if it was one of the latest `_BY_TURNS` batches itself, and then more and more
+    (by `_FRESH`, too): classes that are seen by turns learn by themselves. What they have changed by until a new class
+    comes, that one has changed by as well.
+    A class that was not seen for `_FORGOTTEN` batches is forgotten, so that a size that was too slow once is tried
+    again; one that is larger than what is executed sooner the first times (`_FIRST_FORGOTTEN` batches, then twice as
+    many each time): a batch or two that were slow by chance would keep a good size from being tried.
  4. A batch that takes more than `_MOST_TIMES` as long as expected counts as one that takes so long. So one that hung is
     soon forgotten, and a lasting change is learnt in a few batches.
  5. What is expected is a mean. `bound_s` is higher by a margin: by the ratio of real and expected times that `_COVERED`
@@ -30,6 +38,7 @@ from dataclasses import dataclass, field
 
 _KEPT = 16
 _FRESH = 0.9
+_BY_TURNS = 4
 _FORGOTTEN = 128
 _FIRST_FORGOTTEN = 16
 _MOST_TIMES = 3.0
@@ -40,47 +49,53 @@ _CLASSES = 32
 
 @dataclass(slots=True, eq=False)
 class _SizeClass:
-    """Rule 1.
+    """Rules 1 and 3.
 
     Attributes:
-        fresh: 1 for a class that has just been seen, towards 0 since.
-        scale: what its batches' times are multiplied with by now (rule 3).
+        kept: rows and seconds of its latest batches; the latter as they would be when it was last seen.
+        seen_at: the number of the batch then.
+        seconds: what is expected by now.
+        before: by other class, the logarithm of what that took then.
+        drift: the logarithm of the factor by which those that were seen since have changed.
+        factor: what it follows of that.
     """
 
     kept: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_KEPT))
-    fresh: float = 1.0
-    scale: float = 1.0
+    seen_at: int = 0
     rows: float = 0.0
     seconds: float = 0.0
+    before: dict[int, float] = field(default_factory=dict)
+    drift: float = 0.0
+    factor: float = 1.0
 
     def add(self, rows: int, seconds: float) -> None:
-        if self.scale != 1.0:
-            kept = [(its_rows, its_s * self.scale) for its_rows, its_s in self.kept]
+        if self.factor != 1.0:
+            kept = [(its_rows, its_s * self.factor) for its_rows, its_s in self.kept]
             self.kept.clear()
             self.kept.extend(kept)
-            self.scale = 1.0
+        self.drift, self.factor = 0.0, 1.0
         self.kept.append((rows, seconds))
         times = sorted(its_s for _, its_s in self.kept)
         cut = max(1, len(times) // 8) if len(times) >= 3 else 0
         times = times[cut : len(times) - cut]
         self.seconds = sum(times) / len(times)
         self.rows = sum(its_rows for its_rows, _ in self.kept) / len(self.kept)
-        self.fresh = 1.0
 
-    def follow(self, factor: float) -> None:
-        """Rule 3."""
-        factor = 1 + (factor - 1) * (1 - self.fresh)
-        self.scale *= factor
-        self.seconds *= factor
+    def follow(self, drift: float, part: float) -> None:
+        """Rule 3. `part`: how much of the drift is followed."""
+        factor = math.exp(drift * part)
+        self.seconds *= factor / self.factor
+        self.drift, self.factor = drift, factor
 
 
 class ServiceTimes:
     """Learns how long a batch of a model takes, from the moment it is dispatched."""
 
-    __slots__ = ("_classes", "_line", "_margin", "_patience", "_ratios")
+    __slots__ = ("_classes", "_learnt", "_line", "_margin", "_patience", "_ratios")
 
     def __init__(self) -> None:
-        self._classes: dict[int, _SizeClass] = {}
+        self._classes: dict[int, _SizeClass] = {}  # the one that was seen last is the last one
+        self._learnt = 0  # batches
         self._line: list[tuple[float, float]] = []  # rows and seconds of the classes, ascending in both
         self._margin = 1.0
         self._patience: dict[int, int] = {}  # by class: after how many batches without it it is forgotten
@@ -103,29 +118,57 @@ class ServiceTimes:
                 ratios = sorted(self._ratios)
                 self._margin = max(1.0, ratios[math.ceil(_COVERED * len(ratios)) - 1])
             seconds = min(seconds, expected * _MOST_TIMES)
+        self._learnt += 1
         if seen is None:
-            seen = self._classes[number] = _SizeClass()
+            seen = _SizeClass()
             seen.add(rows, seconds)
+            for its in self._classes.values():
+                its.before[number] = math.log(seconds) - its.drift
         else:
-            before = seen.seconds
             seen.add(rows, seconds)
-            self._others_follow(number, seen.seconds / before)
-        line: list[tuple[float, float]] = []
+            del self._classes[number]
+        seen.seen_at = self._learnt
+        self._forget(number)
+        self._classes[number] = seen
+        self._follow()
+        self._line = self._ascending()
+
+    def _forget(self, seen: int) -> None:
+        """Rule 3: those that were not seen for long. `seen`: which one just was."""
+        for number, its in list(self._classes.items()):
+            patience = self._patience.get(number, _FIRST_FORGOTTEN) if number > seen else _FORGOTTEN
+            if self._learnt - its.seen_at > patience:
+                del self._classes[number]
+                self._patience[number] = min(2 * patience, _FORGOTTEN)
+
+    def _fresh(self, its: _SizeClass) -> float:
+        """1 for a class that has just been seen, towards 0 since."""
+        return _FRESH ** (self._learnt - its.seen_at)
+
+    def _follow(self) -> None:
+        """Rule 3. Each class follows those that were seen after it, so the last one comes first."""
+        later: list[tuple[int, float, float]] = []  # classes, how much each counts, and the logarithm of what it takes
+        for number, its in reversed(self._classes.items()):
+            fresh = self._fresh(its)
+            if later:
+                total = sum([counts * (now - its.before[other]) for other, counts, now in later])
+                its.follow(total / sum([counts for _, counts, _ in later]), 1 - min(1.0, fresh / _FRESH**_BY_TURNS))
+            later.append((number, fresh, math.log(its.seconds)))
+        last = self._classes[later[0][0]]
+        last.before = {number: now for number, _, now in later[1:]}
+
+    def _ascending(self) -> list[tuple[float, float]]:
+        """Rule 2: the means of the rows of the classes, and what they are expected to take, which never falls."""
+        runs: list[tuple[float, float, list[float]]] = []  # what is known of classes that take as long; rows of each
         for number in sorted(self._classes):
             its = self._classes[number]
-            line.append((its.rows, max(its.seconds, line[-1][1]) if line else its.seconds))
-        self._line = line
-
-    def _others_follow(self, number: int, factor: float) -> None:
-        """Rule 3."""
-        for other in [other for other in self._classes if other != number]:
-            its = self._classes[other]
-            its.follow(factor)
-            its.fresh *= _FRESH
-            patience = self._patience.get(other, _FIRST_FORGOTTEN) if other > number else _FORGOTTEN
-            if its.fresh < _FRESH**patience:
-                del self._classes[other]
-                self._patience[other] = min(2 * patience, _FORGOTTEN)
+            known, seconds, rows = len(its.kept) * self._fresh(its), its.seconds, [its.rows]
+            while runs and runs[-1][1] >= seconds:
+                before, before_s, before_rows = runs.pop()
+                seconds = (before * before_s + known * seconds) / (before + known)
+                known, rows = before + known, before_rows + rows
+            runs.append((known, seconds, rows))
+        return [(each, seconds) for _, seconds, rows in runs for each in rows]
 
     def expected_s(self, rows: float) -> float:
         """What a batch of so many rows takes; 0 while nothing is known."""
@@ -135,6 +178,9 @@ class ServiceTimes:
         at = min(max(bisect_left(line, (rows, 0.0)), 1), len(line) - 1)
         (low, low_s), (high, high_s) = line[at - 1], line[at]
         slope = (high_s - low_s) / (high - low)
+        if rows > high:
+            least, least_s = line[0]
+            return high_s + min(slope, (high_s - least_s) / (high - least)) * (rows - high)
         return max(low_s + slope * (rows - low), 0.1 * low_s)
 
     def bound_s(self, rows: float) -> float:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,6 +41,19 @@ def test_sizes_between_and_beyond_are_on_the_line():
 def test_larger_batches_never_take_less():
     times = learnt((2, 0.05), (8, 0.02))
     assert times.expected_s(8) >= times.expected_s(2)
+
+
+def test_what_is_larger_than_all_that_was_seen_is_worth_a_try():
+    """The slope between two sizes that are nearly the same says little, and less while the times change."""
+    times = learnt((1, 0.01), (7, 0.012), (8, 0.02))
+    assert times.expected_s(16) == pytest.approx(0.02 + 0.01 / 7 * 8)
+
+
+def test_small_batch_that_hung_says_nothing_about_larger_ones_that_are_seen():
+    times = learnt((1, 0.6), *[(16, 0.06), (32, 0.12)] * 20)
+    assert times.expected_s(16) == pytest.approx(0.06, rel=0.05)
+    assert times.expected_s(32) == pytest.approx(0.12, rel=0.05)
+    assert times.expected_s(1) <= times.expected_s(16)
 
 
 def test_one_that_hung_is_forgotten():
@@ -79,6 +95,61 @@ def test_sizes_seen_by_turns_do_not_follow_each_other():
     times = learnt(*[(1, 0.01), (8, 0.02)] * 10, *[(1, 0.01), (8, 0.04)] * 40)
     assert times.expected_s(1) == pytest.approx(0.01, rel=0.05)
     assert times.expected_s(8) == pytest.approx(0.04, rel=0.05)
+
+
+SIZES = (1, 2, 4, 8, 16)
+
+
+def cost_s(rows: int) -> float:
+    return 0.01 + 0.001 * rows
+
+
+def drifted(factor: float, measured: Sequence[int]) -> dict[int, float]:
+    """By what factor each size is expected to take more, when first all were measured, and then these."""
+    before = [(rows, cost_s(rows)) for rows in SIZES * 12]
+    times = learnt(*before, *[(rows, factor * cost_s(rows)) for rows in measured])
+    return {rows: times.expected_s(rows) / cost_s(rows) for rows in SIZES}
+
+
+@pytest.mark.parametrize("measured", [(16,), (8, 16), (4, 8, 16), (16, 8, 8, 4), (2, 4, 8, 16), (1, 16)])
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_drift_is_followed_once_by_however_many_sizes_it_is_seen(factor: float, measured: tuple[int, ...]) -> None:
+    """Sizes that are not measured followed each of those that were: twice as slow became eight times."""
+    assert drifted(factor, measured * 60) == pytest.approx(dict.fromkeys(SIZES, factor), rel=0.05)
+
+
+def test_drift_is_followed_once_when_sizes_see_it_one_after_the_other() -> None:
+    measured = [8] * 40 + [4] * 40 + [2] * 40
+    assert drifted(2.0, measured)[1] == pytest.approx(2.0, rel=0.02)
+
+
+def test_size_that_is_new_tells_nothing_about_what_was_before() -> None:
+    """Those that followed a drift before it came do not forget that."""
+    before = [(rows, cost_s(rows)) for rows in (1, 8) * 12]
+    times = learnt(*before, *[(8, 2 * cost_s(8))] * 30, *[(4, 2 * cost_s(4))] * 60)
+    assert times.expected_s(1) == pytest.approx(2 * cost_s(1), rel=0.05)
+
+
+def test_size_not_seen_for_long_lies_between_those_that_were() -> None:
+    """One got twice as slow, another one is as it was: what is not known is said to be in between."""
+    before = [(rows, cost_s(rows)) for rows in SIZES * 12]
+    times = learnt(*before, *[(8, cost_s(8)), (16, 2 * cost_s(16))] * 40)
+    assert times.expected_s(1) / cost_s(1) == pytest.approx(2**0.5, rel=0.05)
+
+
+@given(
+    factor=st.floats(0.34, 2.9),
+    measured=st.lists(st.sampled_from(SIZES), min_size=1, max_size=4),
+    turns=st.randoms(use_true_random=False),
+)
+def test_nothing_goes_beyond_a_drift_but_for_a_while(factor: float, measured: list[int], turns: Random) -> None:
+    """However sizes are measured by turns, in the end all have followed, and none by more. (Those that are larger than
+    all that are measured are forgotten.)"""
+    order = measured * 12
+    turns.shuffle(order)
+    now = drifted(factor, [*order, *measured * 18])
+    followed = [rows for rows in SIZES if rows <= max(measured)]
+    assert [now[rows] for rows in followed] == pytest.approx([factor for _ in followed], rel=0.1)
 
 
 def test_bound_covers_nearly_all():
