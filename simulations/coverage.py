@@ -22,6 +22,7 @@ from .events import (
     InstanceAttached,
     InstanceDetached,
     ModelStateChanged,
+    RegionRead,
     ReplyDelivered,
     RequestAbandoned,
     RequestAnswered,
@@ -44,6 +45,7 @@ from .invariants.serving import STOPPING, UNKNOWN
 from .invariants.state import WorldState
 from .plan import RESIZED_TO, Fault
 from .reach import REACHABLE_SERVING
+from .regions import LEFT, LOST_LATE, REACHABLE_REGIONS
 
 REACHABLE = (
     *(f"sealed: {reason.value}" for reason in SealReason),
@@ -82,6 +84,7 @@ REACHABLE = (
     *REACHABLE_ANSWERS,
     *REACHABLE_GPUS,
     *REACHABLE_FRONT_ENDS,
+    *REACHABLE_REGIONS,
     "a model loaded again",
     "a model unloaded",
     "a model changed twice at once",
@@ -143,6 +146,7 @@ class Coverage:
             ExecutionEnded: self._execution_ended,
             FaultStruck: lambda event: self.count(f"fault: {event.fault}"),
             StateUsed: self._state_used,
+            RegionRead: lambda event: self.count(LOST_LATE if event.lost else LEFT),
             InstanceAttached: self._attached,
             InstanceDetached: self._detached,
             ModelStateChanged: self._changed,

@@ -10,7 +10,7 @@ from .inner import asked_inside, changed_inside
 from .moved_to_gpus import moved_to_gpus
 from .objectives import with_objectives
 from .placed import placed, with_ends
-from .regions import shared
+from .regions import left_to_instances, shared
 from .reshaped import reshaped
 from .resized import broken, holding, resized
 from .self_checks import checking
@@ -37,5 +37,6 @@ DRAWN_AFTER = (
     named,
     impatient,
     fronted,
+    left_to_instances,
 )
 """Functions from a plan to a plan, in the order in which they are asked."""

@@ -29,7 +29,7 @@ from .history import Recorder, error_text
 from .invariants.serving import UNKNOWN
 from .plan import UNKNOWN_MODEL, Change, ChangePlan, Manner, Plan, ProbePlan, RequestPlan
 from .readers import Reader, record_taken, when_final
-from .regions import spoil
+from .regions import is_left, is_lost_late, spoil
 from .requests import RequestMaker
 from .self_checks import Probes
 from .services import ConnectionPoint, turns_of
@@ -70,6 +70,8 @@ class Driver:
         self._misled = misled
         self._graphs = Graphs(plan)
         self._requests = RequestMaker(plan)
+        self._models = {model.name: model for model in plan.models}
+        self._left: dict[int, InferenceRequest] = {}  # whose inputs are left where they are
         self._decoupled = self._graphs.decoupled
         self._next: dict[int, list[RequestPlan]] = {}
         self._numbered = {request.number: request for request in plan.requests}
@@ -87,6 +89,7 @@ class Driver:
         self._touch = touch
         self.changing = len(plan.changes)
         self._changes = 0  # that have begun, and are not over
+        self._changed_otherwise = 0  # than by front ends, of which these hear when all is done
         for change in plan.changes:
             self._at(change.at_ns / 1e9, partial(self._start_change, change))
         self.probes: Probes | None = None
@@ -181,7 +184,7 @@ class Driver:
         if reply is None:
             service.start_soon(self._ask, plan, service, request, lease)
             return
-        spoil(request)
+        self._is_in(plan, request)
         if plan.manner is Manner.VANISHES:
             self.replies[plan.number] = reply
             self._go_on(plan)
@@ -244,6 +247,13 @@ class Driver:
             )
         )
 
+    def _is_in(self, plan: RequestPlan, request: InferenceRequest) -> None:
+        """The server has a request: its client may write to where its inputs were, unless they were left there."""
+        if is_left(plan, self._models.get(plan.model)):
+            self._left[plan.number] = request
+        else:
+            spoil(request)
+
     def _give_up(self, plan: RequestPlan, reply: Reply) -> None:
         if not reply.final:
             self._recorder.record(RequestAbandoned(self._recorder.now_ns(), plan.number))
@@ -284,7 +294,7 @@ class Driver:
                     self._check_room(plan, service)
                 reply = await service.server.admit(request, lease, service.entrance.description(plan))
                 self.replies[plan.number] = reply
-                spoil(request)
+                self._is_in(plan, request)
                 if plan.model in self._decoupled:
                     await self._read(plan, reply)
                 else:
@@ -313,6 +323,11 @@ class Driver:
 
     def _check(self, plan: RequestPlan, response: InferenceResponse) -> None:
         """Whether this is an answer to that request."""
+        left = self._left.pop(plan.number, None)
+        if left is not None:
+            spoil(left)
+            if is_lost_late(plan.number):
+                self._misled(f"request {plan.number} was answered, though its inputs were lost")
         rows = response.outputs[0].shape[0] if len(response.outputs[0].shape) > 1 else 1
         if (response.id, response.model_name, rows) != (str(plan.number), plan.model, plan.rows):
             self._misled(
@@ -415,6 +430,7 @@ class Driver:
         service = self._changing_service(plan)
         recorder.record(ChangeAsked(recorder.now_ns(), plan.model, plan.text))
         self._changes += 1
+        others = self._changed_otherwise
         try:
             if self._followed is not None:
                 self._touch(plan)
@@ -428,7 +444,9 @@ class Driver:
             error = failure.message
         recorder.record(ChangeDone(recorder.now_ns(), plan.model, plan.text, error))
         self._changes -= 1
-        if self.front_ends is not None and service is not None and not self._changes and not error:
+        self._changed_otherwise += service is None
+        alone = not self._changes and others == self._changed_otherwise  # else front ends may hear later of the other
+        if self.front_ends is not None and service is not None and alone and not error:
             self.front_ends.check_heard(plan.model)
         self.changing -= 1
         self._look_whether_done()

@@ -241,6 +241,15 @@ class StateUsed:
 
 
 @record
+class RegionRead:
+    """An instance read the inputs of a request where they were, in shared memory; or, if it is `lost`, could not."""
+
+    at_ns: int
+    request: int
+    lost: bool
+
+
+@record
 class AnswerGiven:
     """A decoupled model answered a request: which answer it is, counted from 1; 0 for an end without an answer."""
 
@@ -370,6 +379,7 @@ Event = (
     | ExecutionStarted
     | ExecutionEnded
     | StateUsed
+    | RegionRead
     | AnswerGiven
     | AnswerHeldBack
     | FaultStruck

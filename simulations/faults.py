@@ -17,13 +17,14 @@ from ..engine.gpu.device import SickDeviceError
 from ..engine.job import ExecutionBatch, Job
 from ..engine.tensor import Tensor
 from .clock import JumpingClock
-from .events import FaultStruck, StateUsed
+from .events import FaultStruck, RegionRead, StateUsed
 from .executors import SimulatedFailure
 from .faulty_gpus import SLOWNESS, FaultyGpus
 from .graphs import Graphs
 from .history import Recorder
 from .models import SimulatedModel
 from .plan import SUM, Change, ChangePlan, Fault, ModelPlan, Plan, RequestPlan
+from .regions import is_lost_late
 from .rows import ModelRows, answer_alone, stray_data
 from .self_checks import SelfChecks
 from .streams import FOR_EVER_S, DecoupledStreams, InstanceCrash
@@ -59,7 +60,11 @@ class FaultyModels:
         self._recorder = recorder
         self._turns: Counter[int] = Counter()  # by request, how often it was executed
         self._streams = DecoupledStreams(clock, recorder, self._turns, self._strikes)
-        self._rows = {model.name: ModelRows(model.config(), misled) for model in plan.models if not model.steps}
+        self._rows = {
+            model.name: ModelRows(model.config(), misled, self._read if model.reads_regions else None)
+            for model in plan.models
+            if not model.steps
+        }
         if any(request.fault is Fault.SLOT for request in plan.requests):
             world.slot_dies = self._slot_dies
         self._killers: set[int] = set()  # that have ended a process
@@ -75,6 +80,7 @@ class FaultyModels:
                 in_place=partial(self._in_place, model),
                 ends=model.ends,
                 check=partial(self.checks.made, model) if model.checks_ns else None,
+                reads_regions=model.reads_regions,
             )
             for model in plan.models
         ]
@@ -185,6 +191,8 @@ class FaultyModels:
         if SUM in batch.jobs[0].inputs:
             self._keep_sums(rows, batch, outputs)
         for job, output, found_sum in zip(batch.jobs, outputs, found, strict=True):
+            if job.answered:  # its input was lost
+                continue
             if job.is_null:
                 job.respond(job.response([output]))
                 continue
@@ -254,6 +262,12 @@ class FaultyModels:
                     truth |= {"START": 0, "END": 0}
             if told != truth:
                 self._misled(f"for {job!r} a model was told {told}, not {truth}")
+
+    def _read(self, job: Job, lost: bool) -> None:
+        number = int(job.request.id)
+        if lost and not is_lost_late(number):
+            self._misled(f"request {number} was failed for memory that its client has not lost")
+        self._recorder.record(RegionRead(self._recorder.now_ns(), number, lost))
 
     def _slot_dies(self, number: int) -> bool:
         request = self._requests[str(number)]

@@ -320,6 +320,7 @@ class VirtualFrontEnds:
         self._complain = complain
         self.count = count
         self._numbers = numbers(1)
+        self._started_s = 0.0  # the last one
         self._living: dict[int, VirtualProcess] = {}
         self._left: dict[int, dict[int, Reply]] = {}  # by process, once its port has ended
         self._gone: dict[int, ConnectionPoint] = {}  # by process, once that has ended
@@ -368,9 +369,12 @@ class VirtualFrontEnds:
             self._nursery.cancel_scope.cancel()
 
     async def settled(self) -> None:
-        """Wait until what was said has been heard."""
+        """Wait until what was said has been heard, also by those that have just been started again."""
         told = self.plan
-        await self._clock.sleep((SETTLED_BELLS * told.bell_ns + told.stuck_ns + told.stuck_for_ns) / 1e9)
+        bells_s = SETTLED_BELLS * told.bell_ns / 1e9
+        await self._clock.sleep(bells_s + (told.stuck_ns + told.stuck_for_ns) / 1e9)
+        while self._clock.now_s() < self._started_s + bells_s:
+            await self._clock.sleep(bells_s)
 
     def check_heard(self, model: str) -> None:
         """Whether all front ends know a model as it is."""
@@ -412,6 +416,7 @@ class VirtualFrontEnds:
         process = VirtualProcess(*about, stuck=number == 1)
         self._readiness.know(process.sock)
         self._living[number] = process
+        self._started_s = self._clock.now_s()
         self._nursery.start_soon(self._live, process)
         return process
 

@@ -96,6 +96,7 @@ class SimulatedModel(ModelSource):
         ends: how it becomes known that a batch is over.
         check: called for each instance that was made, by its name: what asks it whether it is ready; None if its
             instances do not say that.
+        reads_regions: see `LoadedModel.reads_regions`.
 
     Attributes:
         is_broken: it cannot be loaded; of an ensemble, which is loaded without a backend, that means nothing.
@@ -112,6 +113,7 @@ class SimulatedModel(ModelSource):
         in_place: Callable[[ExecutionBatch], bool] = lambda _batch: False,
         ends: Ends = Ends.ALONE,
         check: Callable[[str], Callable[[Callable[[TriremeError | None], None]], None]] | None = None,
+        reads_regions: bool = False,
     ) -> None:
         super().__init__(config.name)
         self.config = config
@@ -122,6 +124,7 @@ class SimulatedModel(ModelSource):
         self.in_place = in_place
         self.ends = ends
         self.check = check
+        self.reads_regions = reads_regions
         self.is_broken = self.is_gone = False
         self._changes = self._touches = 0
 
@@ -230,6 +233,10 @@ class _SimulatedLoadedModel(LoadedModel):
     def __init__(self, config: ModelConfig, model: SimulatedModel) -> None:
         self.config = config
         self._model = model
+
+    @property
+    def reads_regions(self) -> bool:
+        return self._model.reads_regions
 
     def instance_class(self, spec: InstanceSpec) -> type[ModelInstance]:
         return StreamInstance if isinstance(self._model.work, StreamWork | Mapping) else ModelInstance

@@ -20,7 +20,6 @@ from ..engine.config.model import (
     ModelInput,
     ModelOutput,
     QueuePolicy,
-    TimeoutAction,
     model_config,
 )
 from ..engine.config.objective import PARAMETER
@@ -31,6 +30,7 @@ from ..engine.request import LATEST
 from .front_ends_plan import NO_FRONT_ENDS, FrontEndsPlan
 from .models import BACKEND, Ends
 from .plain import plain, read_plain
+from .plan_parts import GpuPlan, PolicyPlan, ResourcePlan, SequencesPlan, StepPlan
 from .records import record
 from .shapes import WIDTH, Shapes, with_shapes
 from .workloads import WayIn
@@ -96,82 +96,6 @@ class Manner(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyPlan:
-    """The queue policy of a priority level; level 0 is the default one."""
-
-    level: int = 0
-    delay: bool = False
-    timeout_us: int = 0
-    override: bool = False
-    max_queue_size: int = 0
-
-    def policy(self) -> QueuePolicy:
-        action = TimeoutAction.DELAY if self.delay else TimeoutAction.REJECT
-        return QueuePolicy(action, self.timeout_us, self.override, self.max_queue_size)
-
-
-@dataclass(frozen=True, slots=True)
-class SequencesPlan:
-    """That a model is stateful. Delay and preferred sizes are the model's.
-
-    Attributes:
-        oldest: the oldest strategy instead of the direct one.
-        candidates: oldest: sequences that an instance takes on at once; 0 for as many as a batch has rows.
-        utilization: direct: the part of the slots that need not wait for the delay.
-        idle_us: how long a sequence may be silent.
-        sums: the server keeps the sum of a sequence's requests, which are answered with it (implicit state).
-        same_buffer: of `sums`: it is kept in one place.
-        iterative: a request may be executed again and again before it is answered.
-    """
-
-    oldest: bool = False
-    candidates: int = 0
-    utilization: float = 0.0
-    idle_us: int = 1_000_000
-    sums: bool = False
-    same_buffer: bool = False
-    iterative: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ResourcePlan:
-    """So many of a resource: what there is, or what an instance holds while it executes."""
-
-    name: str
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class GpuPlan:
-    """A GPU.
-
-    Attributes:
-        units: computations that it can do at once.
-        row_in_ns, row_out_ns: time that a copy takes for a row of one input, or output.
-        memory_bytes: for arrays; 0 for plenty.
-        ill_ns: how long nothing can be begun on it when it has fallen ill.
-    """
-
-    units: int = 1
-    row_in_ns: int = 1_000_000
-    row_out_ns: int = 1_000_000
-    memory_bytes: int = 0
-    ill_ns: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class StepPlan:
-    """A step of an ensemble. Its output is a tensor, named by the number of the step, counted from 1.
-
-    Attributes:
-        takes: for each input of its model, the tensor that it gets; 0 is the input of the ensemble.
-    """
-
-    model: str
-    takes: tuple[int, ...] = (0,)
-
-
-@dataclass(frozen=True, slots=True)
 class ModelPlan:
     """A model. A batch takes ``fixed_ns + per_row_ns * rows``, plus what its requests add.
 
@@ -193,6 +117,7 @@ class ModelPlan:
         ends: how it becomes known that a batch is over.
         objective_ms: within which its requests are to be executed; 0 for any time.
         checks_ns: about how long its instances take to say whether they are ready; 0 if they do not say that.
+        reads_regions: large inputs in shared memory are left there for its instances to read.
     """
 
     name: str
@@ -224,6 +149,7 @@ class ModelPlan:
     ends: Ends = Ends.ALONE
     checks_ns: int = 0
     objective_ms: float = 0.0
+    reads_regions: bool = False
 
     @property
     def iterative(self) -> bool:

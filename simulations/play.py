@@ -351,9 +351,10 @@ def _has_little_room(plan: Plan) -> bool:
 
 def _windows(plan: Plan) -> dict[int, int]:
     """How many answers to each request may wait. A client that waits in a task, as all do for whom the server-wide
-    budget is used up or a thread reads, takes all that there are, then looks at one after the other."""
+    budget is used up, a thread reads, or a front end's ring is full, takes all that there are, then looks at one after
+    the other."""
     in_task = 2 * plan.window
-    listening = in_task if _has_little_room(plan) else plan.window
+    listening = in_task if _has_little_room(plan) or plan.front_ends.count else plan.window
     manners = {Manner.LISTENS: listening, Manner.WAITS: in_task}
     ordered = {model.name for model in plan.models if model.preserve_ordering}  # what is held back may be any number
     windows: dict[int, int] = {}

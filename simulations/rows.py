@@ -14,7 +14,9 @@ import numpy as np
 from ..engine.config.model import ModelConfig
 from ..engine.datatypes import FP32
 from ..engine.job import ExecutionBatch, Job
+from ..engine.memory.tensors import RegionTensor
 from ..engine.scheduling.batch import BatchLayout
+from ..engine.scheduling.batch_regions import RegionBatch, names_regions
 from ..engine.scheduling.sequence.state import keep_states
 from ..engine.tensor import Tensor
 from .graphs import answer
@@ -40,15 +42,22 @@ class ModelRows:
 
     Args:
         misled: called with a text when it is told wrong numbers of elements.
+        read: called with each job whose inputs were left in shared memory, and whether they were lost; None for a model
+            to which none are left.
     """
 
-    def __init__(self, config: ModelConfig, misled: Callable[[str], None]) -> None:
+    def __init__(
+        self, config: ModelConfig, misled: Callable[[str], None], read: Callable[[Job, bool], None] | None = None
+    ) -> None:
         self._misled = misled
+        self._read = read
         self._layout = BatchLayout(config)
         self._batching = config.max_batch_size > 0
 
     def execute(self, batch: ExecutionBatch) -> tuple[list[Tensor], list[float]]:
         """The output of each job, and the sum that each was given of its sequence, 0 without one."""
+        if self._read is not None and names_regions(batch.jobs):
+            return self._execute_in_regions(batch, self._read)
         jobs, inputs = self._layout.gather(batch.jobs)
         sums = inputs.get(SUM)
         found = [0.0] * len(jobs) if sums is None else [float(each) for each in np.ravel(sums)]
@@ -56,6 +65,20 @@ class ModelRows:
             self._look_at_counts(batch, inputs[COUNTS])
         output = _total(0 if sums is None else sums, inputs)
         return [tensors[0] for _, tensors in self._layout.split(jobs, [output])], found
+
+    def _execute_in_regions(
+        self, batch: ExecutionBatch, read: Callable[[Job, bool], None]
+    ) -> tuple[list[Tensor], list[float]]:
+        """The same; jobs whose inputs cannot be read are failed, and have no output."""
+        left = [job for job in batch.jobs if any(isinstance(each, RegionTensor) for each in job.inputs.values())]
+        regions = RegionBatch(self._layout, batch.jobs, in_place=True)
+        jobs, inputs = regions.gather()
+        shares = regions.settle(self._layout.split(jobs, [_total(0, inputs)])) if jobs else []
+        for job in left:
+            read(job, job.answered)
+        outputs = {job: tensors[0] for job, tensors in shares}
+        nothing = Tensor("OUTPUT0", FP32, (0,), b"")
+        return [outputs.get(job, nothing) for job in batch.jobs], [0.0 for _ in batch.jobs]
 
     def _look_at_counts(self, batch: ExecutionBatch, told: np.ndarray) -> None:
         counts = [float(job.inputs["INPUT0"].array.size) for job in batch.jobs]

@@ -195,6 +195,7 @@ def _simpler_model(model: ModelPlan) -> Iterator[ModelPlan]:
         begun = replace(step, takes=(0,) * len(step.takes))
         yield replace(model, steps=(*model.steps[:index], begun, *model.steps[index + 1 :]))
     yield replace(model, max_inflight=0)
+    yield replace(model, reads_regions=False)
 
 
 def _with_smaller_batches(plan: Plan, index: int) -> Iterator[Plan]:

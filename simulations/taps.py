@@ -53,7 +53,7 @@ from .events import (
 from .generations import generation_name
 from .graphs import step_number
 from .history import ANSWER, Recorder, answer_number, error_text, request_number
-from .oracle.observed import DroppedAtDoor, FoundInCache, ToldSettled
+from .oracle.observed import CameToCache, DroppedAtDoor, FoundInCache, ToldSettled
 
 
 class TappedCore:
@@ -417,6 +417,10 @@ def tapped_cached_door(recorder: Recorder, generations: Generations) -> type[Cac
             if isinstance(self._inner, Ensemble):  # a scheduler takes it in as a message
                 _record_found(recorder, job, self._label)
             super()._hit(job, found, outputs)
+
+        def admit(self, job: Job) -> None:
+            recorder.tell(CameToCache(recorder.now_ns(), request_number(job)))
+            super().admit(job)
 
         def _drop(self, waiting: Any, error: TriremeError) -> None:
             number = request_number(waiting.job)

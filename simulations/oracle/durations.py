@@ -31,7 +31,7 @@ from ..invariants.queueing import EXPIRED, TOO_LATE
 from ..invariants.state import WorldState
 from .decisions import CANCELLED
 from .leaving import Order, order_of
-from .observed import DroppedAtDoor, Measured, ToldSettled
+from .observed import CameToCache, DroppedAtDoor, Measured, ToldSettled
 
 REASONS = {
     EXPIRED: FailureReason.REJECTED.value,
@@ -89,6 +89,7 @@ class RightDurations(Invariant):
         self._state = state
         self._cache_ns = cache_ns
         self._received: dict[int, int] = {}
+        self._came_ns: dict[int, int] = {}
         self._requests: dict[int, _Request] = {}
         self._models: dict[str, _Model] = {}
         self._batches: dict[tuple[str, tuple[int, ...]], BatchSealed] = {}
@@ -98,6 +99,7 @@ class RightDurations(Invariant):
     def handlers(self) -> Handlers:
         return {
             RequestSubmitted: self._submitted,
+            CameToCache: self._came,
             RequestQueued: self._queued,
             AnswerFound: self._found,
             RequestRescheduled: self._rescheduled,
@@ -122,11 +124,17 @@ class RightDurations(Invariant):
     def _submitted(self, event: RequestSubmitted) -> None:
         self._received[event.request] = event.at_ns
 
+    def _came(self, event: CameToCache) -> None:
+        """With a slow cache a request counts as queued from here on."""
+        self._came_ns[event.request] = event.at_ns
+
     def _queued(self, event: RequestQueued) -> None:
         received_ns = self._received.pop(event.request, event.at_ns)
         config = self._state.models[event.model].config
         if not config.has_ensemble_scheduling:
-            queued_ns = received_ns if self._cache_ns and config.response_cache else event.at_ns
+            queued_ns = event.at_ns
+            if self._cache_ns and config.response_cache:
+                queued_ns = self._came_ns.get(event.request, received_ns)
             self._requests[event.request] = _Request(event.model, event.rows, received_ns, queued_ns)
 
     def _found(self, event: AnswerFound) -> None:

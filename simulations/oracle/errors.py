@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from ...front_ends.borrower import NO_DESCRIPTOR
-from ..events import BatchSealed, FaultStruck, ReplyDelivered, RequestAbandoned, RequestAnswered
+from ..events import BatchSealed, FaultStruck, RegionRead, ReplyDelivered, RequestAbandoned, RequestAnswered
 from ..graphs import is_step
 from ..history import Handlers
 from ..inner import NOT_READY
@@ -45,8 +45,9 @@ INVALID = ("inference request batch-size must be <=", "unexpected shape for inpu
 
 class ErrorsHaveCauses(Invariant):
     """A request that was accepted is answered with an error only if it was refused a place in a queue, its time was
-    over, its client or its sequence was gone, its server stopped, or a fault struck its batch; the error names that
-    very fault. A request that was not accepted was no valid one, or there was no model or no room for it.
+    over, its client, its sequence or its shared memory was gone, its server stopped, or a fault struck its batch; the
+    error names that very fault. A request that was not accepted was no valid one, or there was no model or no room
+    for it.
 
     Args:
         little_room: the server's budget may be used up.
@@ -72,11 +73,13 @@ class ErrorsHaveCauses(Invariant):
         self._batches: dict[int, BatchSealed] = {}  # by request, the last one
         self._struck: dict[int, str] = {}  # by request, the fault
         self._abandoned: set[int] = set()
+        self._lost: set[int] = set()  # whose regions an instance could not read
 
     def handlers(self) -> Handlers:
         return {
             BatchSealed: self._sealed,
             FaultStruck: self._strike,
+            RegionRead: self._read,
             RequestAbandoned: self._abandon,
             ReplyDelivered: self._delivered,
             RequestAnswered: self._answered,
@@ -89,6 +92,10 @@ class ErrorsHaveCauses(Invariant):
     def _strike(self, event: FaultStruck) -> None:
         self._struck[event.request] = event.fault
 
+    def _read(self, event: RegionRead) -> None:
+        if event.lost:
+            self._lost.add(event.request)
+
     def _abandon(self, event: RequestAbandoned) -> None:
         self._abandoned.add(event.request)
 
@@ -100,6 +107,8 @@ class ErrorsHaveCauses(Invariant):
         text = _OF_ENSEMBLES.sub("", error)
         if text.endswith(QUEUED) or text in ("", CANCELLED) or any(each in text for each in (*SEQUENCE, *SICK)):
             return True
+        if LOST in text:
+            return request in self._lost
         own = text == error  # else one of its steps has had it
         batch = self._batches.get(request)
         culprit = _CULPRIT.search(text)

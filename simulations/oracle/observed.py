@@ -243,6 +243,14 @@ class FoundInCache:
 
 
 @record
+class CameToCache:
+    """A request came to its model, there being room for it in the server, and is to be looked up in the cache first."""
+
+    at_ns: int
+    request: int
+
+
+@record
 class DroppedAtDoor:
     """A request that waited for the response cache was given up, and never queued; otherwise as `FoundInCache`."""
 

@@ -20,6 +20,7 @@ from .executions import EXECUTION_BUGS
 from .front_ends import FRONT_END_BUGS
 from .gpus import GPU_BUGS
 from .limiter import LIMITER_BUGS
+from .regions import REGION_BUGS
 from .sequences import SEQUENCE_BUGS
 from .serving import SERVING_BUGS
 from .slots import SLOT_BUGS
@@ -41,6 +42,7 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     **LIMITER_BUGS,
     **GPU_BUGS,
     **FRONT_END_BUGS,
+    **REGION_BUGS,
 }
 """By name: the class and the method that is wrong, and what it does instead."""
 

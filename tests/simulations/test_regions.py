@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from trireme.engine.datatypes import FP32
 from trireme.engine.request import InferenceRequest
 from trireme.engine.tensor import Tensor
-from trireme.simulations.events import RequestAnswered, RequestQueued
+from trireme.simulations.events import RegionRead, RequestAnswered, RequestQueued
 from trireme.simulations.invariants.serving import STOPPING
 from trireme.simulations.plan import Change, ChangePlan, ModelPlan, Plan, RequestPlan
 from trireme.simulations.play import RunOutcome, play
-from trireme.simulations.regions import CUT, LARGE, LOST, in_region, shared, spoil
+from trireme.simulations.regions import CUT, LARGE, LATE, LOST, in_region, shared, spoil
 from trireme.simulations.shapes import Shapes
 from trireme.simulations.swarm import draw_plan
 
@@ -62,6 +63,28 @@ def test_a_request_whose_model_is_replaced_while_it_is_read_is_for_the_new_one()
     assert [event.model for event in history.of(RequestQueued)] == ["m~2"]
 
 
+def test_what_is_left_to_the_instance_is_not_read_before() -> None:
+    requests = RequestPlan(9, "m", 0, region=True, width=LARGE), RequestPlan(10, "m", 0, region=True)
+    plan = Plan(1, (replace(MODEL, reads_regions=True),), requests, calm_ns=1_000 * MS, offload_ns=3 * MS)
+    history = play(plan).history
+    assert [(event.request, event.at_ns) for event in history.of(RequestQueued)] == [(9, 0), (10, 0)]
+    assert history.of(RegionRead) == [RegionRead(5 * MS, 9, False)], "a small one is read at once"
+    assert [answer.error for answer in history.of(RequestAnswered)] == ["", ""]
+
+
+@pytest.mark.parametrize("number", [LATE, LATE + 1])
+def test_a_region_that_is_lost_when_its_instance_reads_it_costs_its_request_alone(number: int) -> None:
+    """Before it is read, and while it is."""
+    requests = RequestPlan(number, "m", 0, region=True, width=LARGE), RequestPlan(2, "m", 0, region=True, width=LARGE)
+    model = replace(MODEL, reads_regions=True, dynamic=True, delay_us=1_000)
+    outcome = play(Plan(1, (model,), requests, calm_ns=1_000 * MS))
+    assert outcome.violation is None
+    assert {event.request: event.lost for event in outcome.history.of(RegionRead)} == {number: True, 2: False}
+    errors = {answer.request: answer.error for answer in outcome.history.of(RequestAnswered)}
+    assert LOST in errors[number]
+    assert not errors[2]
+
+
 def test_what_clients_write_when_their_request_is_in_changes_no_answer() -> None:
     request = InferenceRequest("m", inputs=in_region(RequestPlan(1, "m", 0, region=True), [TENSOR]), in_regions=True)
     (before,) = [tensor.array.copy() for tensor in request.inputs]
@@ -74,11 +97,13 @@ def test_everything_else_in_a_plan_stays_what_it_was() -> None:
     plans = [draw_plan(seed) for seed in range(1, 60)]
     drawn = [plan for plan in plans if plan.offload_ns]
     assert any(request.region for plan in drawn for request in plan.requests)
-    assert any(request.width == LARGE for plan in drawn for request in plan.requests)
+    assert any(model.reads_regions for plan in plans for model in plan.models)
     for plan in plans:
-        if plan not in drawn:
-            assert not any(request.region for request in plan.requests)
-            assert shared(plan) == plan
-        elif not any(request.width == LARGE for request in plan.requests):
-            before = replace(plan, offload_ns=0, requests=tuple(replace(each, region=False) for each in plan.requests))
-            assert shared(before) == plan
+        if not any(request.width == LARGE for request in plan.requests):
+            if plan not in drawn:
+                assert not any(request.region for request in plan.requests)
+                assert shared(plan) == plan
+            else:
+                requests = tuple(replace(each, region=False) for each in plan.requests)
+                assert shared(replace(plan, offload_ns=0, requests=requests)) == plan
+            assert not any(model.reads_regions for model in plan.models)
