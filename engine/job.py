@@ -219,6 +219,7 @@ class SealReason(enum.Enum):
     SHAPE = "next request incompatible"  # the next request's shapes or inputs differ
     UNBATCHED = "no batching"  # the default scheduler: one request an execution
     DRAIN = "drain"  # the model is stopping
+    STRATEGY = "batch strategy"  # the model's own strategy wanted no more
 
     __hash__ = object.__hash__  # executions are counted by it, and Enum's is written in Python
 

@@ -48,7 +48,7 @@ from .reach import REACHABLE_SERVING
 from .regions import LEFT, LOST_LATE, REACHABLE_REGIONS
 
 REACHABLE = (
-    *(f"sealed: {reason.value}" for reason in SealReason),
+    *(f"sealed: {reason.value}" for reason in SealReason if reason is not SealReason.STRATEGY),  # which needs a package
     *(f"fault: {fault.value}" for fault in Fault if fault is not Fault.NONE),
     "fault: start fails",
     "fault: start on a sick GPU",

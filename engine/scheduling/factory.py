@@ -16,6 +16,7 @@ from .queueing import DefaultScheduler, DynamicBatcher
 from .sequence.batcher import SequenceBatcher
 from .sequence.state import StateLayout
 from .sequence.strategies import SequencePlan
+from .strategy import StrategicBatcher, batch_strategy
 
 NO_DELAYS = SchedulerDelays()
 
@@ -31,12 +32,13 @@ def make_scheduler(
     Args:
         config: complete and valid.
         states: its implicit states, if it has any.
-        delays: how many requests it waits for first, for tests; the adaptive batcher does not.
+        delays: how many requests it waits for first, for tests; the adaptive batcher does not, nor one with a strategy.
 
     Raises:
-        InvalidArgumentError: see `latency_objective_s`.
+        TriremeError: see `latency_objective_s` and `batch_strategy`.
     """
     objective_s = latency_objective_s(config)
+    strategy = batch_strategy(config)
     sequences = sequence_batching(config)
     if sequences is not None:
         if isinstance(sequences.strategy, OldestStrategy):
@@ -46,6 +48,8 @@ def make_scheduler(
     batching = config.dynamic_batching
     if batching is not None:
         compatibility = Compatibility.of(config)
+        if strategy is not None:
+            return StrategicBatcher(strategy, batching, config.max_batch_size, compatibility)
         if objective_s is not None:
             return AdaptiveBatcher(batching, config.max_batch_size, objective_s, compatibility)
         if delays.queued:

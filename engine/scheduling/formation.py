@@ -39,7 +39,7 @@ from dataclasses import dataclass
 from ..config.model import ModelConfig
 from ..job import Job, SealReason
 
-FULL, PREFERRED, DELAY, IDLE, SHAPE, UNBATCHED, DRAIN = SealReason  # members of an enumeration take long to look up
+FULL, PREFERRED, DELAY, IDLE, SHAPE, UNBATCHED, DRAIN, _ = SealReason  # members of an enumeration take long to look up
 
 
 @dataclass(slots=True, eq=False)

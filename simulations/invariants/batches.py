@@ -66,7 +66,7 @@ class BatchLimits(Invariant):
                 return view.stopping
             case SealReason.SHAPE:
                 return Compatibility.of(view.config) is not None
-            case SealReason.UNBATCHED:
+            case SealReason.UNBATCHED | SealReason.STRATEGY:
                 return False
 
     def _next_does_not_fit(self, batch: BatchSealed, view: ModelView, largest: int) -> bool:
