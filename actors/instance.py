@@ -8,7 +8,8 @@ Rules:
  3. The oldest batch that it holds is watched (`engine.instances.executing`): past the limit the instance dies of
     it.
  4. Told to close, it asks its scheduler to be dismissed, and ends when it is. It may be bound by its sequences first.
- 5. A dead instance is never revived: its supervisor buries it (`bury` answers what it held) and starts another.
+ 5. A passive one is made and warmed up like any other, and never attached: it gets no batch.
+ 6. A dead instance is never revived: its supervisor buries it (`bury` answers what it held) and starts another.
 
 States:
 
@@ -18,11 +19,11 @@ States:
     any ─ something other than the backend's own handling of a batch goes wrong, or rule 3 ▶ DEAD
 
 Rules of the models' own readiness checks (docs/reference/python-backend.md#readiness):
- 6. An instance is asked once at a time. Who asks meanwhile waits for the same answer.
- 7. No caller waits longer than `LIMIT_S`; after that the instance counts as not ready. The question stays open, and who
+ 7. An instance is asked once at a time. Who asks meanwhile waits for the same answer.
+ 8. No caller waits longer than `LIMIT_S`; after that the instance counts as not ready. The question stays open, and who
     asks later waits for its answer.
- 8. An instance that dies has answered: it is not ready.
- 9. Why an instance is not ready is logged, when that changes.
+ 9. An instance that dies has answered: it is not ready.
+ 10. Why an instance is not ready is logged, when that changes.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from functools import partial
 
 import trio
 
-from ..engine.backends.interface import InstanceSpec, ModelInstance, StreamInstance
+from ..engine.backends.interface import InstanceSpec, ModelInstance, ProcessInstance, StreamInstance
 from ..engine.errors import FailureReason, InternalError, TriremeError
 from ..engine.instances.executing import ExecutionLimit, Verdict
 from ..engine.instances.orders import InstanceOrder
@@ -47,6 +48,7 @@ from .actor import Actor
 from .loading import ServerContext, warm_up
 from .messages import (
     Attach,
+    Attached,
     Bound,
     Dismissed,
     Execute,
@@ -65,7 +67,7 @@ _OTHER_MESSAGES = 4
 """In the mailbox beside a batch for each credit: `Attached`, `Dismissed`, and `Bound`, twice."""
 
 LIMIT_S = 5.0
-"""Rule 7."""
+"""Rule 8."""
 
 _KILLED_TWICE = (
     " The request was executed again, alone, after an instance had died with the batch that it was in. This instance "
@@ -90,7 +92,7 @@ class ReadinessCheck:
     Args:
         name: of the instance, for people.
         instance: one that `checks_itself`.
-        limit_s: rule 7.
+        limit_s: rule 8.
     """
 
     def __init__(self, name: str, instance: ModelInstance, limit_s: float = LIMIT_S) -> None:
@@ -122,7 +124,7 @@ class ReadinessCheck:
             question.answered.set()
 
     def _log(self, error: TriremeError | None) -> None:
-        """Rule 9."""
+        """Rule 10."""
         text = "" if error is None else error.message
         if text == self._last:
             return
@@ -194,7 +196,9 @@ class Instance(Actor[InstanceMessage]):
         self._version = version
         self._clock = context.clock
         self._copy: ModelInstance | None = None  # while it serves
+        self._passive = order.passive
         kind = loaded.model.instance_class(order.spec)
+        self._has_thread = not issubclass(kind, ProcessInstance)
         self._executor = context.executors.instance_executor(name, kind, context.turn)
         self._scheduler = scheduler
         self._isolated = False  # it executes a request that may have ended its predecessor
@@ -250,7 +254,7 @@ class Instance(Actor[InstanceMessage]):
         self.stopped.set()
 
     def _make(self) -> ModelInstance:
-        copy = self._loaded.new_instance(self.spec)
+        copy = self._loaded.new_instance(self.spec, on_its_thread=self._has_thread)
         if self.state is InstanceState.DEAD:  # it took so long that it was given up
             copy.close()
         return copy
@@ -262,9 +266,12 @@ class Instance(Actor[InstanceMessage]):
         logger.debug("Starting backend thread for %s at nice 0 on device %d...", spec.name, spec.device_id)
         self._copy = copy
         self._on_attached = on_attached
-        overlaps = isinstance(copy, StreamInstance)
-        about = spec.name, self.mailbox, most, overlaps, self._limit, spec.device_id, spec.gpu
-        self._scheduler.mailbox.send_nowait(Attach(self.identity, self.seat, *about))
+        if self._passive:
+            self.mailbox.send_nowait(Attached())
+        else:
+            overlaps = isinstance(copy, StreamInstance)
+            about = spec.name, self.mailbox, most, overlaps, self._limit, spec.device_id, spec.gpu
+            self._scheduler.mailbox.send_nowait(Attach(self.identity, self.seat, *about))
         await super().run()
         self._copy = None
 
@@ -294,7 +301,13 @@ class Instance(Actor[InstanceMessage]):
             if self._on_attached is not None:
                 self._on_attached()
             if self._leaving is not None:
-                self._scheduler.mailbox.send_nowait(self._leaving)
+                self._ask_to_leave(self._leaving)
+
+    def _ask_to_leave(self, leaving: Leaving) -> None:
+        if self._passive:
+            self.mailbox.send_nowait(Dismissed())
+        else:
+            self._scheduler.mailbox.send_nowait(leaving)
 
     def _over(self, batch: ExecutionBatch, death: Exception | None = None) -> None:
         """A batch is over; or the instance has died of it."""
@@ -382,7 +395,7 @@ class Instance(Actor[InstanceMessage]):
         if before is None or (before.sequences_first and not sequences_first):
             self._leaving = Leaving(self.identity, sequences_first)
             if self.alive and self.state is InstanceState.SERVING:
-                self._scheduler.mailbox.send_nowait(self._leaving)
+                self._ask_to_leave(self._leaving)
 
     def bury(self, error: TriremeError, *, isolates: bool = False, died: bool = True) -> None:
         """Answer what a dead instance held with `error`, tell the scheduler, give up the executor.

@@ -76,6 +76,10 @@ class Instances:
         stuck = sum(seat.alive and seat.instance is not None and seat.instance.stuck for seat in seats)
         return InstanceCounts(alive, len(seats), self._restarts, self._abandoned, stuck)
 
+    def _works(self) -> list[_Seat]:
+        """Those whose instances are alive and get work, as far as they are wanted."""
+        return [seat for seat in self._seats if seat.alive and not (seat.leaving or seat.order.passive)]
+
     def trouble(self) -> str:
         """Why the instances cannot take requests as they should; empty if they can."""
         counts = self.counts()
@@ -83,8 +87,8 @@ class Instances:
             dead = [seat for seat in self._seats if not (seat.alive or seat.leaving)]
             last = next((f"; last: {seat.death}" for seat in dead if seat.death), "")
             return f"{len(dead)} of {counts.expected} instances have died and are being restarted{last}"
-        if counts.stuck and counts.stuck == counts.alive:
-            return f"all {counts.alive} instances have been executing one batch for too long"
+        if counts.stuck and counts.stuck == len(self._works()):
+            return f"all {counts.stuck} instances have been executing one batch for too long"
         return ""
 
     def own_checks(self) -> list[ReadinessCheck]:
@@ -222,7 +226,7 @@ class Instances:
         if self._closing:
             return None
         logger.error("instance '%s' died: %s; restarting in %g s", name, error, delay_s)
-        if policy.failing and not any(other.alive for other in self._seats):
+        if policy.failing and not any(other.alive and not other.order.passive for other in self._seats):
             text = f"instance '{name}' died {policy.deaths} times in a row; it is started again in {delay_s:g} s"
             logger.error("%s has no instance, and refuses what is queued: %s", self._title, text)
             error = UnavailableError(f"{text}; last: {seat.death}", refusal=RefusalReason.NO_INSTANCE)

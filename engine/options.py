@@ -10,6 +10,7 @@ from pathlib import Path
 from .backends.confinement import Confinement
 from .gpu.discovery import MIN_COMPUTE_CAPABILITY, Gpu
 from .gpu.pinned_pool import GpuLimits
+from .host_policies import HostPolicy
 from .scheduler_delays import SchedulerDelays
 from .scheduling.rate_limiter import ExplicitResource
 from .tensor_limits import DEFAULT_LIMITS, TensorLimits
@@ -61,6 +62,7 @@ class ServerOptions:
         gpus: the GPUs that there are; None for those of the machine.
         min_compute_capability: ``--min-supported-compute-capability``: GPUs that can do less are not used.
         confinement: ``--python-user``, ``--python-memory-limit``: what the processes of Python models may do.
+        host_policies: ``--host-policy``, by name: where instances run.
         scheduler_delays: a test aid, from the environment: how many requests schedulers wait for.
         tracing: ``--trace-config``: which requests are traced, and where traces go.
     """
@@ -102,6 +104,7 @@ class ServerOptions:
     min_compute_capability: float = MIN_COMPUTE_CAPABILITY
     gpu_limits: GpuLimits = field(default_factory=GpuLimits)
     confinement: Confinement = field(default_factory=Confinement)
+    host_policies: Mapping[str, HostPolicy] = field(default_factory=dict)
     scheduler_delays: SchedulerDelays = field(default_factory=SchedulerDelays)
     tracing: TraceConfig = field(default_factory=TraceConfig)
 

@@ -69,6 +69,8 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (errors_are_caught_by_name, "engine/repository/agents.py"): "the boundary to agents, which are foreign code",
     (errors_are_caught_by_name, "engine/repository/cloud/download.py"): "carries it to the thread that waits",
     (errors_are_caught_by_name, "engine/plugins.py"): "the same: importing installed packages' classes",
+    (errors_are_caught_by_name, "engine/scheduling/strategy.py"): "the boundary to strategies, which are foreign code",
+    (errors_are_caught_by_name, "engine/host_policies.py"): "carries what work raises to who waits for it",
     (errors_are_caught_by_name, "actors/poller.py"): "whatever a model's files come up with costs that model",
     (errors_are_caught_by_name, "actors/model_control.py"): "a defect costs the client's load, not the server",
     (errors_are_caught_by_name, "api/http/h2/connection.py"): "a defect in the application costs its request",

@@ -15,6 +15,7 @@ from ...engine.backends.confinement import Confinement, find_account
 from ...engine.errors import InvalidArgumentError
 from ...engine.gpu.discovery import Gpus
 from ...engine.gpu.pinned_pool import GpuLimits
+from ...engine.host_policies import HostPolicy, machine_nodes, process_cores, read_host_policies
 from ...engine.metrics.page import DEFAULT_QUANTILES
 from ...engine.options import ControlMode, ServerOptions
 from ...engine.repository.cloud.addresses import is_store_address
@@ -201,6 +202,7 @@ def _server_options(flags: ParsedFlags, environment: Mapping[str, str], front_en
         min_compute_capability=flags["min-supported-compute-capability"],
         gpu_limits=gpu_limits(flags),
         confinement=confinement(flags),
+        host_policies=_host_policies(flags),
         scheduler_delays=SchedulerDelays.of(environment),
         tracing=trace_config(flags, environment),
     )
@@ -452,6 +454,15 @@ def limits_in_vain(limits: GpuLimits, gpus: Gpus) -> Iterator[str]:
         for gpu in limited:
             if gpu not in gpus.indices:
                 yield f"--{name} has no effect for GPU {gpu}, which is not there or not used"
+
+
+def _host_policies(flags: ParsedFlags) -> dict[str, HostPolicy]:
+    """UsageError for a core, or a NUMA node, that is not there, and for what is none."""
+    given = [(setting.name, setting.setting, setting.value) for setting in flags["host-policy"]]
+    try:
+        return read_host_policies(given, process_cores(), machine_nodes()) if given else {}
+    except InvalidArgumentError as error:
+        raise UsageError(f'Bad option: "--host-policy".\n{error.message}') from None
 
 
 def confinement(flags: ParsedFlags) -> Confinement:

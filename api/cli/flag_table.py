@@ -532,9 +532,10 @@ GROUPS: tuple[Group, ...] = (
         Flag(
             "host-policy",
             Kind("<<string>,<string>=<string>>", read_host_policy),
-            "Where a policy's instances run: <policy name>,<setting>=<value>, settings numa-node and cpu-cores.",
+            "Where instances run: <policy name>,<setting>=<value>. Settings: cpu-cores, ranges such as 0-3,8-11, for "
+            "their threads and processes; numa-node, a number, for their memory. An instance group names its policy in "
+            "host_policy; those that name none have cpu, model or gpu_<device>.",
             repeatable=True,
-            missing="instances are not bound to cores yet",
         ),
         Flag(
             "model-load-gpu-limit",

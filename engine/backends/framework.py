@@ -141,7 +141,7 @@ class FrameworkModel(LoadedModel, Generic[P]):
         self.tensors = ModelTensors(config, text=text)
         self._share = share
         self._lock = threading.Lock()
-        self._made: dict[tuple[str, int], tuple[P, int]] = {}
+        self._made: dict[tuple[str, int, str], tuple[P, int]] = {}
 
     @abstractmethod
     def make(self, spec: InstanceSpec) -> P:
@@ -151,12 +151,12 @@ class FrameworkModel(LoadedModel, Generic[P]):
         """The program of the first instance that the configuration asks for, kept for it."""
         spec = first_instance(self.config)
         program = self.make(spec)
-        self._made[spec.kind, spec.device_id] = program, 0
+        self._made[spec.kind, spec.device_id, spec.host_policy] = program, 0
         return program
 
     def program(self, spec: InstanceSpec) -> P:
         """The program of an instance."""
-        key = (spec.kind, spec.device_id)
+        key = (spec.kind, spec.device_id, spec.host_policy)  # its threads run where it was made
         with self._lock:
             program, users = self._made.pop(key, (None, 0))
             if program is None and self._share > 1:

@@ -67,16 +67,25 @@ class ModelFiles:
 
 @dataclass(frozen=True, slots=True)
 class InstanceSpec:
-    """Which instance to make: its name (``digits_0``), its kind (``KIND_CPU`` …) and its device."""
+    """Which instance to make: its name (``digits_0``), its kind (``KIND_CPU`` …), its device, and the host policy that
+    its group names."""
 
     name: str
     kind: str = "KIND_CPU"
     device_id: int = 0
+    host_policy: str = ""
 
     @property
     def gpu(self) -> int | None:
         """The GPU that it executes on; None for an instance of another kind."""
         return self.device_id if self.kind == "KIND_GPU" else None
+
+    @property
+    def policy_name(self) -> str:
+        """Of its host policy, which need not be set (`engine.host_policies`, rule 1)."""
+        if self.host_policy:
+            return self.host_policy
+        return f"gpu_{self.device_id}" if self.kind == "KIND_GPU" else self.kind.removeprefix("KIND_").lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,11 +326,13 @@ class Backend(ABC):
         runtime: replaces the configuration's ``runtime``; empty to leave it.
         settling_runs: how often an instance on a GPU must execute a batch of a size before that is as fast as it will
             be, because its library searches for the fastest way, or compiles, for each size that it meets.
+        shares_threads: its library has threads that work for all instances. These are bound to no host policy.
     """
 
     name: ClassVar[str]
     runtime: str = ""
     settling_runs: ClassVar[int] = 0
+    shares_threads: bool = False
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.options = dict(options)

@@ -29,6 +29,7 @@ class OpenVinoBackend(GraphBackend):
     """
 
     name = "openvino"
+    shares_threads = True
 
     def import_library(self) -> Any:
         return import_package("openvino", "the backend 'openvino' needs", "openvino").Core()

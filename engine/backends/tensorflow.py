@@ -36,6 +36,7 @@ class TensorFlowBackend(GraphBackend):
     """
 
     name = "tensorflow"
+    shares_threads = True
 
     def auto_complete(self, config: ModelConfig, files: ModelFiles) -> Completion | None:
         """Frozen graphs tell nothing."""

@@ -97,7 +97,6 @@ def prepare_for_load(config: ModelConfig, completion: Completion | None, gpus: G
     """
     prepared = complete(place_instances(config, gpus), completion)
     validate(prepared)
-    warn_of_unused(prepared.message)
     return prepared
 
 
@@ -159,13 +158,6 @@ def _add(tensors: Any, tensor: ModelInput | ModelOutput) -> None:
     if tensor.reshape is not None:
         added.reshape.SetInParent()
         added.reshape.shape.extend(tensor.reshape)
-
-
-def warn_of_unused(message: Any) -> None:
-    """Log which settings are read, checked and shown, but have no effect; each is said once a load."""
-    for setting in ("passive", "host_policy"):
-        if any(getattr(group, setting) for group in message.instance_group):
-            _log.warning("model '%s': 'instance_group.%s' has no effect in this version", message.name, setting)
 
 
 # What is wrong with a configuration's text, in the words of protobuf's C++ parser, which tools look for.

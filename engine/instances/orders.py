@@ -3,7 +3,7 @@
 
 Rules:
  1. A group asks for `count` instances on each of its devices, called ``<group name>_<i>``
-    (docs/reference/model-configuration.md#instance-groups). Passive ones wait for work of their own and are not made.
+    (docs/reference/model-configuration.md#instance-groups). Passive ones are made and warmed up, and get no work.
  2. An instance will do for an order if both are alike: the settings of their groups are the same but for name and
     count, and so is the device. Its name does not matter, and stays.
  3. Of those that will do the one with the very name goes first, then the one that stands first.
@@ -25,11 +25,13 @@ class InstanceOrder:
     """One instance that is wanted.
 
     Attributes:
+        passive: it gets no work.
         likeness: equal for instances that can stand for each other (rule 2).
     """
 
     spec: InstanceSpec
     limit: RateLimit = UNLIMITED
+    passive: bool = False
     likeness: Hashable = field(default=None, repr=False)
 
 
@@ -41,18 +43,22 @@ def instance_orders(config: ModelConfig, limits: Sequence[RateLimit]) -> Iterato
     """
     for group, limit in zip_longest(config.instance_group, limits, fillvalue=UNLIMITED):
         assert isinstance(group, InstanceGroup)
-        if not group.passive:
-            devices = group.gpus or (0,)
-            alike = replace(group, name="", count=0)
-            for index in range(group.count * len(devices)):
-                device = devices[index // group.count]
-                spec = InstanceSpec(f"{group.name}_{index}", group.kind, device)
-                yield InstanceOrder(spec, limit, (alike, device, limit))
+        devices = group.gpus or (0,)
+        alike = replace(group, name="", count=0)
+        for index in range(group.count * len(devices)):
+            device = devices[index // group.count]
+            spec = InstanceSpec(f"{group.name}_{index}", group.kind, device, group.host_policy)
+            yield InstanceOrder(spec, limit, group.passive, (alike, device, limit))
+
+
+def working_instances(config: ModelConfig) -> list[InstanceSpec]:
+    """The instances that get work."""
+    return [order.spec for order in instance_orders(config, ()) if not order.passive]
 
 
 def first_instance(config: ModelConfig) -> InstanceSpec:
-    """The first instance that a configuration asks for: the one to make where a model is checked by making one."""
-    return next((order.spec for order in instance_orders(config, ())), InstanceSpec(config.name))
+    """The first instance that gets work: the one to make where a model is checked by making one."""
+    return next(iter(working_instances(config)), InstanceSpec(config.name))
 
 
 def input_gpu(config: ModelConfig) -> int | None:
@@ -60,13 +66,13 @@ def input_gpu(config: ModelConfig) -> int | None:
     they do."""
     if config.response_cache:
         return None
-    gpus = {order.spec.gpu for order in instance_orders(config, ())}
+    gpus = {spec.gpu for spec in working_instances(config)}
     return gpus.pop() if len(gpus) == 1 else None
 
 
 def all_on_cpu(config: ModelConfig) -> bool:
     """Whether no instance is on a GPU, and none but them looks at inputs."""
-    return not config.response_cache and all(order.spec.gpu is None for order in instance_orders(config, ()))
+    return not config.response_cache and all(spec.gpu is None for spec in working_instances(config))
 
 
 def match(present: Sequence[InstanceOrder], wanted: Sequence[InstanceOrder]) -> tuple[set[int], list[InstanceOrder]]:

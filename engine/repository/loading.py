@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 import rapidjson
 
-from ..backends.interface import InstanceSpec, LoadedModel, ModelInstance
+from ..backends.interface import InstanceSpec, LoadedModel, ModelFiles, ModelInstance
 from ..backends.registry import BackendRegistry
 from ..cancellation import Cancellation
 from ..config.ensemble import with_decoupled
@@ -21,14 +22,16 @@ from ..config.sequence import sequence_batching
 from ..ensemble import EnsemblePlan
 from ..errors import InvalidArgumentError
 from ..gpu.discovery import NO_GPUS, Gpus, LoadGuard
+from ..host_policies import ANYWHERE, HostPolicy
 from ..instances.executing import execution_limit_s
-from ..instances.orders import instance_orders
+from ..instances.orders import first_instance, instance_orders
 from ..instances.restart import isolates_suspects
 from ..instances.warmup import WarmupSample, settling_samples, warmup_samples
 from ..options import ServerOptions
 from ..scheduling.core import SchedulerCore
 from ..scheduling.factory import CoreFactory, make_scheduler
 from ..scheduling.sequence.initial_state import state_layout
+from ..scheduling.strategy import LIBRARY, PARAMETER
 from .source import ModelSource
 
 logger = logging.getLogger("trireme.repository")
@@ -73,6 +76,7 @@ class LoadedInstances:
         warmup: what its instances execute first.
         limit_s: most seconds that a batch may take; 0 for no limit.
         isolates: requests may be executed again when a process is lost.
+        policies: where instances run, by the names of their policies.
     """
 
     config: ModelConfig
@@ -84,11 +88,26 @@ class LoadedInstances:
     warmup: tuple[WarmupSample, ...] = ()
     limit_s: float = 0.0
     isolates: bool = False
+    policies: Mapping[str, HostPolicy] = field(default_factory=dict)
 
-    def new_instance(self, spec: InstanceSpec) -> ModelInstance:
-        """Make an instance. Raises what `LoadedModel.create_instance` does; UnavailableError where its GPU is full."""
+    def new_instance(self, spec: InstanceSpec, *, on_its_thread: bool = True) -> ModelInstance:
+        """Make an instance, and bind it to its host policy.
+
+        Args:
+            on_its_thread: the calling thread is that of the instance.
+
+        Raises:
+            TriremeError: see `LoadedModel.create_instance` and `HostPolicy.bind`; its GPU is full.
+        """
         self.guard.check((spec,))
-        return self.model.create_instance(spec)
+        policy = self.policies.get(spec.policy_name, ANYWHERE)
+        if not on_its_thread:
+            return policy.run(partial(self.model.create_instance, spec))
+        policy.bind()
+        instance = self.model.create_instance(spec)
+        if policy:
+            instance.thread_bound = True  # no other thread is bound
+        return instance
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +153,24 @@ def load_instances(
     iterative = sequences is not None and sequences.iterative
     guard = LoadGuard(context.options.gpu_limits, gpus)
     guard.check(order.spec for order in instance_orders(config, ()))
-    model = backend.load(config, files)
-    return LoadedInstances(config, labels, model, guard, core, iterative, warmup, limit_s, isolates)
+    warn_of_library(config, files)
+    policies = context.options.host_policies
+    policy = policies.get(first_instance(config).policy_name, ANYWHERE)
+    if policy.cores and backend.shares_threads:
+        text = "model '%s': the threads that the backend '%s' shares among instances are bound to no cores"
+        logger.warning(text, config.name, config.backend)
+    model = policy.run(partial(backend.load, config, files))  # which may make the first instance's program
+    return LoadedInstances(config, labels, model, guard, core, iterative, warmup, limit_s, isolates, policies)
+
+
+def warn_of_library(config: ModelConfig, files: ModelFiles) -> None:
+    """Log that a library which batches in tritonserver does not here, if there is one and nothing in its place."""
+    if PARAMETER not in config.parameters and config.dynamic_batching is not None:
+        for folder in (files.version_directory, files.model_directory):
+            if (folder / LIBRARY).is_file():
+                text = "model '%s': %s has no effect: batching strategies are Python classes (parameter '%s')"
+                logger.warning(text, config.name, LIBRARY, PARAMETER)
+                return
 
 
 def _tell_completed(config: ModelConfig, context: LoadContext) -> None:

@@ -42,7 +42,7 @@ class Bench:
             turn=turn, clock=SystemClock(), executors=SimpleNamespace(instance_executor=lambda *_: executor)
         )
         scheduler: Any = SimpleNamespace(mailbox=Mailbox[Any]("tests", turn, SilentOwner()))
-        order: Any = SimpleNamespace(spec=InstanceSpec("m_0", "KIND_GPU", 0), limit=None)
+        order: Any = SimpleNamespace(spec=InstanceSpec("m_0", "KIND_GPU", 0), limit=None, passive=False)
         self.instance = Instance(1, 0, order, loaded, 1, scheduler, context)
         self.instance._copy = cast(Any, object())
 

@@ -59,7 +59,7 @@ class OnnxRuntimeBackend(GraphBackend):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
-        self._global_threads = parse_bool(options.get("enable-global-threadpool", "0"))
+        self._global_threads = self.shares_threads = parse_bool(options.get("enable-global-threadpool", "0"))
         self._thread_counts = [
             max(parse_int(options.get(key, "0")), 0) for key in ("intra_op_thread_count", "inter_op_thread_count")
         ]

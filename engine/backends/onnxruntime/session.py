@@ -13,6 +13,7 @@ from typing import Any
 from ...config.model import Accelerator, ModelConfig
 from ...datatypes import BY_ONNX
 from ...errors import InternalError, InvalidArgumentError, UnavailableError, UnsupportedError
+from ...host_policies import bound_cores
 from ...plugins import import_package
 from ..interface import InstanceSpec, ModelFiles
 from ..parameters import parse_bool, parse_int
@@ -115,8 +116,12 @@ def _set_threads(runtime: Any, config: ModelConfig, options: Any, global_threads
     if global_threads:
         options.use_per_session_threads = False
         return
+    # Without a number, ONNX Runtime binds its threads to the machine's cores, one each, and not to those of a policy.
+    bound = bound_cores()
     for kind in ("intra", "inter"):
         count = parse_int(parameters.get(f"{kind}_op_thread_count", "0"))
+        if count <= 0:
+            count = bound
         if count > 0:
             setattr(options, f"{kind}_op_num_threads", count)
 

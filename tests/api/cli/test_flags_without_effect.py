@@ -49,7 +49,6 @@ def test_flags_that_only_size_something_are_warned_about_once_each() -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ("--host-policy=p,cpu-cores=0-1", "instances are not bound to cores yet"),
         ("--cuda-virtual-address-size=0:1024", "the states of sequences are kept in the server's memory"),
         ("--repoagent-directory=mine", "what is installed with pip is found by itself"),
         ("--cache-directory=mine", "what is installed with pip is found by itself"),
@@ -69,7 +68,7 @@ def test_no_flag_is_ignored() -> None:
     """Each that has no effect says whether it is refused, and what of it is none of that."""
     ignored = {flag.name: flag.tolerated for flag in FLAGS.values() if flag.missing}
     assert {name for name, tolerated in ignored.items() if not tolerated} == {
-        *("host-policy", "cuda-virtual-address-size", "repoagent-directory", "cache-directory"),
+        *("cuda-virtual-address-size", "repoagent-directory", "cache-directory"),
     }
 
 

@@ -27,9 +27,12 @@ def names(found: Sequence[InstanceOrder]) -> list[str]:
 
 
 def test_a_group_asks_for_its_count_on_each_device() -> None:
-    wanted = orders(group("c", 2), InstanceGroup("g", "KIND_GPU", 2, gpus=(0, 3)), group("p", 5, passive=True))
-    assert names(wanted) == ["c_0", "c_1", "g_0", "g_1", "g_2", "g_3"]
-    assert [order.spec.device_id for order in wanted] == [0, 0, 0, 0, 3, 3]
+    wanted = orders(group("c", 2), InstanceGroup("g", "KIND_GPU", 2, gpus=(0, 3)), group("p", 1, passive=True))
+    assert names(wanted) == ["c_0", "c_1", "g_0", "g_1", "g_2", "g_3", "p_0"]
+    assert [order.spec.device_id for order in wanted] == [0, 0, 0, 0, 3, 3, 0]
+    assert [order.passive for order in wanted] == [False] * 6 + [True]
+    (bound,) = orders(group("b", 1, host_policy="x"))
+    assert bound.spec.host_policy == "x"
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,7 @@ trireme_batch_sealed_count{_aa="x",_zz="1\\"q\\\\",model="m",reason="idle",versi
 trireme_batch_sealed_count{_aa="x",_zz="1\\"q\\\\",model="m",reason="shape",version="1"} 0
 trireme_batch_sealed_count{_aa="x",_zz="1\\"q\\\\",model="m",reason="unbatched",version="1"} 0
 trireme_batch_sealed_count{_aa="x",_zz="1\\"q\\\\",model="m",reason="drain",version="1"} 0
+trireme_batch_sealed_count{_aa="x",_zz="1\\"q\\\\",model="m",reason="strategy",version="1"} 0
 """
 
 _HOST = HostReadings(268435456, 0, CpuReading(0.5, 25276502016, 857382912))
@@ -124,7 +125,7 @@ def test_prometheus_own_parser_reads_the_same_numbers(entry: ModelStatisticsEntr
     assert values["nv_inference_request_duration_us", ""] == 199
     assert values["nv_model_load_duration_secs", ""] == 0.25
     assert values["trireme_batch_sealed_count", "delay"] == 1
-    assert len(values) == 26
+    assert len(values) == 27
 
 
 def test_labels_survive_the_way_through_prometheus_own_parser(entry: ModelStatisticsEntry) -> None:

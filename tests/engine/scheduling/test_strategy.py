@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,14 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trireme.engine import plugins
+from trireme.engine.backends.interface import ModelFiles
 from trireme.engine.config import model_config
 from trireme.engine.config.model import DynamicBatching, ModelConfig, ModelConfigMessage
 from trireme.engine.errors import FailureReason, InvalidArgumentError, TriremeError, UnavailableError
 from trireme.engine.job import Job, SealReason
+from trireme.engine.repository.loading import warn_of_library
 from trireme.engine.scheduling.factory import make_scheduler
 from trireme.engine.scheduling.queueing import DynamicBatcher
 from trireme.engine.scheduling.strategy import BatchStrategy, StrategicBatcher, batch_strategy
 
+ROOT = Path(__file__).parents[3]
 NAMED = 'parameters { key: "BATCH_STRATEGY" value { string_value: "rows" } }'
 LIMITED = NAMED + 'parameters { key: "MOST" value { string_value: "4" } }'
 
@@ -262,3 +268,35 @@ def test_what_cannot_be_is_an_error_of_the_load(
     with pytest.raises(kind) as raised:
         make_scheduler(config)
     assert raised.value.message == text
+
+
+# ---- what is shown, and what is not used ----
+
+EXAMPLE = re.compile(r"```python\n(.*?)```", re.DOTALL)
+
+
+def test_the_example_of_the_documentation(make_job, run):
+    found = EXAMPLE.search((ROOT / "docs" / "batch_strategies.md").read_text())
+    assert found is not None
+    names: dict[str, Any] = {}
+    exec(found[1], names)
+    config = config_of('parameters { key: "MOST_BYTES" value { string_value: "100" } }')
+    jobs = [make_job(number) for number in range(5)]
+    for job in jobs:
+        job.nbytes = 40
+    assert run(batcher(names["LimitedBytes"](config)), [(0.0, job) for job in jobs]).sizes == [1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("where", "more", "told"),
+    [("m/1", "", True), ("m", "", True), ("m/1", LIMITED, False), ("elsewhere", "", False)],
+)
+def test_a_library_that_is_not_used_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, where: str, more: str, told: bool
+) -> None:
+    (tmp_path / where).mkdir(parents=True)
+    (tmp_path / where / "batchstrategy.so").touch()
+    with caplog.at_level(logging.WARNING):
+        warn_of_library(config_of(more), ModelFiles(tmp_path / "m", 1))
+    text = "model 'm': batchstrategy.so has no effect: batching strategies are Python classes"
+    assert caplog.messages == [f"{text} (parameter 'BATCH_STRATEGY')"] * told
