@@ -4,6 +4,8 @@ say how much of a body is JSON (docs/reference/cloud-front-ends.md)."""
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from ...actors.facade import Facade
@@ -14,6 +16,7 @@ from ..http.exchange import (
     TEXT,
     Answer,
     BodyKind,
+    Context,
     Exchange,
     Handler,
     Headers,
@@ -23,9 +26,14 @@ from ..http.exchange import (
     error_answer,
     method_not_allowed,
 )
+from ..http.guards import RequestGuard
+from ..http.h1.messages import Request
 from ..http.handlers.management import server_ready
+from ..http.infer.handler import ImmediateCall, ImmediateInfer, admit_infer
 from ..http.infer.request import LENGTH_HEADER
-from ..http.routes import admit_infer
+
+REDIRECT = b"x-vertex-ai-triton-redirect"
+"""The header by which Vertex AI's clients ask for other calls than predictions."""
 
 _LENGTH = LENGTH_HEADER.lower().encode()
 _NOT_TAKEN = frozenset((b"content-encoding", b"accept-encoding", _LENGTH))
@@ -66,19 +74,60 @@ def health_route(path: str, handler: Handler = server_ready) -> Route:
     return Route(path, re.compile(re.escape(path.encode())), {"GET": handler}, "health", TEXT)
 
 
+class CloudInfer(ImmediateInfer):
+    """Answers inferences of the default model without a task (see `ImmediateInfer`).
+
+    Args:
+        find: the route and the model, by a path with its query.
+        form: makes of an answer what the platform's clients read; None to leave it as it is.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        find: Callable[[bytes], Match | None],
+        guard: RequestGuard,
+        translate: Callable[[Headers], Headers | None],
+        form: Callable[[Answer], Answer] | None,
+    ) -> None:
+        super().__init__(context, find, guard, translate)
+        self._form = form
+
+    def begin(self, request: Request, respond: Callable[[Answer], None]) -> ImmediateCall | None:
+        form = self._form
+        return super().begin(request, respond if form is None else lambda answer: respond(form(answer)))
+
+
 class CloudApplication(HttpApplication):
     """A platform's paths to the handlers of `api.http`, with the limits, restrictions, traces and statistics that these
-    have. Headers are not forwarded, and bodies not compressed. Every request has a task.
+    have. Headers are not forwarded, and bodies not compressed.
 
     Args:
         media: see `binary_media`.
+        find_default: see `CloudInfer`.
+        form: see `CloudInfer`.
     """
 
-    def __init__(self, server: Facade, options: HttpOptions, media: bytes) -> None:
+    def __init__(
+        self,
+        server: Facade,
+        options: HttpOptions,
+        media: bytes,
+        find_default: Callable[[bytes], Match | None],
+        form: Callable[[Answer], Answer] | None = None,
+    ) -> None:
         super().__init__(server, replace(options, header_forward_pattern=""))
-        self.immediate = None
         self._context.length_name = "inference header size"
         self._media = media
+        self.immediate = CloudInfer(self._context, find_default, self._guard, self._translated, form)
+
+    def _translated(self, headers: Headers) -> Headers | None:
+        """For requests without a task; None for those that are refused, or are for something else."""
+        if any(name == REDIRECT for name, _ in headers):
+            return None
+        with suppress(InvalidArgumentError):
+            return kserve_headers(headers, self._media)
+        return None
 
     def matched(self, exchange: Exchange, route: Route, name: str = "", group: str = "") -> Match | Answer:
         """The request belongs to this route; its headers become those that the handlers expect.

@@ -114,12 +114,12 @@ class SageMakerApplication(CloudApplication):
     """See the module."""
 
     def __init__(self, server: Facade, options: HttpOptions, settings: SageMakerOptions, models: HostedModels) -> None:
-        super().__init__(server, options, _MEDIA)
+        super().__init__(server, options, _MEDIA, self._find_default, _in_its_form)
         self._models = models
-        self._default = settings.default_model
         handler, body = INFERENCE[settings.inference]
         self._ping = health_route("/ping", PINGS[settings.ping])
         self._invocations = route_to(handler, "/invocations", body=body)
+        self._default = Match(self._invocations, settings.default_model)
         self._invoke = Route(
             "/models/{group}/invoke",
             _MODELS_PATH,
@@ -132,10 +132,13 @@ class SageMakerApplication(CloudApplication):
         management: dict[str, Handler] = {"GET": self._show, "POST": self._load, "DELETE": self._unload}
         self._management = Route("/models[/{group}]", _MODELS_PATH, management, "model-repository", JSON)
 
+    def _find_default(self, target: bytes) -> Match | None:
+        return self._default if target == b"/invocations" else None
+
     def find(self, exchange: Exchange) -> Match | Answer:
         path, method = exchange.path, exchange.method
         if path == b"/invocations":
-            return self.matched(exchange, self._invocations, self._default)
+            return self.matched(exchange, self._invocations, self._default.name)
         if path == b"/ping":
             return self.matched(exchange, self._ping)
         found = _MODELS_PATH.fullmatch(path)

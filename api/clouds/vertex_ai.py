@@ -13,10 +13,9 @@ from ...engine.errors import InvalidArgumentError
 from ..http.exchange import TEXT, Answer, BodyKind, Context, Exchange, HttpOptions, HttpRequest, Match, Route
 from ..http.infer.handler import infer
 from ..http.routes import Router
-from .application import CloudApplication, binary_media, health_route, no_such_path, route_to
+from .application import REDIRECT, CloudApplication, binary_media, health_route, no_such_path, route_to
 
 _MEDIA = binary_media("vertex-ai")
-_REDIRECT = b"x-vertex-ai-triton-redirect"
 _METRICS = b"metrics"
 _READ = frozenset(("health", "metadata", "model-config", "statistics"))
 """Categories of routes that a redirection leads to as GET."""
@@ -74,14 +73,17 @@ class VertexAiApplication(CloudApplication):
     def __init__(
         self, server: Facade, options: HttpOptions, settings: VertexAiOptions, model: str, metrics: Metrics | None
     ) -> None:
-        super().__init__(server, options, _MEDIA)
+        super().__init__(server, options, _MEDIA, self._find_default)
         self._is_health, self._is_predict = _paths(settings)
-        self._model = model
         self._metrics = metrics
         self._kserve = Router()
         self._health = health_route(settings.health)
-        self._predict = route_to(infer, settings.predict)
+        self._predict = Match(route_to(infer, settings.predict), model)
         self._page = route_to(self._show_metrics, "/metrics", "metrics", BodyKind.MANAGEMENT)
+
+    def _find_default(self, target: bytes) -> Match | None:
+        path = target.partition(b"?")[0]
+        return self._predict if self._is_predict(path) and not self._is_health(path) else None
 
     def find(self, exchange: Exchange) -> Match | Answer:
         path = exchange.path
@@ -89,9 +91,9 @@ class VertexAiApplication(CloudApplication):
             return self.matched(exchange, self._health)
         if not self._is_predict(path):
             return no_such_path()
-        wanted = next((value for name, value in exchange.headers if name == _REDIRECT), None)
+        wanted = next((value for name, value in exchange.headers if name == REDIRECT), None)
         if wanted is None:
-            return self.matched(exchange, self._predict, self._model)
+            return self.matched(exchange, self._predict.route, self._predict.name)
         if exchange.method != "POST":
             return Answer(405, TEXT)
         if wanted == _METRICS:

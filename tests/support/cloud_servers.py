@@ -40,18 +40,29 @@ class CloudReply:
         return document["error"]
 
 
-def call(port: int, method: str, path: str, body: Any = None, **headers: str) -> CloudReply:
-    """One request on a connection of its own; a body that is no bytes is sent as JSON. In names of headers ``_`` stands
-    for ``-``."""
+@contextmanager
+def connected(port: int) -> Iterator[http.client.HTTPConnection]:
+    """A connection for `ask`."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
-    content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
     try:
-        connection.request(method, path, content, {name.replace("_", "-"): value for name, value in headers.items()})
-        response = connection.getresponse()
-        given = {name.lower(): value for name, value in response.getheaders()}
-        return CloudReply(response.status, given.get("content-type", ""), given, response.read())
+        yield connection
     finally:
         connection.close()
+
+
+def ask(connection: http.client.HTTPConnection, method: str, path: str, body: Any = None, **headers: str) -> CloudReply:
+    """One request; a body that is no bytes is sent as JSON. In names of headers ``_`` stands for ``-``."""
+    content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+    connection.request(method, path, content, {name.replace("_", "-"): value for name, value in headers.items()})
+    response = connection.getresponse()
+    given = {name.lower(): value for name, value in response.getheaders()}
+    return CloudReply(response.status, given.get("content-type", ""), given, response.read())
+
+
+def call(port: int, method: str, path: str, body: Any = None, **headers: str) -> CloudReply:
+    """One request on a connection of its own; see `ask`."""
+    with connected(port) as connection:
+        return ask(connection, method, path, body, **headers)
 
 
 @dataclass(frozen=True)

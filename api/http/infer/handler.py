@@ -272,9 +272,19 @@ class ImmediateInfer:
     that came whole, in the task that noticed its data; the reply calls back when it has the answer, on the event loop,
     and the answer is sent from there. Nothing else is different: what is not the usual case (other routes, compressed
     bodies, a missing key, a server without room) goes the long way, through the application.
+
+    Args:
+        translate: makes of a request's headers those that the others expect; None if it is to go the long way.
     """
 
-    def __init__(self, context: Context, find: Callable[[bytes], Match | None], guard: RequestGuard) -> None:
+    def __init__(
+        self,
+        context: Context,
+        find: Callable[[bytes], Match | None],
+        guard: RequestGuard,
+        translate: Callable[[Headers], Headers | None] | None = None,
+    ) -> None:
+        self._translate = translate
         self._context = context
         self._limit_bytes = context.options.max_input_bytes
         self._guard = guard if guard.guards_inference else None
@@ -312,7 +322,7 @@ class ImmediateInfer:
             json_length = head.json_length
             if json_length is None:
                 text = head.values.get(b"inference-header-content-length")
-                json_length = head.json_length = header_length(text, len(body))
+                json_length = head.json_length = header_length(text, len(body), context.length_name)
             if json_length > ON_LOOP_BYTES:
                 return None  # that is read off the event loop
             call.json_length = json_length
@@ -345,7 +355,10 @@ class ImmediateInfer:
             return None
         if self._guard is not None and self._guard.refusal("inference", "POST", request.headers) is not None:
             return None
-        values = dict(reversed(request.headers))
+        headers = request.headers if self._translate is None else self._translate(request.headers)
+        if headers is None:
+            return None
+        values = dict(reversed(headers))
         if b"content-encoding" in values or b"accept-encoding" in values:
             return None
         return _InferHead(match, values)
@@ -354,7 +367,7 @@ class ImmediateInfer:
         if request.method != "POST" or request.http_version != "1.1" or not request.keep_alive:
             return None
         match = self._find(request.target)
-        return match if match is not None and match.route.handlers.get("POST") is infer else None
+        return match if match is not None and match.route.body is BodyKind.TENSORS else None
 
 
 def _tell_of(request: Request) -> None:

@@ -9,13 +9,13 @@ from struct import pack, unpack
 from typing import Any
 
 import pytest
-from cloud_servers import VALUES, CloudServer, fp32, serving_cloud
+from cloud_servers import VALUES, CloudServer, ask, connected, fp32, serving_cloud
 from repository_models import link_models
 
 from trireme.actors import InferenceServer
 from trireme.api.clouds.hosted_models import HostedModels
 from trireme.api.clouds.sagemaker import SageMakerApplication, SageMakerOptions, failed
-from trireme.api.http.exchange import HttpOptions
+from trireme.api.http.exchange import Exchange, HttpOptions
 from trireme.api.request_parameters import Restriction
 from trireme.engine.errors import InternalError
 
@@ -151,6 +151,31 @@ def test_no_other_path_leads_anywhere(live: CloudServer, path: str) -> None:
     for method in ("GET", "POST"):
         reply = live.call(method, path, b"")
         assert (reply.status, reply.media, reply.body) == (400, "text/plain", b"")
+
+
+def test_invocations_need_no_task(tmp_path: Path) -> None:
+    """As inferences on the HTTP port, with tensors in binary, too."""
+    asked: list[bytes] = []
+
+    class Watched(SageMakerApplication):
+        async def __call__(self, exchange: Exchange) -> None:
+            asked.append(exchange.path)
+            await super().__call__(exchange)
+
+    def make(server: InferenceServer) -> SageMakerApplication:
+        return Watched(server, HttpOptions(), DEFAULT, HostedModels(server))
+
+    with (
+        serving_cloud(link_models(tmp_path / "models", "identity_fp32"), make) as live,
+        connected(live.port) as connection,
+    ):
+        assert ask(connection, "GET", "/ping").status == 200, "the first one of a connection always has a task"
+        reply = ask(connection, "POST", "/invocations", pack("<16f", *VALUES), Content_Type=f"{MEDIA}0")
+        assert (reply.status, reply.media[: len(MEDIA)]) == (200, MEDIA)
+        reply = ask(connection, "POST", "/invocations", b"0123", Content_Type=f"{MEDIA}5")
+        assert (reply.status, reply.error) == (400, "inference header size should be in range (0, 4), got: 5")
+        assert ask(connection, "POST", "/models/a/invoke", fp32()).status == 404
+        assert asked == [b"/ping", b"/models/a/invoke"]
 
 
 def test_restrictions_hold(restricted: CloudServer) -> None:

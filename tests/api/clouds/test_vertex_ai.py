@@ -10,13 +10,13 @@ from struct import pack, unpack
 from typing import Any, cast
 
 import pytest
-from cloud_servers import VALUES, CloudReply, CloudServer, fp32, serving_cloud
+from cloud_servers import VALUES, CloudReply, CloudServer, ask, connected, fp32, serving_cloud
 from http_fakes import FakeServer
 from repository_models import link_models
 
 from trireme.actors import InferenceServer
 from trireme.api.clouds.vertex_ai import VertexAiApplication, VertexAiOptions, default_model
-from trireme.api.http.exchange import HttpOptions
+from trireme.api.http.exchange import Exchange, HttpOptions
 from trireme.api.request_parameters import Restriction
 from trireme.engine.description import IndexEntry, ModelState
 from trireme.engine.errors import InvalidArgumentError
@@ -140,6 +140,33 @@ def test_it_changes_nothing(live: CloudServer, where: str) -> None:
 def test_it_leads_nowhere_else(live: CloudServer, where: str) -> None:
     reply = redirect(live, where)
     assert (reply.status, reply.body) == (400, b"")
+
+
+def test_predictions_alone_need_no_task(tmp_path: Path) -> None:
+    """As inferences on the HTTP port; whatever else there is asks the application."""
+    asked: list[str] = []
+
+    class Watched(VertexAiApplication):
+        async def __call__(self, exchange: Exchange) -> None:
+            asked.append(dict(exchange.headers).get(b"x-vertex-ai-triton-redirect", b"").decode())
+            await super().__call__(exchange)
+
+    def make(server: InferenceServer) -> VertexAiApplication:
+        return Watched(server, HttpOptions(), PATHS, "identity_fp32", None)
+
+    with (
+        serving_cloud(link_models(tmp_path / "m", "identity_fp32"), make) as live,
+        connected(live.port) as connection,
+    ):
+        first = "v2/health/ready"  # which always has a task
+        assert ask(connection, "POST", "/predict", b"", X_Vertex_Ai_Triton_Redirect=first).status == 200
+        assert ask(connection, "POST", "/predict", fp32(), Accept_Encoding="gzip").status == 200
+        assert ask(connection, "POST", "/predict?x", b"{").status == 500
+        assert asked == [first]
+        other = "v2/models/identity_fp32/infer"
+        assert ask(connection, "POST", "/predict", fp32(), X_Vertex_Ai_Triton_Redirect=other).status == 200
+        assert ask(connection, "POST", "/predict", b"[]", Content_Type=f"x{MEDIA}1").status == 400
+        assert asked == [first, other, ""]
 
 
 def test_restrictions_hold_for_what_is_asked_for(tmp_path: Path) -> None:

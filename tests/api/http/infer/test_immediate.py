@@ -102,9 +102,9 @@ async def test_what_a_repeated_head_means_is_found_out_once(
     read: list[bytes | None] = []
     header_length = handler.header_length
 
-    def noted(text: bytes | None, body_length: int) -> int:
+    def noted(text: bytes | None, body_length: int, name: str) -> int:
         read.append(text)
-        return header_length(text, body_length)
+        return header_length(text, body_length, name)
 
     monkeypatch.setattr(handler, "header_length", noted)
     request = infer(1.5)
