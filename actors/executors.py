@@ -225,7 +225,8 @@ class ProcessExecutor:
                 self._readiness.give_way()
             return going_on
 
-        await self._readiness.keep_hearing(descriptor, hear, often=descriptor == instance.fileno())
+        answers = descriptor == instance.fileno()
+        await self._readiness.keep_hearing(descriptor, hear, often=answers, ahead=answers)
 
     async def end_instance(self, instance: ModelInstance) -> None:
         assert isinstance(instance, ProcessInstance), "this executor has made it"

@@ -20,8 +20,8 @@ Rules:
  5. When more than `_BURST` sockets have something to say at once, they take turns, `_PASS` in each pass of trio's loop,
     and so do the addresses of their clients: a client waits for one socket of each other address, however many sockets
     those have. A task that could go on without waiting asks for such a turn with `yield_turn`, and what can be done
-    later with `call_in_turn`. What is no client (`keep_hearing`: a model's process has done its batch) is heard between
-    two of them, and then what follows from it comes first: a model is not to wait while clients are refused. While
+    later with `call_in_turn`. A model's process that has done its batch is heard between two of them (`keep_hearing`,
+    `ahead`), and then what follows from it comes first: a model is not to wait while clients are refused. While
     sockets wait for their turn (`crowded`), connections read little at a time: one that sends thousands of requests at
     once, or headers, is not to keep the others waiting until all of them are parsed.
  6. Before it sleeps, the task may poll for a while; `engine.polling` says when. It does not while another task, a
@@ -120,7 +120,8 @@ class Readiness:
         self._last = self._after_client  # what has come last
         self._now_s = (clock or SystemClock()).now_s
         self._epoll = select.epoll() if use_epoll and start_soon is None else None
-        self._processes: select.epoll | None = None  # has what is no client as well
+        self._processes: select.epoll | None = None  # has those that are heard ahead as well
+        self._ahead: set[int] = set()
         self._opens = use_epoll and start_soon is not None
         self._watches: dict[int, _EpollWatch | Callable[[int], None]] = {}
         self._queue: FairQueue[Callable[[], None]] = FairQueue()  # rule 5
@@ -137,9 +138,12 @@ class Readiness:
         self._epoll.register(descriptor, _EDGES)
         return watch
 
-    async def keep_hearing(self, descriptor: int, hear: Callable[[], bool], *, often: bool = True) -> None:
+    async def keep_hearing(
+        self, descriptor: int, hear: Callable[[], bool], *, often: bool = True, ahead: bool = False
+    ) -> None:
         """Call `hear` whenever there is something to read, until it says False. It need not read all. What it raises is
-        raised here. What has something to say not `often` is left to trio."""
+        raised here. What has something to say not `often` is left to trio; what is heard `ahead` need not wait for
+        clients that wait for their turn (rule 5)."""
         self._open()
         if self._epoll is None or not often:
             going_on = True
@@ -165,9 +169,11 @@ class Readiness:
 
         self._watches[descriptor] = edge
         self._epoll.register(descriptor, select.EPOLLIN)
-        if self._processes is None:
-            self._processes = select.epoll()
-        self._processes.register(descriptor, select.EPOLLIN)
+        if ahead:
+            if self._processes is None:
+                self._processes = select.epoll()
+            self._processes.register(descriptor, select.EPOLLIN)
+            self._ahead.add(descriptor)
         try:
             await trio.lowlevel.wait_task_rescheduled(stop)
         finally:
@@ -175,10 +181,10 @@ class Readiness:
 
     def forget(self, descriptor: int) -> None:
         """Stop watching."""
-        watch = self._watches.pop(descriptor, None)
-        if watch is not None and self._epoll is not None:
+        if self._watches.pop(descriptor, None) is not None and self._epoll is not None:
             self._epoll.unregister(descriptor)
-            if self._processes is not None and not isinstance(watch, _EpollWatch):
+            if descriptor in self._ahead and self._processes is not None:
+                self._ahead.remove(descriptor)
                 self._processes.unregister(descriptor)
 
     def give_way(self) -> None:

@@ -198,7 +198,9 @@ class VirtualReadiness(Readiness):
         """A socket that may be heard later."""
         self._sockets[sock.fileno()] = sock
 
-    async def keep_hearing(self, descriptor: int, hear: Callable[[], bool], *, often: bool = True) -> None:
+    async def keep_hearing(
+        self, descriptor: int, hear: Callable[[], bool], *, often: bool = True, ahead: bool = False
+    ) -> None:
         sock, clock = self._sockets.pop(descriptor), self._clock
         sleeper: Sleeper | None = None
 
