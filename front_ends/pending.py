@@ -29,6 +29,7 @@ class PendingRequest:
         name: the client's own for it.
         reply: None while it waits to be admitted, and if it was refused before.
         scope: of the task that waits for room for it.
+        follows: the front end is to be told when it is accepted, which it has asked for meanwhile.
         places: where in shared memory the client wants outputs, by name.
         unsent: answers that are not sent.
         owed: answers that were sent and that the client has not taken.
@@ -38,6 +39,7 @@ class PendingRequest:
     # Most requests have none of these, so they are not set for each.
     reply: Reply | None = None
     scope: trio.CancelScope | None = None
+    follows = False
     places: Mapping[str, RegionSlice] | None = None
     unsent: Sequence[tuple[Outcome, bool]] = ()
     owed = 0

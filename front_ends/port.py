@@ -272,6 +272,8 @@ class Port(AnsweringPort):
                 self._refuse(pending, sent.request, refusal)
             else:
                 self._listen(pending, sent, reply)
+                if pending.follows:
+                    self._follow_acceptance(pending, reply)
 
     def _refuse(self, pending: PendingRequest, request: InferenceRequest, error: TriremeError) -> None:
         """Answer what was not admitted, and count it: the front end takes it for what a model's door has counted."""
@@ -317,8 +319,15 @@ class Port(AnsweringPort):
 
     def _follow(self, head: list[Any], _payload: memoryview) -> None:
         pending = self._known(head, 2)
-        if pending is not None and pending.reply is not None:
-            pending.reply.when_accepted(partial(self._say, (kinds.ACCEPTED, pending.number)))
+        if pending is None:
+            return
+        if pending.reply is None:  # it waits for room
+            pending.follows = True
+        else:
+            self._follow_acceptance(pending, pending.reply)
+
+    def _follow_acceptance(self, pending: PendingRequest, reply: Reply) -> None:
+        reply.when_accepted(partial(self._say, (kinds.ACCEPTED, pending.number)))
 
     def _begin_trace(self, sent: SentRequest) -> None:
         """The front end notes the request: whether it is traced is decided here."""

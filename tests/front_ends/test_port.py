@@ -127,6 +127,20 @@ async def test_requests_wait_for_the_budget_at_the_engine(tmp_path: Path) -> Non
         assert sorted(map(str, heads)) == sorted(map(str, ([kinds.ANSWER, 1], [kinds.ANSWER, 2], [kinds.HELD, 0])))
 
 
+async def test_who_follows_a_request_that_waits_for_room_hears_when_it_is_accepted(tmp_path: Path) -> None:
+    """A stream sends its next request then, which may be what the model waits for before it answers this one."""
+    async with opened(tmp_path, max_inflight_requests=1) as world:
+        world.admit(1, request("wait:first say!"))
+        world.admit(2, request("wait:second say!", model="queued", values=VALUES.reshape(1, 4)))
+        assert (await world.next())[0] == [kinds.HELD, 1]
+        world.send(kinds.FOLLOW, 2)
+        world.script.open("first")
+        heads = [(await world.next())[0][:2] for _ in range(3)]
+        assert sorted(map(str, heads)) == sorted(map(str, ([kinds.ANSWER, 1], [kinds.HELD, 0], [kinds.ACCEPTED, 2])))
+        world.script.open("second")
+        assert (await world.next())[0][:2] == [kinds.ANSWER, 2]
+
+
 async def test_the_end_of_a_front_end_gives_back_what_it_had(tmp_path: Path) -> None:
     async with opened(tmp_path, max_inflight_bytes=1 << 20, address_share=1.0) as world:
         world.admit(1, request("until-cancelled say!", name="a"))
