@@ -29,6 +29,8 @@ PROTOCOLS = {
 LOAD_METRICS = ("throughput", "p50_us", "p99_us", "cpu_us")
 SPARE_FILES = 300
 """Of those that a process may have open, for other things than connections."""
+_A_FEW_TIMES_S = 2.0
+"""In which 1,000 models are asked some five times each."""
 IDLE_S = 3.0
 """How long a server that has started is left alone before its memory is read."""
 
@@ -233,10 +235,12 @@ def ask(
     *,
     connections: int = 0,
     asked: int = 0,
+    warm_up_s: float = 0.2,
 ) -> dict[str, float]:
-    """Put load on the running server for so many seconds, after a fifth of that to warm up.
+    """Put load on the running server for so many seconds.
 
     Args:
+        warm_up_s: before that; a fifth of it if that is more.
         connections: that are open, if more than are asked at a time.
         asked: those of them that are asked, in turn; 0 for no more than at a time.
 
@@ -253,7 +257,7 @@ def ask(
         return used_s
 
     port, transport = (server.grpc_port or 0, "grpc") if form is Form.GRPC else (server.http_port, "http")
-    warm_up_s, asked = max(0.2, window_s / 5), asked or concurrency
+    warm_up_s, asked = max(warm_up_s, window_s / 5), asked or concurrency
     load = Load(port, transport, requests, connections or concurrency, asked, concurrency, warm_up_s, window_s)
     seen = put_load(load, cpu_s, timeout_s=90 + 4 * window_s)
     return {**seen, "memory_mib": memory_bytes / (1 << 20)}
@@ -262,7 +266,7 @@ def ask(
 @dataclass(frozen=True)
 class ManyModels(Client):
     """Requests to one of many models, by those to a server that has this one alone: what it costs that others are
-    loaded. Then requests to all in turn, of which no two make a batch."""
+    loaded. Then requests to all in turn, of which no two make a batch, from when each has been asked a few times."""
 
     form: Form = Form.BINARY
     metrics = ("cpu_us", "growth", "throughput", "p50_us", "model_kib", "ready_ms")
@@ -277,7 +281,7 @@ class ManyModels(Client):
         return super().refuses(peer, model) or (None if peer.perf_analyzer else "serves no repository of models")
 
     def expected_s(self, settings: Settings, peer: Peer) -> float:
-        return 3 * (1.2 * settings.window_s + 1.5) + peer.start_s
+        return 3 * (1.2 * settings.window_s + 1.5) + peer.start_s + _A_FEW_TIMES_S
 
     def sample(self, subject: Subject, concurrency: int) -> dict[str, float]:
         requests = [request_bytes(subject.peer, model, self.form) for model in subject.models.values()]
@@ -287,7 +291,7 @@ class ManyModels(Client):
             alone = replace(subject, models={model.name: model}, server=server)
             one = ask(alone, requests[:1], self.form, concurrency, window_s)
         one_of_many = ask(subject, requests[:1], self.form, concurrency, window_s)
-        many = ask(subject, requests, self.form, concurrency, window_s)
+        many = ask(subject, requests, self.form, concurrency, window_s, warm_up_s=_A_FEW_TIMES_S)
         kib = subject.running.memory_bytes() / 1024 / len(subject.models)
         growth = one_of_many["cpu_us"] / one["cpu_us"]
         return {**many, "growth": growth, "model_kib": kib, "ready_ms": subject.running.ready_s * 1000}
