@@ -75,6 +75,8 @@ def _group_problems(message: Any, gpus: Gpus) -> Iterator[str]:
                     f"{who} specifies invalid profile {profile}. The field should contain the string representation of "
                     "a non-negative integer."
                 )
+    if message.instance_group and all(group.passive for group in message.instance_group):
+        yield f"all instance groups of model {model} are passive, so that none would execute its requests"
     count = sum(group.count * max(1, len(group.gpus)) for group in message.instance_group)
     if count > MAX_INSTANCES:
         yield (

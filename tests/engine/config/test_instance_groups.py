@@ -86,6 +86,11 @@ REFUSED: list[tuple[str, tuple[int, ...], str]] = [
         ),
     ),
     (
+        "count: 1 passive: true",
+        (),
+        "all instance groups of model m are passive, so that none would execute its requests",
+    ),
+    (
         "kind: KIND_GPU count: 513",
         (0, 1),
         "the instance groups of model m ask for 1026 instances, more than the 1024 that there can be",
