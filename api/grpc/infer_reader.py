@@ -84,16 +84,8 @@ class _Head:
         ]
         return self.with_inputs(inputs, request_id, describe, correlation_id)
 
-    def with_input(
-        self, message: bytes, at: int, request_id: str, describe: Describe, correlation_id: int | str = 0
-    ) -> DecodedGrpcInfer:
-        """The same for the only input, which begins at `at`."""
-        name, kind, shape = self.inputs[0]
-        data = message[at:] if len(message) <= _SMALL_BYTES else memoryview(message)[at:]
-        return self.with_inputs([Tensor(name, kind, shape, data)], request_id, describe, correlation_id)
-
     def with_inputs(
-        self, inputs: list[Tensor], request_id: str, describe: Describe, correlation_id: int | str
+        self, inputs: list[Tensor], request_id: str, describe: Describe, correlation_id: int | str = 0
     ) -> DecodedGrpcInfer:
         said = self.request
         model = describe(said.model_name, said.model_version)
@@ -147,7 +139,10 @@ class _Repeated:
             at += len(self.after)
         if at + self.nbytes != len(message):
             return None
-        return self.head.with_input(message, at, request_id, describe)
+        head = self.head
+        name, kind, shape = head.inputs[0]
+        data = message[at:] if self.nbytes <= _SMALL_BYTES else memoryview(message)[at:]
+        return head.with_inputs([Tensor(name, kind, shape, data)], request_id, describe)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +183,9 @@ class _RepeatedSteps:
         correlation_id = None if head is None else _read_sequence_id(message[at + 1 : stop])
         if head is None or correlation_id is None:
             return None
-        return head.with_input(message, data_at, request_id, describe, correlation_id)
+        name, kind, shape = head.inputs[0]
+        data = message[data_at:] if self.nbytes <= _SMALL_BYTES else memoryview(message)[data_at:]
+        return head.with_inputs([Tensor(name, kind, shape, data)], request_id, describe, correlation_id)
 
 
 class InferReader:
