@@ -165,7 +165,7 @@ class _Template:
         if self.placed:
             tensors = [self._output(index, payload, places) for index in range(len(outputs))]
         else:
-            tensors = [Tensor(each.name, each.datatype, each.shape, payload[each.start : each.end]) for each in outputs]
+            tensors = [Tensor(name, kind, shape, payload[start:end]) for name, kind, shape, start, end in outputs]
         return InferenceResponse(self.model_name, self.version, request_id, tensors)
 
     def _output(self, index: int, payload: memoryview, places: Mapping[str, RegionSlice]) -> Tensor:
