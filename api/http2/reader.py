@@ -119,11 +119,13 @@ class CallLayout:
     WINDOW_UPDATE, and DATA that ends the stream.
 
     Attributes:
+        sizes: what it was made of.
         begins: how the first frame does: ``length << 8 | type``.
         frames: takes them apart.
         heads: of the frames, in order: length, type and flags. Of a WINDOW_UPDATE that does not come, nothing.
     """
 
+    sizes: tuple[int, int, bool]
     begins: int
     frames: struct.Struct
     heads: tuple[bytes, bytes, bytes]
@@ -137,7 +139,7 @@ class CallLayout:
             frames.frame_head(data_bytes, DATA, END_STREAM),
         )
         its_frames = struct.Struct(f">5sI{headers_bytes}s{'5sII' if widens else ''}5sI{data_bytes}s")
-        return cls(headers_bytes << 8 | HEADERS, its_frames, heads)
+        return cls((headers_bytes, data_bytes, widens), headers_bytes << 8 | HEADERS, its_frames, heads)
 
     def take(self, data: bytes | memoryview, at: int, sink: FrameSink) -> int:
         """Tell the sink of the call that begins here. Returns where it ends; 0 if something else begins, or not all of
@@ -250,7 +252,8 @@ class FrameReader:
             at += _WINDOW_UPDATE_BYTES
         if at + FRAME_HEADER_BYTES <= len(data):
             sizes = headers_bytes, FRAME_HEADER.unpack_from(data, at)[0] >> 8, widens
-            if sizes == self._sizes and sizes[0] <= self._max_frame and sizes[1] <= _MOST_CALL_BYTES:
+            known = self._layout is not None and self._layout.sizes == sizes
+            if sizes == self._sizes and not known and sizes[0] <= self._max_frame and sizes[1] <= _MOST_CALL_BYTES:
                 self._layout = CallLayout.of(*sizes)
             self._sizes = sizes
         return self._layout

@@ -129,3 +129,13 @@ def test_layouts_make_no_difference(
     pieces = [bytes(stream[a:b]) for a, b in itertools.pairwise(edges)]
     bytewise = heard([BEGINNING, *[bytes([each]) for each in stream]])
     assert heard([BEGINNING, *pieces]) == bytewise
+
+
+def test_a_layout_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many calls are as long as it says, and are not what it says."""
+    made: list[reader.CallLayout] = []
+    make = reader.CallLayout.of
+    monkeypatch.setattr(reader.CallLayout, "of", lambda *sizes: made.append(make(*sizes)) or made[-1])
+    begun = [frames.frame(HEADERS, END_HEADERS, 2 * number + 1, b"\x82" * 8) for number in range(50)]
+    heard([BEGINNING, *[each + frames.frame(DATA, 0, 2 * number + 1, b"m") for number, each in enumerate(begun)]])
+    assert len(made) == 1
