@@ -115,23 +115,22 @@ def test_deadlines_and_full_queues(both: Pair) -> None:
         path = "/v2/models/gated/infer"
 
         @contextmanager
-        def executing() -> Iterator[None]:
-            """One is executed meanwhile, and answered afterwards."""
+        def executing(queued: Caller | None = None) -> Iterator[None]:
+            """One is executed meanwhile, and answered afterwards; then the one that is queued, which needs the gate."""
             with closing(Caller(server)) as executed:
                 executed.begin("POST", path, {"inputs": [TENSOR]})
                 wait_until(lambda: executes_one(server))
                 yield
                 both.gate.touch()
                 assert executed.answer()[0] == 200
+                assert queued is None or queued.answer()[0] == 200
             both.gate.unlink()
 
         def ask(infer: Callable[..., tuple[Any, str]]) -> None:
-            with closing(Caller(server)) as queued:
-                with executing():
-                    queued.begin("POST", path, {"inputs": [TENSOR]})
-                    wait_until(lambda: inflight(server)[0] == 2)
-                    refusals.append(infer())  # no more than one may wait
-                assert queued.answer()[0] == 200
+            with closing(Caller(server)) as queued, executing(queued):
+                queued.begin("POST", path, {"inputs": [TENSOR]})
+                wait_until(lambda: inflight(server)[0] == 2)
+                refusals.append(infer())  # no more than one may wait
             with ThreadPoolExecutor(1) as thread:
                 with executing():
                     late = thread.submit(infer, timeout=1)
