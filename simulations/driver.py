@@ -184,7 +184,7 @@ class Driver:
         if reply is None:
             service.start_soon(self._ask, plan, service, request, lease)
             return
-        self._is_in(plan, request)
+        self._is_in(plan, request, reply, service)
         if plan.manner is Manner.VANISHES:
             self.replies[plan.number] = reply
             self._go_on(plan)
@@ -247,8 +247,10 @@ class Driver:
             )
         )
 
-    def _is_in(self, plan: RequestPlan, request: InferenceRequest) -> None:
+    def _is_in(self, plan: RequestPlan, request: InferenceRequest, reply: Reply, service: ConnectionPoint) -> None:
         """The server has a request: its client may write to where its inputs were, unless they were left there."""
+        if service is not self._direct and self.front_ends is not None:
+            self.front_ends.followers.follow(plan.number, reply)
         if is_left(plan, self._models.get(plan.model)):
             self._left[plan.number] = request
         else:
@@ -294,7 +296,7 @@ class Driver:
                     self._check_room(plan, service)
                 reply = await service.server.admit(request, lease, service.entrance.description(plan))
                 self.replies[plan.number] = reply
-                self._is_in(plan, request)
+                self._is_in(plan, request, reply, service)
                 if plan.model in self._decoupled:
                     await self._read(plan, reply)
                 else:

@@ -35,6 +35,7 @@ from ..front_ends.remote_server import RemoteServer
 from ..front_ends.uplink import Uplink
 from .clock import JumpingClock
 from .executors import VirtualOffload
+from .following import FOLLOWED, Followers
 from .front_ends_plan import HEARING_NS, FrontEndsPlan, draw_front_ends
 from .history import error_text
 from .links import Bells, VirtualReadiness, rings, socket_pair
@@ -58,6 +59,7 @@ NO_DESCRIPTOR_LEFT = "there was no descriptor for a segment"
 CUT = "a front end was cut off with requests"
 
 REACHABLE_FRONT_ENDS = (
+    FOLLOWED,
     *(BY_FRONT_ENDS, KILLED, AGAIN, LOST, NOWHERE, FULL_THERE, FULL_HERE, HELD, SEGMENT, FORSAKEN),
     *(NO_DESCRIPTOR_LEFT, CUT),
 )
@@ -318,7 +320,9 @@ class VirtualFrontEnds:
         self._lost = lost
         self._forsaken = forsaken
         self._complain = complain
-        self.count = count
+        within_ns = SETTLED_BELLS * self.plan.bell_ns
+        self.followers = Followers(clock, within_ns, bool(self.plan.stuck_for_ns), complain, count)
+        self._count_event = count
         self._numbers = numbers(1)
         self._started_s = 0.0  # the last one
         self._living: dict[int, VirtualProcess] = {}
@@ -335,10 +339,16 @@ class VirtualFrontEnds:
 
         Tapped.inline_bytes = self.plan.inline_bytes
         Tapped.refused, Tapped.ended = staticmethod(refused), staticmethod(self._port_ended)
-        Tapped.broken, Tapped.count = staticmethod(self._port_broken), staticmethod(count)
+        Tapped.broken, Tapped.count = staticmethod(self._port_broken), staticmethod(self.count)
         engine = EngineSide(server, self._readiness, submitted)
         calls = EngineCalls(server.management)
         self._members = Played(cast(InferenceServer, engine), calls, self.plan.count, self._start)
+
+    def count(self, what: str) -> None:
+        """It has happened once more."""
+        if what in (FULL_THERE, FULL_HERE):
+            self.followers.late = True
+        self._count_event(what)
 
     @property
     def takes_changes(self) -> bool:

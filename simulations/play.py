@@ -293,6 +293,7 @@ class _Run:
             return
         heard = driver.submitted, driver.refused, driver.lost, driver.forsaken
         driver.front_ends = VirtualFrontEnds(*(plan, server, self.clock), *heard, self._complain, self.coverage.count)
+        self.recorder.listen(driver.front_ends.followers.handlers())
         async with driver.front_ends.serve():
             yield
 

@@ -53,6 +53,17 @@ def _taken_unheard(original: Any, port: Port, head: Any, payload: Any) -> None:
     """That a client has taken answers is not heard."""
 
 
+def _followed_unheard(original: Any, port: Port, head: Any, payload: Any) -> None:
+    """Who follows a request hears that it was accepted with its answer only."""
+
+
+def _followed_too_early(original: Any, port: Port, head: Any, payload: Any) -> None:
+    """The same for a request that waits for room when its front end asks to hear."""
+    pending = port._pending.get(head[1])
+    if pending is not None and pending.reply is not None:
+        original(port, head, payload)
+
+
 async def _not_settled(original: Any, front_ends: FrontEnds) -> None:
     """Who changes a model does not wait until all front ends know."""
 
@@ -80,6 +91,8 @@ FRONT_END_BUGS: Mapping[str, tuple[type, str, Callable[..., Any]]] = {
     "lease-kept": (PortLeases, "close_all", _lease_kept),
     "requests-go-on": (Port, "_close", _requests_go_on),
     "number-used-again": (RemoteServer, "_give_up", _number_used_again),
+    "followed-too-early": (Port, "_follow", _followed_too_early),
+    "followed-unheard": (Port, "_follow", _followed_unheard),
     "taken-unheard": (Port, "_taken", _taken_unheard),
     "change-unheard": (FrontEnds, "_settled", _not_settled),
     "grant-lost": (RemoteBudget, "granted", _grant_lost),

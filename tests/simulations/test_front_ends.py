@@ -8,9 +8,11 @@ import pytest
 
 from trireme.front_ends.borrower import NO_DESCRIPTOR
 from trireme.simulations.events import RequestAbandoned, RequestAnswered
+from trireme.simulations.following import EVERY, FOLLOWED, IN_TIME
 from trireme.simulations.front_ends import AGAIN, BY_FRONT_ENDS, FORSAKEN, KILLED, NO_DESCRIPTOR_LEFT, SEGMENT
 from trireme.simulations.front_ends_plan import FrontEndsPlan
 from trireme.simulations.plan import Manner, ModelPlan, Plan, RequestPlan
+from trireme.simulations.planted import planted
 from trireme.simulations.play import play
 
 MS = 1_000_000
@@ -61,6 +63,18 @@ def test_requests_whose_segments_find_no_descriptor_are_refused_and_others_go_on
     assert {event.error for event in refused} == {NO_DESCRIPTOR}
     assert len(refused) == outcome.counts[NO_DESCRIPTOR_LEFT] < 40
     assert not outcome.counts[AGAIN]
+
+
+@pytest.mark.parametrize("bug", ["", "followed-unheard"])
+def test_who_follows_a_request_hears_when_it_is_accepted(bug: str) -> None:
+    with planted(bug):
+        outcome = play(replace(PLAN, front_ends=FrontEndsPlan(count=1, bell_ns=MS // 100)))
+    if bug:
+        assert outcome.violation is not None
+        assert outcome.violation.invariant == IN_TIME
+    else:
+        assert outcome.violation is None
+        assert outcome.counts[FOLLOWED] == len(REQUESTS) // EVERY
 
 
 def test_two_runs_of_a_plan_are_alike() -> None:

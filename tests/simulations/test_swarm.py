@@ -10,6 +10,7 @@ import pytest
 
 from trireme.simulations.coverage import REACHABLE, holes
 from trireme.simulations.events import PhaseBegan, RequestSubmitted
+from trireme.simulations.front_ends import BY_FRONT_ENDS
 from trireme.simulations.hunt import hunt
 from trireme.simulations.plan import Fault, ModelPlan, Plan, RequestPlan
 from trireme.simulations.play import drain_bound_s, play
@@ -27,6 +28,11 @@ LEAST_SHARE = {
     "the server-wide budget was used up": 0.005,
 }
 """Of the runs, by feature, in which it must come up; the others in one of twenty."""
+
+
+LEAST_ANSWERED = {False: 0.15, True: 0.08}
+"""Of the requests of a run, in nine of ten runs, without front ends and with them: these take their clients with them
+when they are killed. (200 runs have 0.21 and 0.11.)"""
 
 
 @pytest.fixture
@@ -50,7 +56,9 @@ def test_no_invariant_is_broken_and_everything_reachable_is_reached() -> None:
     assert holes(counts) == []
     shares = shares_answered(runs)
     assert statistics.median(shares) > 0.6, "most requests of most runs are answered"
-    assert shares[len(shares) // 10] > 0.12, "though some are lost with their front ends"
+    for by_front_ends, least in LEAST_ANSWERED.items():
+        shares = shares_answered([run for run in runs if bool(run[BY_FRONT_ENDS]) == by_front_ends])
+        assert shares[len(shares) // 10] > least, f"in nine runs of ten, with front ends: {by_front_ends}"
     reached = {feature: runs_that_reach(runs, feature) for feature in FEATURES}
     assert {feature: share for feature, share in reached.items() if share < LEAST_SHARE.get(feature, 0.05)} == {}
     assert set(counts) - set(REACHABLE) == {"requests", "steps", ANSWERED}, (
