@@ -30,7 +30,7 @@ LOAD_METRICS = ("throughput", "p50_us", "p99_us", "cpu_us")
 SPARE_FILES = 300
 """Of those that a process may have open, for other things than connections."""
 _A_FEW_TIMES_S = 2.0
-"""In which 1,000 models are asked some five times each."""
+"""In which 1,000 models are asked some nine times each."""
 IDLE_S = 3.0
 """How long a server that has started is left alone before its memory is read."""
 
