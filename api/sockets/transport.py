@@ -120,7 +120,7 @@ class PlainTransport:
             raise PeerGoneError from error
 
     async def send_some(self, buffers: list[Buffer]) -> list[Buffer]:
-        """Waits until something could be sent. To try before that is slower (docs/benchmarks.md#large-tensors)."""
+        """Waits until something could be sent. To try before that is no faster (docs/benchmarks.md#large-tensors)."""
         await wait_writable(self.sock)
         return self.send_now(buffers)
 
