@@ -5,8 +5,9 @@ Rules:
     which slices of the bytes behind it are which tensors, and which outputs are wanted in which form. Clients send it
     again with other bytes behind it.
  2. Steps of sequences differ in the sequence's id, too. Where that stands plainly, and once, it is blanked before such
-    a head is looked up or remembered; a zero byte is in no other head. What was said with one id must be said with any:
-    before it is remembered so, the head is read once more with another one of the same length.
+    a head is looked up or remembered, apart from the others: what a client sends is never taken for a blanked head.
+    What was said with one id must be said with any: before it is remembered so, the head is read once more with another
+    one of the same length.
  3. Everything else goes the long way, which also words all errors.
 """
 
@@ -76,6 +77,7 @@ class InferDecoder:
     def __init__(self, terms: InferTerms) -> None:
         self._terms = terms
         self._heads: Memo[_Head] = Memo(_HEADS, _HEAD_BYTES)
+        self._steps: Memo[_Head] = Memo(_HEADS, _HEAD_BYTES)  # without their ids
         self._usual: _Head | None = None  # most requests have the head of the one before
         self._step = b""  # the last head of a step that was not known, without its id
 
@@ -101,24 +103,25 @@ class InferDecoder:
         step, blank = _SEQUENCE_ID.search(text) if _SEQUENCE in text else None, b""
         if step is not None:
             blank = _with_id(text, step, b"\0")
-            head = self._heads.get(blank)
+            head = self._steps.get(blank)
             if head is not None and head.nbytes == nbytes:
                 return head.decode(body, model_name, version, _id_of(step))
         decoded = decode_infer(body, json_length, model_name, version, self._terms)
-        if step is not None:
-            text = self._shared_by_ids(text, blank, step, decoded, memoryview(body)[json_length:])
+        heads = self._heads
+        if step is not None and self._shared_by_ids(text, blank, step, decoded, memoryview(body)[json_length:]):
+            heads, text = self._steps, blank
         if not decoded.request.id and not decoded.in_regions:
-            self._remember(text, decoded, nbytes)
+            _remember(heads, text, decoded, nbytes)
         return decoded
 
     def _shared_by_ids(
         self, text: bytes, blank: bytes, step: re.Match[bytes], decoded: DecodedInfer, blobs: memoryview
-    ) -> bytes:
-        """What the head of a step is remembered under: without its id if the one before was the same without its own,
-        and it would say the same with another one (rule 2)."""
+    ) -> bool:
+        """Whether the head of a step is remembered without its id: if the one before was the same without its own, and
+        it would say the same with another one (rule 2)."""
         repeated, self._step = self._step == blank, blank
         if not repeated or decoded.request.correlation_id != _id_of(step):
-            return text
+            return False
         other = _with_id(text, step, b"7")
         if other == text:
             other = _with_id(text, step, b"8")
@@ -127,9 +130,9 @@ class InferDecoder:
             document = json_reader.parse(memoryview(other))
             again = decode_document(document, blobs, request.model_name, request.model_version, self._terms)
         except TriremeError:
-            return text
-        same = found is not None and again.request.correlation_id == _id_of(found) and _said(again) == _said(decoded)
-        return blank if same else text
+            return False
+        same_id = found is not None and again.request.correlation_id == _id_of(found)
+        return same_id and _said(again) == _said(decoded)
 
     def decode_large(self, text: LargeText, blobs: memoryview, model_name: str, version: int) -> DecodedInfer:
         """See `decode_document`; may be called on a thread."""
@@ -142,21 +145,22 @@ class InferDecoder:
         return text.read(infer_places, decode)
 
     def __repr__(self) -> str:
-        return f"<InferDecoder remembers {len(self._heads)} heads>"
+        return f"<InferDecoder remembers {len(self._heads) + len(self._steps)} heads>"
 
-    def _remember(self, text: bytes, decoded: DecodedInfer, nbytes: int) -> None:
-        """Unless the head holds data itself: then there is more of it than the bytes behind."""
-        tensors = []
-        at = len(text)
-        for tensor in decoded.request.inputs:
-            tensors.append((tensor.name, tensor.datatype, tensor.shape, at, at + tensor.nbytes))
-            at += tensor.nbytes
-        if at != nbytes:
-            return
-        # Copies, so as not to keep the body alive, nor to see what a model does to its parameters.
-        request = replace(decoded.request, inputs=[], parameters=dict(decoded.request.parameters))
-        head = _Head(text, nbytes, tuple(tensors), request, decoded.forms, decoded.default_form, RequestForm())
-        self._heads.remember(text, head)
+
+def _remember(heads: Memo[_Head], text: bytes, decoded: DecodedInfer, nbytes: int) -> None:
+    """Unless the head holds data itself: then there is more of it than the bytes behind."""
+    tensors = []
+    at = len(text)
+    for tensor in decoded.request.inputs:
+        tensors.append((tensor.name, tensor.datatype, tensor.shape, at, at + tensor.nbytes))
+        at += tensor.nbytes
+    if at != nbytes:
+        return
+    # Copies, so as not to keep the body alive, nor to see what a model does to its parameters.
+    request = replace(decoded.request, inputs=[], parameters=dict(decoded.request.parameters))
+    head = _Head(text, nbytes, tuple(tensors), request, decoded.forms, decoded.default_form, RequestForm())
+    heads.remember(text, head)
 
 
 def _with_id(text: bytes, step: re.Match[bytes], character: bytes) -> bytes:

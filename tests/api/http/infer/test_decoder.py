@@ -185,6 +185,18 @@ def test_ids_that_do_not_stand_alone_mean_what_they_mean(parameters: str) -> Non
         assert outcome(read) == the_long_way(text, bytes(8))
 
 
+@pytest.mark.parametrize("step", ['"sequence_id":{0}', '"sequence_id":"{0}"'], ids=["number", "text"])
+def test_a_head_with_a_blanked_id_in_it_is_no_head_of_another_client(step: str) -> None:
+    """Zero bytes are not JSON; they must not lead to the sequence whose step is remembered."""
+    decoder = InferDecoder(InferTerms(LIMIT_BYTES, Regions()))
+    inputs = '"inputs":[{"name":"IN","datatype":"FP32","shape":[2],"parameters":{"binary_data_size":8}}]'
+    for identity in ("1000", "2000", "3000", "\0\0\0\0", "\0\0\0\0"):
+        text = f'{{"parameters":{{{step.format(identity)}}},{inputs}}}'.encode()
+        read = partial(decoder.decode, text + bytes(8), len(text), "model", 1)
+        assert outcome(read) == the_long_way(text, bytes(8))
+    assert remembered(decoder) == 2
+
+
 @settings(deadline=None)
 @given(HEADS, st.binary(max_size=80))
 def test_other_lengths_behind_a_head_that_is_known_get_the_same_error(head: dict[str, Any], blobs: bytes) -> None:
