@@ -231,7 +231,7 @@ class FakeOffload:
     def __init__(self) -> None:
         self.pending: list[Callable[[], None]] = []
 
-    def later(self, function: Callable[[], Any], done: Callable[[Any], None]) -> None:
+    def later(self, function: Callable[[], Any], done: Callable[[Any], None], *, in_pieces: bool = False) -> None:
         self.pending.append(lambda: done(function()))
 
 
