@@ -113,6 +113,9 @@ class HostedModels:
             TriremeError: the path is none of a model, or the model does not load.
         """
         path = model_path(url, self._root)
+        for each in (name, model):
+            if not _is_utf8(each):
+                raise InvalidArgumentError(f"the name of a model must be in UTF-8, got: {each!a}")
         offload, repositories = self._server.offload, self._server.repositories
         repository, names = await offload(_find, path, model)
         await offload(repositories.register, repository, names)
@@ -174,6 +177,15 @@ def model_path(url: str, root: Path) -> Path:
             f"Invalid \"url\" '{url}': expected a path of the form {root}/<hash>/model[/<subdir>]"
         )
     return path
+
+
+def _is_utf8(text: str) -> bool:
+    """Of a header, whose other bytes are surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _find(path: Path, model: str) -> tuple[Path, dict[str, str]]:

@@ -112,6 +112,7 @@ def _model(name: str, objects: Sequence[RemoteObject]) -> RemoteModel:
         empty = each.size == 0
         if empty and (not path or path != each.path or path in parents or _is_number(path)):
             directories.add(path)
+            problem = problem or (_odd_name(path) if path else "")
         elif path in parents:
             problem = problem or f"the object '{each.name}' is not empty, and others have names below it"
         else:

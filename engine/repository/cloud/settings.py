@@ -10,6 +10,8 @@ Rules:
     for it; as in Triton there is no credential otherwise.
  5. Variables of Trireme's client library, and of Google's for emulators, name other endpoints: AWS_ENDPOINT_URL,
     AZURE_STORAGE_ENDPOINT, GOOGLE_BASE_URL, CLOUD_STORAGE_EMULATOR_ENDPOINT. An endpoint in an address comes before.
+ 6. Google: the library prefers some variables to a file that it is given, and cannot be told otherwise. With another
+    account in one of them, a repository that has a file is not opened.
 """
 
 from __future__ import annotations
@@ -41,6 +43,13 @@ _AZURE_CHAIN = (
     "AZURE_STORAGE_CLIENT_SECRET",
     "AZURE_USE_AZURE_CLI",
 )
+_GOOGLE_FIRST = (
+    "GOOGLE_SERVICE_ACCOUNT",
+    "GOOGLE_SERVICE_ACCOUNT_PATH",
+    "GOOGLE_SERVICE_ACCOUNT_KEY",
+    "SERVICE_ACCOUNT",
+)
+"""What the library takes before a file (rule 6)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +151,11 @@ def _google(address: StoreAddress, given: StoreCredential, environment: Mapping[
         config["base_url"] = (endpoint or emulator).rstrip("/")
     allow_http = (endpoint or emulator).startswith("http://")
     if given.path:
+        for name in _GOOGLE_FIRST:
+            if environment.get(name, given.path) != given.path:
+                raise InvalidArgumentError(
+                    f"the variable {name} would take the place of the credentials {given.path} for {address}: unset it"
+                )
         config["application_credentials"] = given.path
         return StoreSettings(config=config, allow_http=allow_http)
     if emulator:

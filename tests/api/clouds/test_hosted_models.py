@@ -142,6 +142,16 @@ def test_paths_that_are_none_of_models_are_refused(live: CloudServer, root: Path
     assert (reply.status, reply.error) == (400, "failed to load 'a', failed to poll from model repository")
 
 
+def test_a_name_that_is_no_text_is_refused(live: CloudServer, root: Path) -> None:
+    """Nothing can tell of it: it would be in the index that other clients ask for."""
+    reply = load(live, "a", root / "plain" / "model", X_Amzn_SageMaker_Target_Model="\xff")  # one byte, in Latin-1
+    assert (reply.status, reply.error) == (400, r"the name of a model must be in UTF-8, got: '\udcff'")
+    assert live.run(live.server.repository_index) == []
+    reply = load(live, "a", root / "plain" / "model", X_Amzn_SageMaker_Target_Model="\xc3\xa9")
+    assert (reply.status, reply.body) == (200, b"")
+    assert [entry.name for entry in live.run(live.server.repository_index, True)] == ["\xe9"]
+
+
 @pytest.mark.parametrize(
     ("body", "error"),
     [

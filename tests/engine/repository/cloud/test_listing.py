@@ -46,6 +46,7 @@ def test_an_empty_file_is_a_file() -> None:
     [
         (("m/1/model", "m/1/model/x"), "the object 'root/m/1/model' is not empty, and others have names below it"),
         (("m/../x",), "the name '../x' of an object cannot be that of a file"),
+        (("m/../../x/",), "the name '../../x' of an object cannot be that of a file"),
         (("m/1/./x",), "the name '1/./x' of an object"),
         (("m/1//x",), "the name '1//x' of an object"),
         (("m/1/\0",), "of an object cannot be that of a file"),
@@ -54,7 +55,7 @@ def test_an_empty_file_is_a_file() -> None:
     ],
 )
 def test_what_cannot_be_a_directory_is_said(names: tuple[str, ...], said: str) -> None:
-    found = group_models(listed("good/1/x", *names))
+    found = group_models(listed("good/1/x", *names, empty=("m/../../x/",)))
     (bad,) = (model for name, model in found.items() if name != "good")
     assert said in bad.problem
     assert found["good"].problem == ""

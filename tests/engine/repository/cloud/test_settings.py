@@ -94,6 +94,24 @@ def test_s3_chain() -> None:
     assert settings("s3://bucket", environment={"AWS_EC2_METADATA_DISABLED": "true"}).anonymous
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_SERVICE_ACCOUNT_KEY", "SERVICE_ACCOUNT"],
+)
+def test_no_variable_takes_the_place_of_a_google_account(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client library would take it, and not the one that is for this address."""
+    given = StoreCredential(path="/nowhere/given.json")
+    with pytest.raises(InvalidArgumentError, match=f"the variable {name} .* /nowhere/given.json for gs://bucket"):
+        settings("gs://bucket", given, {name: "other"})
+    same = settings("gs://bucket", given, {name: "/nowhere/given.json"})
+    assert same.config["application_credentials"] == "/nowhere/given.json"
+    store = pytest.importorskip("obstore.store")
+    monkeypatch.setenv(name, "other")
+    with pytest.raises(Exception, match="service account") as raised:
+        store.GCSStore(config=same.config)
+    assert "given.json" not in str(raised.value), "the library has changed: this check can go"
+
+
 def test_google() -> None:
     assert settings("gs://bucket") == StoreSettings(config={"bucket": "bucket"}, then_anonymous=True)
     given = settings("gs://bucket", StoreCredential(path="/gs.json"))
