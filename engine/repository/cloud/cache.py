@@ -23,6 +23,7 @@ import fcntl
 import hashlib
 import logging
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
@@ -40,6 +41,9 @@ RECORD_BYTES = 64 << 20
 """So much is fetched before it is written down what is on the disk: that is what a kill costs."""
 
 _OBJECT_MODE = 0o444
+
+_NAME = re.compile(r"[0-9a-f]{16}")
+"""Of a repository's part: what else is in the directory is none of ours, and stays."""
 
 
 @contextlib.contextmanager
@@ -214,7 +218,7 @@ class RepositoryCache:
             listed: what the repository has now.
         """
         keys = {each.key for model in listed for each in model.objects}
-        folders = [self._own] if self._limit_bytes is None else [path for path in self._root.iterdir() if path.is_dir()]
+        folders = [self._own] if self._limit_bytes is None else self._all()
         files: dict[str, CachedFile] = {}
         for folder in folders:
             here = keys if folder == self._own else None
@@ -223,9 +227,21 @@ class RepositoryCache:
         for path in plan_cleaning(files, self._limit_bytes):
             self._remove(Path(path), files[path])
 
+    def _all(self) -> list[Path]:
+        """The parts of all repositories; none if they cannot be read, which costs a model nothing that is unloaded."""
+        try:
+            found = [path for path in self._root.iterdir() if _NAME.fullmatch(path.name)]
+            return [path for path in found if path.is_dir() and not path.is_symlink()]
+        except OSError as error:
+            logger.warning("the repository cache '%s' cannot be cleaned: %s", self._root, error.strerror)
+            return []
+
     def _remove(self, path: Path, file: CachedFile) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), contextlib.ExitStack() as undo:
             if file.partial:
+                descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+                undo.callback(os.close, descriptor)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # another server may just have begun with it
                 path.with_name(f"{path.name}.json").unlink(missing_ok=True)
             path.unlink()
             logger.debug("removed '%s' from the repository cache", path)
