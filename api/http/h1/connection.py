@@ -316,7 +316,8 @@ class H1Connection(Connection):
         if exchange.keep_alive and not request.complete:
             exchange.keep_alive = self._parser.failure is None and await exchange.drain()
         if not exchange.keep_alive:
-            await self._part(lingering=not request.complete or self._parser.failure is not None)
+            behind = not self._roster.lasting and self._transport.has_more  # sent before the client is told
+            await self._part(lingering=behind or not request.complete or self._parser.failure is not None)
             return False
         self._exchange = None
         self._pace = None

@@ -91,6 +91,28 @@ async def test_a_request_that_is_running_says_so_unless_its_answer_has_begun() -
         assert await read_to_end(streams) == b""
 
 
+async def test_what_comes_while_the_last_request_runs_does_not_reset_the_connection() -> None:
+    """It is not answered, and the client may not lose the answer before it for that."""
+    began, go_on = trio.Event(), trio.Event()
+
+    async def app(exchange: Exchange) -> None:
+        await read_body(exchange)
+        began.set()
+        await go_on.wait()
+        await reply(exchange)
+
+    async with serving(app) as service, await connect(service) as stream:
+        await stream.send_all(GET)
+        await began.wait()
+        service.begin_drain()
+        await stream.send_all(GET)
+        await until(lambda: all(each._transport.has_more for each in service._roster._connections))
+        go_on.set()
+        response = await Responses(stream).next()
+        assert (response.status, LAST in response.headers) == (200, True)
+        assert await stream.receive_some() == b""  # and not a reset
+
+
 async def test_over_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     async with serving(echo, tls=authority.options) as service:
