@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ...cancellation import Cancellation
 from ...clock import Clock
-from ...errors import CancelledError, InternalError, TriremeError
+from ...errors import CancelledError, InternalError, TriremeError, UnavailableError
 from .cache import PartialFile, RepositoryCache
 from .listing import RemoteObject
 from .plans import RANGE_BYTES, ByteRange, progress_text, size_text
@@ -76,9 +76,16 @@ class Download:
         count = min(THREADS, sum(1 + each.size // RANGE_BYTES for each in self._wanted))
         names = (f"trireme download {self._name} {number}" for number in range(count))
         threads = [threading.Thread(target=self._work, args=(pieces,), name=name, daemon=True) for name in names]
+        started: list[threading.Thread] = []
         for thread in threads:
-            thread.start()
-        for thread in threads:
+            try:
+                thread.start()
+            except RuntimeError as error:  # those that there are do all of it
+                if not started:
+                    self._fail(UnavailableError(f"model '{self._name}' cannot be fetched: {error}"))
+                break
+            started.append(thread)
+        for thread in started:
             thread.join()
         for part in self._open:
             part.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -299,6 +300,34 @@ class TestRanges:
             model.fetch(OPTIONS, None, cancellation)
         assert sum(1 for each in told.asked if each[0] == "m/2/model.bin") <= 21 + 8
         assert list(tmp_path.glob("*/models/*")) == []
+
+    @pytest.mark.parametrize("most", [0, 1])
+    def test_without_threads_it_is_slower_or_fails(
+        self, most: int, told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """And nothing goes on behind the load that has failed, nor stays open."""
+        start, started = threading.Thread.start, list[threading.Thread]()
+
+        def limited(thread: threading.Thread) -> None:
+            if len(started) == most:
+                raise RuntimeError("can't start new thread")
+            start(thread)
+            started.append(thread)
+
+        told.put({"m/2/large.bin": bytes(range(40))})
+        here = repository(told, tmp_path)
+        first = here.scan().models[0]
+        wanted = here.model(first.name).objects
+        folder, directory = here.new_directory("m")
+        monkeypatch.setattr(threading.Thread, "start", limited)
+        if most:
+            assert here.bring("m", wanted, directory, Cancellation())
+            assert (directory / "2/large.bin").read_bytes() == bytes(range(40))
+        else:
+            with pytest.raises(UnavailableError, match="model 'm' cannot be fetched: can't start new thread"):
+                here.bring("m", wanted, directory, Cancellation())
+        assert not any(thread.is_alive() for thread in started)
+        folder.remove()
 
     def test_another_server_fetches_the_same_for_itself(self, told: Told, tmp_path: Path) -> None:
         """While one fetches an object, the other does not wait, and neither spoils what the other has."""
