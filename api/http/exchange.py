@@ -176,10 +176,18 @@ def error_answer(error: TriremeError, media: bytes, headers: Headers = ()) -> An
     return Answer(_STATUS[error.kind], media, error_body(error.message), headers)
 
 
-@lru_cache(maxsize=256)
 def error_body(message: str) -> bytes:
-    """``{"error":"<message>"}``. Under overload many requests get the same."""
+    """``{"error":"<message>"}``. Under overload many requests get the same; what a model says may be long, and is not
+    kept."""
+    return _kept_error_body(message) if len(message) <= _KEPT_CHARACTERS else _make_error_body(message)
+
+
+def _make_error_body(message: str) -> bytes:
     return b'{"error":' + json_writer.string(message) + b"}"
+
+
+_KEPT_CHARACTERS = 1024
+_kept_error_body = lru_cache(maxsize=256)(_make_error_body)
 
 
 def json_refusal(status: int, message: str) -> Answer:
