@@ -41,15 +41,22 @@ def trailers(status: Status, message: str | None = None) -> bytes:
     return encode_block(_status(status, message))
 
 
-@lru_cache(maxsize=256)
 def trailers_only(
     status: Status, message: str | None = None, *, http_status: int = 200, tell_encodings: bool = False
 ) -> bytes:
-    """An answer without response headers and messages. Under overload many calls get the same.
+    """An answer without response headers and messages. Under overload many calls get the same. What a model says may be
+    long, and no more of it is kept than is sent.
 
     Args:
         tell_encodings: to a client that packs in an unknown way, which ways are known.
     """
+    if message is not None and len(message) > MAX_MESSAGE_BYTES:
+        message = message[: MAX_MESSAGE_BYTES + 1]
+    return _kept_trailers_only(status, message, http_status, tell_encodings)
+
+
+@lru_cache(maxsize=256)
+def _kept_trailers_only(status: Status, message: str | None, http_status: int, tell_encodings: bool) -> bytes:
     encodings = [_ACCEPT_ENCODING] if tell_encodings else []
     return encode_block([(b":status", b"%d" % http_status), _CONTENT_TYPE, *_status(status, message), *encodings])
 

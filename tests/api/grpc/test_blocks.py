@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import hpack
 import pytest
 from grpclib.const import Status
@@ -73,8 +75,17 @@ def test_what_many_calls_are_refused_with_is_encoded_once(monkeypatch: pytest.Mo
     encoded: list[object] = []
     encode = blocks.encode_block
     monkeypatch.setattr(blocks, "encode_block", lambda fields: encoded.append(fields) or encode(fields))
-    blocks.trailers_only.cache_clear()
+    blocks._kept_trailers_only.cache_clear()
     first, second = (blocks.trailers_only(Status.UNAVAILABLE, "Exceeds maximum queue size") for _ in range(2))
     assert first == second
     assert len(encoded) == 1
     assert blocks.trailers_only(Status.UNAVAILABLE, "another text") != first
+
+
+def test_of_a_long_message_no_more_is_kept_than_is_sent() -> None:
+    message = "é" * 1_000_000
+    before = sys.getrefcount(message)
+    assert fields(blocks.trailers_only(Status.INTERNAL, message)) == fields(
+        blocks.trailers_only(Status.INTERNAL, message[: blocks.MAX_MESSAGE_BYTES + 1])
+    )
+    assert sys.getrefcount(message) == before
