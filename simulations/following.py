@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from random import Random
 
 from ..actors import Reply
 from .clock import JumpingClock
@@ -12,7 +13,8 @@ from .events import RequestAnswered, RequestQueued
 from .history import Handlers
 
 EVERY = 3
-"""One request in so many is followed."""
+"""One request in so many is followed, in every other run: what is told of them also wakes who waits for room in a ring,
+and hides that nobody else does."""
 
 FOLLOWED = "a client of a front end was told that its request was accepted"
 IN_TIME = "who follows a request hears in time that it is accepted"
@@ -22,6 +24,7 @@ class Followers:
     """All of a run.
 
     Args:
+        seed: of the run.
         within_ns: of the acceptance, who follows hears of it, as long as no ring was full.
         complain: called with what is broken, and how.
         count: called with what happens.
@@ -32,6 +35,7 @@ class Followers:
 
     def __init__(
         self,
+        seed: int,
         clock: JumpingClock,
         within_ns: int,
         late: bool,
@@ -39,6 +43,7 @@ class Followers:
         count: Callable[[str], None],
     ) -> None:
         self.late = late
+        self._are_some = Random(f"followed {seed}").random() < 0.5
         self._clock = clock
         self._within_ns = within_ns
         self._complain = complain
@@ -51,7 +56,7 @@ class Followers:
 
     def follow(self, request: int, reply: Reply) -> None:
         """A front end has sent a request."""
-        if request % EVERY == 0:
+        if self._are_some and request % EVERY == 0:
             self._asked_ns[request] = self._clock.now_ns()
             reply.when_accepted(partial(self._told, request))
 

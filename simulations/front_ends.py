@@ -321,7 +321,7 @@ class VirtualFrontEnds:
         self._forsaken = forsaken
         self._complain = complain
         within_ns = SETTLED_BELLS * self.plan.bell_ns
-        self.followers = Followers(clock, within_ns, bool(self.plan.stuck_for_ns), complain, count)
+        self.followers = Followers(plan.seed, clock, within_ns, bool(self.plan.stuck_for_ns), complain, count)
         self._count_event = count
         self._numbers = numbers(1)
         self._started_s = 0.0  # the last one

@@ -40,5 +40,7 @@ def test_everything_else_in_a_plan_stays_what_it_was() -> None:
     plans = [draw_plan(seed) for seed in range(1, 40)]
     assert any(model.in_place for plan in plans for model in plan.models)
     for plan in plans:
+        if any(model.reads_regions for model in plan.models):
+            continue  # drawn later, and such a model executes nothing in place
         plain = replace(plan, models=tuple([replace(model, in_place=0) for model in plan.models]))
         assert placed(plain) == plan

@@ -28,7 +28,8 @@ FIRST_SEEDS = {
     "time-of-the-dead": 45,
     "change-unheard": 421,
     "ring-overwritten": 120,
-    "followed-too-early": 440,
+    "followed-too-early": 140,
+    "room-untold": 130,
 }
 """Where to begin with those that take long to meet, or whose first seeds take long to play."""
 
