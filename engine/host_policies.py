@@ -16,7 +16,6 @@ import platform
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -70,6 +69,8 @@ class HostPolicy:
         does."""
         if not self:
             return work()
+        from concurrent.futures import Future  # which a server without policies does not need
+
         done: Future[T] = Future()
 
         def bound_work() -> None:

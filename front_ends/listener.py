@@ -22,13 +22,15 @@ class EngineListener:
         change_log: called with the log's new settings.
 
     Attributes:
-        begins_drain: set when clients are to connect anew.
+        begin_drain: called when clients are to connect anew, before anything is heard that the engine said later.
+        draining: they are.
         drains: set when the front end is to end.
         drains_s: how long it may take to finish what it has.
     """
 
     def __init__(self, server: RemoteServer, send: Send, change_log: Callable[..., object]) -> None:
-        self.begins_drain = trio.Event()
+        self.begin_drain: Callable[[], object] | None = None
+        self.draining = False
         self.drains = trio.Event()
         self.drains_s = 0.0
         self._server = server
@@ -44,7 +46,9 @@ class EngineListener:
         elif kind == kinds.LOG:
             self._change_log(**head[1])
         elif kind == kinds.BEGIN_DRAIN:
-            self.begins_drain.set()
+            self.draining = True
+            if self.begin_drain is not None:
+                self.begin_drain()
         elif kind == kinds.DRAIN:
             self.drains_s = head[1]
             self.drains.set()

@@ -14,7 +14,7 @@ from .history import Handlers
 
 EVERY = 3
 """One request in so many is followed, in every other run: what is told of them also wakes who waits for room in a ring,
-and hides that nobody else does."""
+even if it is not told of that room."""
 
 FOLLOWED = "a client of a front end was told that its request was accepted"
 IN_TIME = "who follows a request hears in time that it is accepted"

@@ -149,10 +149,10 @@ class _FrontEnd:
             return  # the engine ends this process
         settle_memory()
         listener.tell((kinds.OPENED, addresses))
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_follow_drain, listener, [each for each in (http, grpc) if each is not None])
-            await listener.drains.wait()
-            nursery.cancel_scope.cancel()
+        listener.begin_drain = partial(_begin_drain, [each for each in (http, grpc) if each is not None])
+        if listener.draining:
+            listener.begin_drain()
+        await listener.drains.wait()
         remaining_s = listener.drains_s
         if http is not None:
             remaining_s = await http.drain(remaining_s)
@@ -162,8 +162,7 @@ class _FrontEnd:
         self._nursery.cancel_scope.cancel()
 
 
-async def _follow_drain(listener: EngineListener, services: Sequence[Service]) -> None:
-    await listener.begins_drain.wait()
+def _begin_drain(services: Sequence[Service]) -> None:
     for service in services:
         service.begin_drain()
 
