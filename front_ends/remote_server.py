@@ -4,7 +4,8 @@ messages to the engine, and what comes from there, replies.
 Rules:
  1. A request is sent at once, or not at all: while the engine says that some of this front end's requests wait for room
     there, or while the link has none, `admit_nowait` gives None and `admit` waits. So what waits is bounded by what has
-    been received.
+    been received. One whose lease has bytes of the engine's budget does not wait for those that wait for room: they may
+    be waiting for these bytes.
  2. What must not be lost (cancellations, leases, answers taken) waits in order for room in the link. It is bounded by
     what is in flight: each request and each lease has a few such messages.
  3. A refusal is an answer to a request that was not accepted. Models are looked up here, so that requests for none go
@@ -126,6 +127,7 @@ class RemoteServer:
         self._held = False
         self._full = False
         self._line = WaitingLine()
+        self._leased_line = WaitingLine()
         self._calls_line = WaitingLine()
 
     # What `api/` asks: see `Facade`.
@@ -144,7 +146,10 @@ class RemoteServer:
     def admit_nowait(
         self, request: InferenceRequest, *, lease: Lease | None = None, model: ModelDescription | None = None
     ) -> Reply | None:
-        if self._held or self._full or self._line or packing_takes_long(request.inputs):
+        leased = lease is not None and lease.nbytes > 0
+        if self._full or (self._leased_line if leased else self._held or self._line):
+            return None
+        if packing_takes_long(request.inputs):
             return None
         if self._lender is not None and is_to_gather(self._lender, request):
             return None
@@ -158,18 +163,19 @@ class RemoteServer:
     async def admit(
         self, request: InferenceRequest, lease: Lease | None = None, model: ModelDescription | None = None
     ) -> Reply:
+        leased = lease is not None and lease.nbytes > 0
         with ExitStack() as undo:
             if lease is not None:
                 undo.callback(lease.close)
 
             def attempt() -> Reply | None:
-                return None if self._held or self._full else self._admit(request, lease, model)
+                return None if self._full or (self._held and not leased) else self._admit(request, lease, model)
 
             if packing_takes_long(request.inputs):
                 await self.offload(pack, request.inputs)
             if self._lender is not None and is_to_gather(self._lender, request):
                 await self.offload(gather, self._lender, request)
-            reply = await self._line.wait(attempt)
+            reply = await (self._leased_line if leased else self._line).wait(attempt)
             undo.pop_all()
         return reply
 
@@ -291,6 +297,7 @@ class RemoteServer:
         self._full = False
         self.refusals.room()
         self._calls_line.serve()
+        self._leased_line.serve()
         self._line.serve()
 
     def received(self, head: list[Any], payload: memoryview) -> None:

@@ -137,6 +137,28 @@ async def test_while_requests_wait_for_room_at_the_engine_no_more_are_sent() -> 
         assert [there.take_request().request.id for _ in range(2)] == ["waited", "late"]
 
 
+async def test_who_has_what_others_wait_for_does_not_wait_for_them() -> None:
+    """Requests that wait at the engine may wait for the bytes of leases; those go on, before others and beside them."""
+    async with world() as there:
+        leases = [there.server.lease("one", 1, "1.2.3.4") for _ in range(2)]
+        async with trio.open_nursery() as nursery:
+            for number, lease in enumerate(leases, 1):
+                nursery.start_soon(lease.grow, 10)
+                await trio.testing.wait_all_tasks_blocked()
+                there.take(kinds.GROW)
+                there.say((kinds.GRANTED, number, 10))
+        there.say((kinds.HELD, 1))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(there.server.admit, request(request_id="plain"))
+            await trio.testing.wait_all_tasks_blocked()
+            assert there.server.admit_nowait(request(request_id="leased"), lease=leases[0]) is not None
+            await there.server.admit(request(request_id="too"), leases[1])
+            assert [there.take_request().request.id for _ in range(2)] == ["leased", "too"]
+            assert not there.got
+            there.say((kinds.HELD, 0))
+        assert there.take_request().request.id == "plain"
+
+
 async def test_who_waits_for_room_and_is_cancelled_closes_its_lease() -> None:
     async with world() as there:
         there.say((kinds.HELD, 1))
