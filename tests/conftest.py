@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 from collections.abc import Callable, Generator, Iterator
@@ -135,3 +136,12 @@ def live(repository_root: Path) -> Iterator[LiveServer]:
     """One server on the shipped models, for the whole test session."""
     with serving(repository_root / "model_repository") as server:
         yield server
+
+
+LONG_S = 1_800.0
+
+
+@pytest.fixture
+def patience() -> None:
+    """For tests that take long: stacks are printed later than pytest does, which cancels this at the test's end."""
+    faulthandler.dump_traceback_later(LONG_S, file=2)

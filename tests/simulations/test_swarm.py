@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import statistics
 from collections import Counter
 
@@ -20,8 +19,6 @@ from trireme.simulations.swarm import draw_plan
 SEEDS = range(1, 201)
 MORE_SEEDS = range(201, 2001)
 MS = 1_000_000
-PATIENCE_S = 1_800.0
-"""Of the runs with many seeds; two minutes are not enough on a busy machine."""
 LEAST_SHARE = {
     "a step for a later answer of a decoupled member": 0.01,
     "an answer found in the cache, and held for its turn": 0.01,
@@ -33,12 +30,6 @@ LEAST_SHARE = {
 LEAST_ANSWERED = {False: 0.15, True: 0.08}
 """Of the requests of a run, in nine of ten runs, without front ends and with them: these take their clients with them
 when they are killed. (200 runs have 0.21 and 0.11.)"""
-
-
-@pytest.fixture
-def patience() -> None:
-    """The stacks are printed later than pytest does, which cancels this at the end of the test."""
-    faulthandler.dump_traceback_later(PATIENCE_S, file=2)
 
 
 @pytest.mark.usefixtures("patience")
