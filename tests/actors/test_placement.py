@@ -84,12 +84,13 @@ def write_identity(repository: Path, more: str) -> None:
     (repository / "identity" / "config.pbtxt").write_text(f'backend: "onnxruntime"\nmax_batch_size: 4\n{more}')
 
 
-def tasks_on(cores: Collection[int]) -> int:
+def tasks_on(cores: Collection[int]) -> set[str]:
     """Threads of this process that are bound to exactly these cores."""
-    found = 0
+    found = set[str]()
     for task in os.listdir("/proc/self/task"):
         try:
-            found += os.sched_getaffinity(int(task)) == cores
+            if os.sched_getaffinity(int(task)) == cores:
+                found.add(task)
         except ProcessLookupError:  # it has ended
             continue
     return found
@@ -101,9 +102,9 @@ async def test_threads_of_onnx_runtime(tmp_path: Path, threads: str, each: int) 
     parameter = f'parameters {{ key: "intra_op_thread_count" value {{ string_value: "{threads}" }} }}'
     group = 'instance_group [{ count: 2 kind: KIND_CPU host_policy: "near" }]'
     write_identity(tmp_path, f"{group}\n{parameter}")
-    await until(lambda: not tasks_on({CORE}))  # those of tests before
+    before = tasks_on({CORE})  # of other tests
     async with open_repository(tmp_path, host_policies=NEAR) as server:
-        await until(lambda: tasks_on({CORE}) == 2 * each)  # that of the load may still be ending
+        await until(lambda: len(tasks_on({CORE}) - before) == 2 * each)  # that of the load may still be ending
         for number in range(50):
             assert await output_of(server, "identity", number) == [number]
     assert os.sched_getaffinity(0) == ALL
@@ -117,9 +118,9 @@ async def test_groups_with_policies_of_their_own_share_no_session(tmp_path: Path
     parameter = 'parameters { key: "intra_op_thread_count" value { string_value: "2" } }'
     write_identity(tmp_path, f"instance_group [{groups}]\n{parameter}")
     policies = {**NEAR, "other": HostPolicy(frozenset({other}))}
-    await until(lambda: not (tasks_on({CORE}) or tasks_on({other})))  # those of tests before
+    before = tasks_on({CORE}) | tasks_on({other})  # of other tests
     async with open_repository(tmp_path, host_policies=policies):
-        await until(lambda: (tasks_on({CORE}), tasks_on({other})) == (2, 2))
+        await until(lambda: [len(tasks_on({core}) - before) for core in (CORE, other)] == [2, 2])
 
 
 async def test_what_cannot_be_bound_is_an_error_of_the_load(tmp_path: Path) -> None:
