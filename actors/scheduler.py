@@ -24,7 +24,7 @@ from typing import cast
 from ..engine.clock import Clock
 from ..engine.config.model import ModelConfig
 from ..engine.config.objective import PARAMETER
-from ..engine.errors import TriremeError, UnavailableError
+from ..engine.errors import RefusalReason, TriremeError, UnavailableError
 from ..engine.job import ExecutionBatch, Job, Outcome
 from ..engine.logs.request_lines import RequestLines, tell_executed, tell_executing
 from ..engine.metrics.refusals import count_refusal
@@ -159,9 +159,9 @@ class Scheduler(Door[SchedulerMessage]):
         job.enqueued_ns = job.enqueued_ns or clock.now_ns()
         try:
             self._core.enqueue(job, self._turn_s or self._read_clock())
-        except UnavailableError:
+        except UnavailableError as error:
             if not self._make_room():
-                self.turns_away = self._may_turn_away and self._core.full
+                self.turns_away = self._may_turn_away and self._core.full and error.refusal is RefusalReason.QUEUE_FULL
                 raise
             self._core.enqueue(job, self._turn_s or self._read_clock())
         self._statistics.pending += 1

@@ -36,7 +36,8 @@ class EndSignals:
     def drains_s(self) -> float:
         """What is left of the drain; 0 if there is none."""
         draining = self._draining
-        return draining.until_s - trio.current_time() if draining.state is Ending.DRAINING else 0.0
+        left_s = draining.until_s - trio.current_time() if draining.state is Ending.DRAINING else 0.0
+        return max(left_s, 0.0)
 
     async def heed(self, signals: AsyncIterable[int]) -> None:
         """Follow the signals, and tell of all of them in the log."""

@@ -12,6 +12,7 @@ import trio.testing
 from ensembles import ensemble, step
 
 from trireme.actors import InferenceServer
+from trireme.actors.messages import Stop
 from trireme.actors.reply import Reply
 from trireme.engine.config.model import DynamicBatching, QueuePolicy
 from trireme.engine.datatypes import FP32
@@ -122,6 +123,17 @@ async def test_mail_that_was_not_received_may_make_room(autojump_clock, open_ser
         with server.turn:
             replies[1].cancel()
             assert not is_turned_away(server)
+
+
+async def test_while_a_model_stops_requests_hear_that_and_not_of_its_full_queue(
+    autojump_clock, open_server, simulated
+) -> None:
+    async with open_server(simulated(WORK, batching=ONE_QUEUED)) as server:
+        fill(server)
+        server._repository.find("m").scheduler.mailbox.send_nowait(Stop())
+        await trio.testing.wait_all_tasks_blocked()
+        assert [is_turned_away(server) for _ in range(2)] == [False, False]
+        assert refused(server) == {"m.queue_full": 1, "m.stopping": 2}
 
 
 async def test_who_has_room_at_another_level_is_not_turned_away(autojump_clock, open_server, simulated) -> None:
