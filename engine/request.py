@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 LATEST = -1
 """Version of a request that names none: the greatest version that is ready."""
 
-Caller = tuple[tuple[str, int], str]
+CallingInstance = tuple[tuple[str, int], str]
 
 ParameterValue = bool | int | float | str
 
@@ -71,7 +71,7 @@ class InferenceRequest:
     form: RequestForm | None = None
     raw_input: Buffer | None = None
     trace: Trace | None = None
-    callers: tuple[Caller, ...] = ()
+    callers: tuple[CallingInstance, ...] = ()
     in_regions: bool = False
     output_places: Mapping[str, RegionSlice] | None = None
 

@@ -25,7 +25,7 @@ from ..engine.backends.services import Question, Services
 from ..engine.errors import CancelledError, InvalidArgumentError, TriremeError, UnavailableError
 from ..engine.job import ExecutionBatch, Outcome
 from ..engine.metrics.custom import MetricKind
-from ..engine.request import Caller, InferenceRequest, InferenceResponse
+from ..engine.request import CallingInstance, InferenceRequest, InferenceResponse
 from ..engine.tracing.record import Trace
 from .child import protocol
 from .child.codec import MessageError, Payload
@@ -102,7 +102,7 @@ class Calls:
         self,
         payload: memoryview,
         batch: ExecutionBatch | None,
-        callers: tuple[Caller, ...],
+        callers: tuple[CallingInstance, ...],
         number: int,
         method: str,
         arguments: tuple[Any, ...],
@@ -165,7 +165,7 @@ class Calls:
         self,
         payload: memoryview,
         batch: ExecutionBatch | None,
-        callers: tuple[Caller, ...],
+        callers: tuple[CallingInstance, ...],
         number: int,
         wire: tuple[Any, ...],
         many: bool,
@@ -311,7 +311,7 @@ def _check(what: str, values: tuple[Any, ...], types: tuple[tuple[type, ...], ..
 
 
 def _read_request(
-    wire: tuple[Any, ...], payload: memoryview, callers: tuple[Caller, ...], known: KnownTensors
+    wire: tuple[Any, ...], payload: memoryview, callers: tuple[CallingInstance, ...], known: KnownTensors
 ) -> InferenceRequest:
     _check("infer", wire, _REQUEST)
     name, version, request_id, correlation_id, flags, timeout_us, parameters, wanted, _trace, tensors = wire

@@ -36,7 +36,7 @@ from ..engine.backends.services import Services
 from ..engine.config.model import ModelConfig
 from ..engine.errors import FailureReason, InternalError, InvalidArgumentError, TriremeError, UnavailableError
 from ..engine.job import INFER_START, OUTPUT_START, ExecutionBatch, Job
-from ..engine.request import Caller
+from ..engine.request import CallingInstance
 from ..engine.tracing.record import Trace
 from .calls import Calls
 from .child import protocol
@@ -72,7 +72,7 @@ class Held:
     batch: ExecutionBatch
     keys: list[int]
     returned: bool = False
-    callers: tuple[Caller, ...] | None = None
+    callers: tuple[CallingInstance, ...] | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -380,7 +380,7 @@ class PythonInstance(ProcessInstance):
                 callers = held.callers = self._callers([only])
         self._calls.call(payload, only, callers, number, method, arguments)
 
-    def _callers(self, batches: list[ExecutionBatch]) -> tuple[Caller, ...]:
+    def _callers(self, batches: list[ExecutionBatch]) -> tuple[CallingInstance, ...]:
         """Who waits for the answers to what the model asks now. None for a decoupled model, whose execute can return
         before the answer comes."""
         if not batches or self._decoupled:
