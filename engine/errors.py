@@ -28,7 +28,8 @@ each is to be gone through once, not from each of its characters on."""
 
 
 class ErrorKind(enum.Enum):
-    """Triton's error classes. The value is how Triton prints the class in logs and in the repository index."""
+    """Triton's error classes, and below these what only access rules need. The value is how the class is printed in
+    logs and in the repository index."""
 
     INVALID_ARGUMENT = "Invalid argument"
     NOT_FOUND = "Not found"
@@ -39,6 +40,9 @@ class ErrorKind(enum.Enum):
     DEADLINE = "Deadline exceeded"
     INTERNAL = "Internal"
     UNKNOWN = "Unknown"
+    UNAUTHENTICATED = "Unauthenticated"
+    PERMISSION_DENIED = "Permission denied"
+    LIMIT_EXCEEDED = "Limit exceeded"
 
 
 class FailureReason(enum.Enum):
@@ -72,6 +76,9 @@ class RefusalReason(enum.Enum):
     TOO_LARGE = "too_large"  # head, body or message are larger than they may be
     TOO_SLOW = "too_slow"  # head, body or message did not arrive in time
     RESTRICTED = "restricted"  # a key is missing, or the origin or the host is not allowed
+    UNAUTHENTICATED = "unauthenticated"  # access rules do not know the caller
+    PERMISSION_DENIED = "permission_denied"  # they do not let the caller do this
+    CALLER_LIMIT = "caller_limit"  # the caller has reached a limit of its own
 
 
 class TriremeError(Exception):
@@ -128,6 +135,9 @@ _REFUSALS = {
     ErrorKind.UNAVAILABLE: RefusalReason.NOT_READY,
     ErrorKind.CANCELLED: None,
     ErrorKind.DEADLINE: None,
+    ErrorKind.UNAUTHENTICATED: RefusalReason.UNAUTHENTICATED,
+    ErrorKind.PERMISSION_DENIED: RefusalReason.PERMISSION_DENIED,
+    ErrorKind.LIMIT_EXCEEDED: RefusalReason.CALLER_LIMIT,
 }
 """Of errors of these kinds that do not say for themselves; the others tell that the request is invalid."""
 
@@ -163,6 +173,39 @@ class DeadlineError(TriremeError):
 
 class InternalError(TriremeError):
     kind = ErrorKind.INTERNAL
+
+
+class UnauthenticatedError(TriremeError):
+    """Access rules do not know who asks."""
+
+    kind = ErrorKind.UNAUTHENTICATED
+
+
+class PermissionDeniedError(TriremeError):
+    """Access rules know who asks, and do not allow it."""
+
+    kind = ErrorKind.PERMISSION_DENIED
+
+
+class LimitExceededError(TriremeError):
+    """A caller has reached a limit of its own.
+
+    Attributes:
+        retry_after_s: when to try again, in seconds from now.
+    """
+
+    kind = ErrorKind.LIMIT_EXCEEDED
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after_s: float = 1.0,
+        reason: FailureReason | None = None,
+        refusal: RefusalReason | None = None,
+    ) -> None:
+        super().__init__(message, reason=reason, refusal=refusal)
+        self.retry_after_s = retry_after_s
 
 
 def shown(text: str) -> str:

@@ -4,7 +4,7 @@ sender puts into a numbered slot of the receiver's.
 Rules:
  1. A message that fills a slot has its spec, and the slot's number; one that uses it, the number alone.
  2. The sender chooses the slots. When all are used, the spec that was sent first makes room for a new one, as in
-    `api.memo`: so who never repeats itself makes another's spec go at most once in `SLOTS` messages.
+    `engine.memo`: so who never repeats itself makes another's spec go at most once in `SLOTS` messages.
  3. A message that could not be sent has filled nothing (`Specs.unsent`).
  4. Long specs are not remembered.
 """

@@ -21,9 +21,12 @@ from ..engine.errors import (
     FailureReason,
     InternalError,
     InvalidArgumentError,
+    LimitExceededError,
     NotFoundError,
+    PermissionDeniedError,
     RefusalReason,
     TriremeError,
+    UnauthenticatedError,
     UnavailableError,
     UnsupportedError,
 )
@@ -156,28 +159,35 @@ _ERRORS: dict[ErrorKind, type[TriremeError]] = {
         CancelledError,
         DeadlineError,
         InternalError,
+        UnauthenticatedError,
+        PermissionDeniedError,
+        LimitExceededError,
     )
 }
 
 
 def write_error(error: TriremeError) -> list[Any]:
-    """An error: its kind, why an accepted request has failed by it, its text, why it refuses one, and whether that has
-    been counted."""
+    """An error: its kind, why an accepted request has failed by it, its text, why it refuses one, whether that has
+    been counted, and when to try again."""
     refusal = None if error.refusal is None else error.refusal.value
     text = error.message
     if len(text) > _MOST_CHARACTERS:
         text = f"{text[:_MOST_CHARACTERS]}... ({len(text)} characters)"
-    return [error.kind.value, error.reason.value, write_text(text), refusal, error.refusal_counted]
+    retry_ms = math.ceil(error.retry_after_s * 1000) if isinstance(error, LimitExceededError) else 0
+    return [error.kind.value, error.reason.value, write_text(text), refusal, error.refusal_counted, retry_ms]
 
 
 def read_error(value: Any) -> TriremeError:
     """An error of the kind's class: what a subclass of that adds means nothing to front ends."""
-    kind, reason, message, refusal, counted = read_list(value, 5, 5)
+    kind, reason, message, refusal, counted, retry_ms = read_list(value, 6, 6)
     text = read_text(message)
     error = _member(lambda: _ERRORS[ErrorKind(kind)], kind)(text, reason=FailureReason.BACKEND)
     error.reason = _member(lambda: FailureReason(reason), reason)
     error.refusal = None if refusal is None else _member(lambda: RefusalReason(refusal), refusal)
     error.refusal_counted = read_bool(counted)
+    retry_after_s = read_integer(retry_ms) / 1000
+    if isinstance(error, LimitExceededError):
+        error.retry_after_s = retry_after_s
     return error
 
 

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 from ...actors.offload import Offload
 from ...engine.datatypes import DataType
 from ...engine.errors import InvalidArgumentError
+from ...engine.memo import Memo
 from ...engine.memory.regions import Regions, RegionSlice
 from ...engine.request import InferenceRequest, RequestForm
 from ...engine.tensor import Buffer, Tensor
 from ...engine.tensor_limits import DEFAULT_LIMITS, TensorLimits
-from ..memo import Memo
 from .infer_messages import WireInput, WireRequest, scan_infer_request
 from .infer_request import (
     REGION,

@@ -168,6 +168,9 @@ _STATUS = {
     ErrorKind.UNAVAILABLE: 503,
     # Triton has no such class: a request that ran out of time is one that the server was not available for.
     ErrorKind.DEADLINE: 503,
+    ErrorKind.UNAUTHENTICATED: 401,
+    ErrorKind.PERMISSION_DENIED: 403,
+    ErrorKind.LIMIT_EXCEEDED: 429,
 }
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from ...engine.memo import Memo
 from ...engine.request import LATEST
-from ..memo import Memo
 from .exchange import JSON, TEXT, Answer, BodyKind, Context, Handler, Match, Route
 from .handlers import management
 from .handlers.generate import generate, generate_stream

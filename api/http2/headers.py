@@ -17,7 +17,7 @@ from hpack.hpack import encode_integer
 from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
 
-from ..memo import Memo
+from ...engine.memo import Memo
 from .frames import ConnectionFault, ErrorCode, H, StreamFault
 from .limits import Http2Limits
 

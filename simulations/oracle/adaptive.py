@@ -19,7 +19,7 @@ from ...engine.scheduling.service_times import ArrivalRate, ServiceTimes
 from ..history import Handlers
 from ..invariants.queueing import EXPIRED, TOO_LATE
 from .batches import Batch, may_share
-from .decisions import CANCELLED, ExecuteRequests, NaiveCore, RejectOne, Right, RightDecisions, WaitFor
+from .decisions import CANCELLED, ExecuteRequests, NaiveCore, RejectOne, RightDecision, RightDecisions, WaitFor
 from .observed import (
     NEVER_S,
     Admitted,
@@ -155,7 +155,7 @@ class AdaptiveCore(NaiveCore):
         ends = [held.start_s + self.times.expected_s(held.rows) for held in self.held.values()]
         return sorted([now_s for _ in self.idle] + [max(now_s, end_s) for end_s in ends])
 
-    def right_decision(self, now_s: float) -> Right:
+    def right_decision(self, now_s: float) -> RightDecision:
         errors = dict.fromkeys(self.gave_up, CANCELLED)
         errors.update((entry.number, EXPIRED) for entry in self.queue.expired(now_s))
         line = [entry for entry in self.queue.ordered(now_s) if entry.number not in errors]

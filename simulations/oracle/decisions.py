@@ -73,7 +73,7 @@ class WaitFor:
     until_s: float
 
 
-Right = ExecuteRequests | RejectOne | WaitFor
+RightDecision = ExecuteRequests | RejectOne | WaitFor
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ class NaiveCore:
         """How the error ends with which it is refused, as long as the model is not stopping; empty if it is not."""
         return FULL if self.queue.is_full_for(event) else ""
 
-    def right_decision(self, now_s: float) -> Right:
+    def right_decision(self, now_s: float) -> RightDecision:
         """What there is to do now."""
         if self.least and not self.stopping and len(self.queue.entries) + len(self.gave_up) < self.least:
             return WaitFor(NEVER_S)
@@ -260,7 +260,7 @@ class RightDecisions(Invariant):
         if core is None:
             return
 
-        def judge(right: Right) -> tuple[str, str] | None:
+        def judge(right: RightDecision) -> tuple[str, str] | None:
             if isinstance(right, RejectOne) and right.errors.get(event.request) == event.error:
                 return None
             return REJECTION, f"'{event.core}' rejected request {event.request}: {event.error!r}; right is {right}"
@@ -277,7 +277,7 @@ class RightDecisions(Invariant):
         self._unasked.pop(event.core, None)
         core.until_s = event.until_s
 
-        def judge(right: Right) -> tuple[str, str] | None:
+        def judge(right: RightDecision) -> tuple[str, str] | None:
             if isinstance(right, WaitFor) and _same(right.until_s, event.until_s):
                 return None
             rule = WHEN if isinstance(right, ExecuteRequests) else WAITING if isinstance(right, WaitFor) else REJECTION
@@ -285,7 +285,7 @@ class RightDecisions(Invariant):
 
         self._judge(core, event.at_s, judge)
 
-    def _judge(self, core: NaiveCore, now_s: float, judge: Callable[[Right], tuple[str, str] | None]) -> None:
+    def _judge(self, core: NaiveCore, now_s: float, judge: Callable[[RightDecision], tuple[str, str] | None]) -> None:
         """Complain of a decision, unless it is right, or would be a moment before or after."""
         wrong = judge(core.right_decision(now_s))
         if wrong is None:
@@ -294,7 +294,7 @@ class RightDecisions(Invariant):
             return
         self._wrong(*wrong)
 
-    def _judge_batch(self, event: Dispatched, right: Right) -> tuple[str, str] | None:
+    def _judge_batch(self, event: Dispatched, right: RightDecision) -> tuple[str, str] | None:
         what = f"'{event.core}' sent {event.requests} to instance {event.instance} at {event.at_s} s"
         if isinstance(right, RejectOne):
             return REJECTION_FIRST, f"{what}; to be rejected are {sorted(right.errors)}"

@@ -12,7 +12,14 @@ import pytest
 from hypothesis import given
 from wired import JSON, wired
 
-from trireme.engine.errors import ErrorKind, FailureReason, InvalidArgumentError, RefusalReason, TriremeError
+from trireme.engine.errors import (
+    ErrorKind,
+    FailureReason,
+    InvalidArgumentError,
+    LimitExceededError,
+    RefusalReason,
+    TriremeError,
+)
 from trireme.engine.tensor_limits import LimitError
 from trireme.front_ends import values
 from trireme.front_ends.link import MOST_HEAD_BYTES, LinkError
@@ -51,9 +58,15 @@ def test_an_error_that_knows_more_arrives_as_one_of_its_kind() -> None:
     assert (type(arrived), arrived.message) == (InvalidArgumentError, "too much")
 
 
+def test_when_to_try_again_arrives() -> None:
+    arrived = values.read_error(sent(values.write_error(LimitExceededError("x", retry_after_s=2.5))))
+    assert isinstance(arrived, LimitExceededError)
+    assert arrived.retry_after_s == 2.5
+
+
 def test_every_kind_of_error_has_a_class() -> None:
     for kind in ErrorKind:
-        assert values.read_error([kind.value, "OTHER", "text", None, False]).kind is kind
+        assert values.read_error([kind.value, "OTHER", "text", None, False, 0]).kind is kind
 
 
 READERS = (

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import httptools
 
 from ....engine.errors import RefusalReason
+from ....engine.memo import Memo
 from ....engine.tensor import Buffer
-from ...memo import Memo
 from ...sockets.limits import Limits
 from ..exchange import Answer, Headers
 

@@ -20,9 +20,9 @@ from typing import Any
 
 from ....engine.datatypes import DataType
 from ....engine.errors import TriremeError
+from ....engine.memo import Memo
 from ....engine.request import InferenceRequest, RequestForm
 from ....engine.tensor import Buffer, Tensor
-from ...memo import Memo
 from ..json import reader as json_reader
 from ..json.reader import LargeText, infer_places, members_of
 from ..json.scan import refuse_parts

@@ -1,4 +1,4 @@
-"""What front ends remember of what clients repeat: a dictionary that does not grow beyond its bound."""
+"""What is remembered of what clients repeat: a dictionary that does not grow beyond its bound."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TypeVar
 V = TypeVar("V")
 
 
-class Memo(dict[bytes, V]):
-    """Results by the bytes that they were made from.
+class Memo(dict[bytes | str, V]):
+    """Results by the bytes, or the text, that they were made from.
 
     Rules:
      1. Looking something up is `dict.get`: it costs what that costs, and changes nothing.
@@ -18,7 +18,7 @@ class Memo(dict[bytes, V]):
 
     Args:
         limit: most entries.
-        max_key_bytes: of a key that is remembered.
+        max_key_bytes: of a key that is remembered; of texts, characters.
     """
 
     __slots__ = ("limit", "max_key_bytes")
@@ -28,7 +28,7 @@ class Memo(dict[bytes, V]):
         self.limit = limit
         self.max_key_bytes = max_key_bytes
 
-    def remember(self, key: bytes, value: V) -> None:
+    def remember(self, key: bytes | str, value: V) -> None:
         """Keep `value` under `key`, in place of what may be there."""
         if len(key) > self.max_key_bytes or not self.limit:
             return

@@ -15,7 +15,7 @@ from trireme.api.http.infer.request import InferTerms
 from trireme.api.http.routes import Router
 from trireme.api.http2.headers import HeaderReader
 from trireme.api.http2.limits import Http2Limits
-from trireme.api.memo import Memo
+from trireme.engine.memo import Memo
 from trireme.engine.memory.regions import Regions
 
 

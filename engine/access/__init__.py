@@ -1,0 +1,1 @@
+"""Who may do what, and how often: identity, rights and limits of callers."""

@@ -1,0 +1,225 @@
+"""Access control: who a credential belongs to, and whether a caller may do something now.
+
+Rules:
+ 1. What a credential was found to be is remembered by a keyed digest of it, until it expires or the rules change.
+    Nothing is remembered of a credential that was refused.
+ 2. A credential that is not known is refused, also where anonymous callers may do something: who presents a key wants
+    to know that it is wrong. A certificate that fits no caller counts as no credential: clients present those unasked.
+ 3. New rules replace the old ones as a whole, or not at all. Callers are recognised anew
+    (`Caller.generation`); requests that were admitted go on, and count for their caller's limits.
+ 4. A caller is counted under its number as long as its name is in the rules, or a request of it is in flight.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Final
+
+from ..errors import PermissionDeniedError, RefusalReason, TriremeError, UnauthenticatedError
+from ..memo import Memo
+from .callers import ALL_MODELS, Caller, Right
+from .credentials import Credential, CredentialKind, read_names
+from .keys import PREFIX, UNKNOWN_KEY, split_key
+from .limits import CallerUsage
+from .rules import AccessRules, CallerRule, KeyRule
+
+_REMEMBERED = 4096
+_DIGEST_BYTES = 16
+MAX_CREDENTIAL_BYTES: Final = 16 << 10
+
+_NOT_KNOWN = "the API key is not known"
+
+
+class AccessControl:
+    """Decides by one set of rules, until there is a new one. On the event loop's thread only.
+
+    Args:
+        memo_key: 32 random bytes, which digests of credentials are made with.
+
+    Attributes:
+        generation: of the rules, from 1 on.
+        anonymous: the caller without a credential; None if there are no rights for it.
+        open_health: see `AccessRules`.
+        unidentified: refusals of requests of which it is not known whose they are, by reason.
+    """
+
+    def __init__(self, rules: AccessRules, memo_key: bytes, now_s: float) -> None:
+        self.generation = 0
+        self.anonymous: Caller | None = None
+        self.open_health = True
+        self.unidentified: dict[RefusalReason, int] = {}
+        self._digests = {
+            kind: hashlib.blake2b(key=memo_key, digest_size=_DIGEST_BYTES, person=kind.name.encode())
+            for kind in CredentialKind
+        }
+        self._memo: Memo[Caller] = Memo(_REMEMBERED, _DIGEST_BYTES)
+        self._next_number = 1
+        self._usages: dict[int, CallerUsage] = {}
+        self._numbered: dict[int, Caller] = {}
+        self._callers: list[tuple[CallerRule, Caller]] = []
+        self._keys: dict[str, tuple[KeyRule, Caller]] = {}
+        self.apply(rules, now_s)
+
+    # ---- rules ----
+
+    def apply(self, rules: AccessRules, now_s: float) -> None:
+        """Decide by these rules from now on (rules 3 and 4)."""
+        self.generation += 1
+        self.open_health = rules.open_health
+        self._memo.clear()
+        wanted = rules.callers if rules.anonymous is None else (*rules.callers, rules.anonymous)
+        kept = {usage.name: usage for usage in self._usages.values()}
+        made = [(rule, self._make_caller(rule, kept, now_s)) for rule in wanted]
+        self._numbered = {caller.number: caller for _, caller in made}
+        self._usages = {
+            usage.number: usage for usage in kept.values() if usage.number in self._numbered or usage.in_flight
+        }
+        self.anonymous = None if rules.anonymous is None else made.pop()[1]
+        self._callers = made
+        self._keys = {key.key_id: (key, caller) for rule, caller in made for key in rule.keys}
+
+    def _make_caller(self, rule: CallerRule, kept: dict[str, CallerUsage], now_s: float) -> Caller:
+        usage = kept.get(rule.name)
+        if usage is None:
+            usage = kept[rule.name] = CallerUsage(rule.name, self._next_number)
+            self._next_number += 1
+        usage.limit(rule.limits, now_s)
+        return Caller(rule.name, usage.number, rule.patterns, self.generation)
+
+    # ---- who ----
+
+    def recognise(self, credential: Credential, now_s: float) -> Caller | None:
+        """The caller, if it can be told at once; None says to ask `identify`."""
+        if credential.kind is CredentialKind.NONE:
+            return self.anonymous
+        caller = self._memo.get(self._digest(credential))
+        return None if caller is None or caller.expired(now_s) else caller
+
+    def identify(self, credential: Credential, now_s: float, wall_s: float) -> Caller:
+        """The caller.
+
+        Args:
+            wall_s: the time since the Unix epoch, which dates in rules and tokens are compared with.
+
+        Raises:
+            UnauthenticatedError: it belongs to no caller, or has expired.
+        """
+        caller = self.recognise(credential, now_s)
+        if caller is None:
+            try:
+                caller = self._find(credential, now_s, wall_s)
+            except UnauthenticatedError:
+                self.note_refusal(None, RefusalReason.UNAUTHENTICATED)
+                raise
+            self._memo.remember(self._digest(credential), caller)
+        return caller
+
+    def _digest(self, credential: Credential) -> bytes:
+        digest = self._digests[credential.kind].copy()
+        digest.update(credential.value)
+        return digest.digest()
+
+    def _find(self, credential: Credential, now_s: float, wall_s: float) -> Caller:
+        if len(credential.value) > MAX_CREDENTIAL_BYTES:
+            raise UnauthenticatedError(
+                f"the {credential.kind.value} is too long: {MAX_CREDENTIAL_BYTES} bytes are the most"
+            )
+        match credential.kind:
+            case CredentialKind.CERTIFICATE:
+                return self._of_certificate(credential.value)
+            case CredentialKind.API_KEY | CredentialKind.BEARER if credential.value.startswith(PREFIX):
+                return self._of_key(credential.value, now_s, wall_s)
+            case CredentialKind.API_KEY:
+                raise UnauthenticatedError(_NOT_KNOWN)
+            case CredentialKind.BEARER:
+                raise UnauthenticatedError("the bearer token is no API key of this server")
+        return self._without_credential()
+
+    def _without_credential(self) -> Caller:
+        if self.anonymous is None:
+            raise UnauthenticatedError(
+                "a credential is needed: an API key or a token in the header Authorization (Bearer), an API key in "
+                "X-API-Key, or a client certificate"
+            )
+        return self.anonymous
+
+    def _of_key(self, value: bytes, now_s: float, wall_s: float) -> Caller:
+        parts = split_key(value)
+        if parts is None:
+            raise UnauthenticatedError(_NOT_KNOWN)
+        rule, caller = self._keys.get(parts[0], (None, None))
+        admitted = (UNKNOWN_KEY if rule is None else rule.digest).admits(parts[1])
+        if rule is None or caller is None or not admitted:
+            raise UnauthenticatedError(_NOT_KNOWN)
+        if rule.expires_s is None:
+            return caller
+        if wall_s >= rule.expires_s:
+            raise UnauthenticatedError(f"the API key '{rule.key_id}' has expired")
+        return caller.until(now_s + rule.expires_s - wall_s)
+
+    def _of_certificate(self, value: bytes) -> Caller:
+        names = read_names(value)
+        for rule, caller in self._callers:
+            for certificate in rule.certificates:
+                if all(
+                    any(name in wanted for name in names.get(kind, ())) for kind, wanted in certificate.names.items()
+                ):
+                    return caller
+        return self._without_credential()
+
+    # ---- what, and how much ----
+
+    def check(self, caller: Caller, right: Right, model: str = ALL_MODELS) -> None:
+        """Check a right on a model; without one, on all models.
+
+        Raises:
+            PermissionDeniedError: the caller does not have it.
+        """
+        try:
+            caller.check(right, model)
+        except PermissionDeniedError:
+            self.note_refusal(caller, RefusalReason.PERMISSION_DENIED)
+            raise
+
+    def caller_of(self, number: int) -> Caller | None:
+        """The caller of this number, as the rules are now; None if it is not in them."""
+        return self._numbered.get(number)
+
+    def admit(self, caller: Caller, nbytes: int, now_s: float) -> None:
+        """Count a request in; `complete` has to follow.
+
+        Args:
+            nbytes: that it holds.
+
+        Raises:
+            LimitExceededError: a limit of the caller does not allow it now.
+            UnauthenticatedError: what the caller was recognised by has expired, or it is not in the rules any more.
+        """
+        if caller.expires_s is not None and now_s >= caller.expires_s:
+            self.note_refusal(caller, RefusalReason.UNAUTHENTICATED)
+            raise UnauthenticatedError(f"the credential of caller '{caller.name}' has expired")
+        if caller.number not in self._numbered:
+            self.note_refusal(None, RefusalReason.UNAUTHENTICATED)
+            raise UnauthenticatedError(f"caller '{caller.name}' is not in the access rules any more")
+        try:
+            self._usages[caller.number].admit(nbytes, now_s)
+        except TriremeError:
+            self.note_refusal(caller, RefusalReason.CALLER_LIMIT)
+            raise
+
+    def complete(self, caller: Caller) -> None:
+        """A request that was admitted is answered, or given up."""
+        self._usages[caller.number].complete()
+
+    # ---- metrics ----
+
+    def note_refusal(self, caller: Caller | None, reason: RefusalReason) -> None:
+        """Count a request that was refused: for its caller, or if that is not known."""
+        usage = None if caller is None else self._usages.get(caller.number)
+        counts = self.unidentified if usage is None else usage.refused
+        counts[reason] = counts.get(reason, 0) + 1
+
+    def usages(self) -> Iterator[CallerUsage]:
+        """Of the callers in the rules, and of others with requests in flight."""
+        return iter(self._usages.values())
