@@ -21,8 +21,8 @@ from ...engine.scheduling.core import (
 )
 from ...engine.scheduling.factory import CoreFactory, make_scheduler
 from ...engine.scheduling.sequence.batcher import SequenceBatcher, StartSlot
-from ...engine.scheduling.sequence.slot import Slot, SlotMessage, SlotState
-from ...engine.scheduling.sequence.slot_core import Failed, Idle, SlotCore, SlotReport
+from ...engine.scheduling.sequence.slot import Discard, Slot, SlotMessage, SlotState
+from ...engine.scheduling.sequence.slot_core import Discarded, Failed, Idle, SlotCore, SlotReport
 from ...engine.scheduling.sequence.state import StateLayout
 from ..faulty_slots import DyingSlotCore, SlotDies
 from ..history import Recorder, error_text, request_number
@@ -37,7 +37,9 @@ from .observed import (
     RefusedAtDoor,
     Rejected,
     SaidFull,
+    SlotAsked,
     ToldCancelled,
+    ToldDiscarded,
     ToldExecuted,
     ToldGone,
     ToldIdle,
@@ -91,10 +93,17 @@ class ObservedCore:
     def use_slots(self, start: StartSlot) -> None:
         dies = self._slot_dies
 
-        def start_dying(slot: Slot, core: SlotCore) -> Callable[[SlotMessage], object]:
-            return start(slot, core if dies is None else cast(SlotCore, DyingSlotCore(core, dies)))
+        def start_observed(slot: Slot, core: SlotCore) -> Callable[[SlotMessage], object]:
+            send = start(slot, core if dies is None else cast(SlotCore, DyingSlotCore(core, dies)))
 
-        cast(SequenceBatcher, self._observed).use_slots(start_dying)
+            def observed(message: SlotMessage) -> object:
+                if isinstance(message, Discard):
+                    self._tell(SlotAsked(self._name, slot.instance, slot.number))
+                return send(message)
+
+            return observed
+
+        cast(SequenceBatcher, self._observed).use_slots(start_observed)
 
     def enqueue(self, job: Job, now: float) -> None:
         request = job.request
@@ -159,7 +168,10 @@ class ObservedCore:
         sequence = report.slot.sequence
         died = isinstance(report, Failed) and report.slot.state is not SlotState.GONE
         goes_on = isinstance(report, Idle) and sequence is not None and not sequence.over
+        discarded = isinstance(report, Discarded) and report.slot.state is not SlotState.GONE
         cast(SequenceBatcher, self._observed).hear(report, now)
+        if discarded:
+            self._tell(ToldDiscarded(self._name, report.slot.instance, report.slot.number, _numbers(report.jobs)))
         if goes_on and sequence is not None and sequence.over:
             self._tell(ToldSilent(now, self._name, sequence.id))
         if died:

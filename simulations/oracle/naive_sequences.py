@@ -150,7 +150,8 @@ class NaiveSequences:
         elif place.out is not None:
             host.orphans.add(place.out.number)
         place.out = None
-        place.ready_turn = 0
+        place.ready_turn = place.asked = 0
+        place.cut.clear()
         if place.run is not None:
             self._finish(place.run)
             self._reject(place.run.jobs, SLOT_DIED)
@@ -200,7 +201,7 @@ class NaiveSequences:
             asked = next((each for each in (place.run.jobs if place.run else ()) if each.number == number), None)
             issued = place.out if place.out in self._instances[place.instance].issued else None
             if asked is not None and place.run is not None:
-                self._await_cut(place, self._cut(place.run, asked)[1:])
+                place.cut.update(each.number for each in self._cut(place.run, asked)[1:])
             elif issued is not None and issued.number == number:
                 host = self._instances[place.instance]
                 host.issued.remove(issued)
@@ -208,16 +209,24 @@ class NaiveSequences:
                 self._gone_while_held[0] += 1
                 self._reject([issued])
                 if place.run is not None:
-                    self._await_cut(place, self._cut_behind(place.run))
+                    place.cut.update(each.number for each in self._cut_behind(place.run))
                 place.out = None
             else:
                 continue
             self._look_at(place)
             return
 
-    def _await_cut(self, place: NaiveSlot, removed: list[NaiveRequest]) -> None:
-        place.cut.update(each.number for each in removed)
-        place.cut_turn = place.cut_turn or self._turn()
+    def slot_asked(self, instance: int, number: int) -> None:
+        """A slot is to say what follows a cancelled request."""
+        self._instances[instance].places[number].asked += 1
+
+    def discarded(self, instance: int, number: int, requests: tuple[int, ...]) -> None:
+        """It has said so. A sequence that left with the last of these has left now."""
+        place = self._instances[instance].places[number]
+        place.asked -= 1
+        if place.cut and not place.cut.difference(requests) and place.run is None:
+            place.free_turn = self._turn()
+        place.cut.difference_update(requests)
 
     def _cut(self, run: NaiveRun, asked: NaiveRequest) -> list[NaiveRequest]:
         removed = run.cut(asked)
@@ -265,7 +274,7 @@ class NaiveSequences:
         if run is None or asked.number in self._cancelled:
             self.left.append((asked.number, CANCELLED if asked.number in self._cancelled else LOST))
             if run is not None:
-                self._cut_behind(run)
+                place.cut.update(each.number for each in self._cut_behind(run))
         else:
             asked.start, asked.since_s = False, now_s
             run.jobs.insert(0, asked)
@@ -286,6 +295,8 @@ class NaiveSequences:
                     place.run.over = True
                 if place.out in host.issued:
                     place.out = None
+                place.asked = 0
+                place.cut.clear()
                 self._look_at(place)
             host.issued.clear()
         self.left.clear()
@@ -336,11 +347,6 @@ class NaiveSequences:
 
     def advance(self, now_s: float, decides: bool = True) -> None:
         """What is due at this time. Requests are issued when it is decided about batches, not when one comes."""
-        for place in sorted((each for each in self._places() if each.cut_turn), key=lambda each: each.cut_turn):
-            if place.cut and place.run is None:  # it has said so by now
-                place.free_turn = self._turn()
-            place.cut.clear()
-            place.cut_turn = 0
         late = [run for run in self._backlog if run.deadline_s <= now_s]
         for run in sorted(late, key=lambda run: run.deadline_s):
             self._backlog.remove(run)
@@ -353,9 +359,10 @@ class NaiveSequences:
                 return
 
     def _assign(self, now_s: float) -> bool:
-        """The backlog's first gets the free slot with the lowest number; whether one did."""
+        """The backlog's first gets the free slot with the lowest number, once it is known which are free; whether one
+        did."""
         assigned = False
-        while self._backlog and (place := self._free_place()) is not None:
+        while self._backlog and not any(each.asked for each in self._places()) and (place := self._free_place()) is not None:
             run = self._backlog.pop(0)
             run.slot, place.run = place, run
             self._look_at(place)

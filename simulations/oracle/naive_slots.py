@@ -51,7 +51,7 @@ class NaiveRun:
 @dataclass(slots=True, eq=False)
 class NaiveSlot:
     """A slot. `out`: its request that was handed on and is not settled; `ready_turn`: when it became ready. `cut`: what
-    follows cancelled requests, of which the slot has yet to say that it has dropped them; since `cut_turn`."""
+    follows cancelled requests, of which the slot has yet to say that it has dropped them; `asked`: so many times."""
 
     instance: int
     number: int
@@ -60,7 +60,7 @@ class NaiveSlot:
     free_turn: int = 0
     ready_turn: int = 0
     cut: set[int] = field(default_factory=set)
-    cut_turn: int = 0
+    asked: int = 0
 
     @property
     def is_ready(self) -> bool:

@@ -143,6 +143,25 @@ class ToldSilent:
 
 
 @record
+class SlotAsked:
+    """A slot of an instance was asked what else of its sequence goes with a cancelled request."""
+
+    core: str
+    instance: int
+    slot: int
+
+
+@record
+class ToldDiscarded:
+    """A slot has answered that: these requests."""
+
+    core: str
+    instance: int
+    slot: int
+    requests: tuple[int, ...]
+
+
+@record
 class ToldSlotDied:
     """A slot of an instance, of this number, has died."""
 

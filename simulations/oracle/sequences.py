@@ -16,7 +16,9 @@ from .observed import (
     QueueDropped,
     RefusedAtDoor,
     Rejected,
+    SlotAsked,
     ToldCancelled,
+    ToldDiscarded,
     ToldGone,
     ToldIdle,
     ToldPaused,
@@ -53,6 +55,8 @@ class RightSequences(Invariant):
             ToldCancelled: self._cancelled,
             ToldSettled: self._settled,
             ToldSilent: self._silent,
+            SlotAsked: self._slot_asked,
+            ToldDiscarded: self._discarded,
             ToldSlotDied: self._slot_died,
             ToldToStop: self._stopped,
             ToldSequencesEnd: self._ended,
@@ -146,6 +150,16 @@ class RightSequences(Invariant):
         core = self._cores.get(event.core)
         if core is not None and not core.silent(event.sequence, event.at_s):
             self.broken(f"sequence {event.sequence} of '{event.core}' was ended as silent at {event.at_s} s, too early")
+
+    def _slot_asked(self, event: SlotAsked) -> None:
+        core = self._cores.get(event.core)
+        if core is not None:
+            core.slot_asked(event.instance, event.slot)
+
+    def _discarded(self, event: ToldDiscarded) -> None:
+        core = self._cores.get(event.core)
+        if core is not None:
+            core.discarded(event.instance, event.slot, event.requests)
 
     def _slot_died(self, event: ToldSlotDied) -> None:
         core = self._cores.get(event.core)

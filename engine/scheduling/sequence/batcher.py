@@ -9,7 +9,8 @@ Rules:
  3. A slot is an actor (`slot_core`). It has the requests of its sequence and offers them one at a time; `slot` says
     when it is free. `strategies` decide which batch an instance gets of what is offered.
  4. A slot that was told something that it has to answer does so in the same turn, and until then nothing is decided
-    (`Await`). So it does not matter which slot answers first: offers count in the order in which they were due.
+    (`Await`). So it does not matter which slot answers first: offers count in the order in which they were due. Nor is a
+    slot given away while one that may become free has yet to say what else of its sequence is cancelled.
  5. A sequence that has a slot, and for max_sequence_idle no new request, is over: its id becomes unknown, what is
     queued is executed. The time counts from the last request, or from when the sequence got its slot if that was
     later, so that time spent in the backlog does not count. The slot says when it has come; so does a request that
@@ -84,7 +85,8 @@ class SequenceBatcher:
         self._out: dict[Job, Slot] = {}  # issued or executing
         self._start: StartSlot | None = None
         self._due: dict[Slot, None] = {}  # whose next request is to be offered, or was in this turn
-        self._awaited = 0  # answers of slots (rule 4)
+        self._offers = 0  # that slots have yet to make (rule 4)
+        self._drops = 0  # answers to `Discard` that are still to come
         self._left: OrderedDict[Job, TriremeError] = OrderedDict()  # rejections not fetched yet
         self._arrivals = 0
         self._sequences = 0
@@ -260,7 +262,7 @@ class SequenceBatcher:
                 slot.offer(report.job)
         elif isinstance(report, Discarded):
             slot.drops -= 1
-            self._awaited -= 1
+            self._drops -= 1
             jobs = [job for job in report.jobs if job in self._queued]
             if jobs:
                 self._reject_cancelled(jobs)
@@ -398,7 +400,7 @@ class SequenceBatcher:
         """A request in a slot is cancelled; those that continue it follow when the slot has said which."""
         self._reject_cancelled([job])
         if slot.drop(job):
-            self._awaited += 1
+            self._drops += 1
 
     def _reject_cancelled(self, jobs: Collection[Job]) -> None:
         for job in jobs:
@@ -424,14 +426,14 @@ class SequenceBatcher:
             return
         if after is DUE:
             self._due[slot] = None
-            self._awaited += 1
+            self._offers += 1
         else:
-            self._awaited -= before is DUE
+            self._offers -= before is DUE
             if after is READY:
                 return
             self._due.pop(slot, None)  # with another sequence it is due anew, behind the others
         if after is GONE:
-            self._awaited -= slot.drops
+            self._drops -= slot.drops
         host = self._hosts.get(slot.instance)
         if host is not None and before is READY:
             host.ready.pop(slot.number, None)
@@ -474,8 +476,8 @@ class SequenceBatcher:
                 self._left[job] = refusals.backlog_expired()
 
     def _assign(self, now: float) -> None:
-        """Give free slots to the backlog."""
-        while self._backlog and self._vacancies:
+        """Give free slots to the backlog, once it is known which are free."""
+        while self._backlog and self._vacancies and not self._drops:
             instance, number, slot = self._vacancies.pop()
             slot = slot or self._make_slot(instance, number)
             slot.assign(self._backlog.pop())
@@ -485,7 +487,7 @@ class SequenceBatcher:
         """Give free slots to the backlog, and let requests go that may; a slot may become free by that. Whether that is
         done: no answer of a slot is awaited."""
         self._assign(now)
-        while not self._awaited:
+        while not (self._offers or self._drops):
             for slot in self._due:
                 if slot.state is READY:
                     self._hosts[slot.instance].ready[slot.number] = slot

@@ -131,6 +131,20 @@ def test_a_cancelled_request_does_not_come_back_and_takes_its_successors_along(b
     assert world.names == [["a"], ["next"]]
 
 
+def test_slots_that_become_free_together_are_given_away_by_their_numbers():
+    """Slot 1 is free at once, slot 0 when it has said which requests go with the cancelled one."""
+    world = World.of(make_plan(DIRECT, 2))
+    given_up = world.ask(6, "s", "a")
+    world.ask(7, "se", "b")
+    world.act()
+    world.ask(6, "", "c")
+    world.ask(8, "s", "next")
+    world.core.cancel(given_up)
+    world.settle(rescheduled=[given_up])
+    iterate(world, {})
+    assert world.names == [["a", "b"], ["next"]]
+
+
 def test_a_sequence_that_gets_a_slot_waits_its_turn_behind_those_that_were_due_before():
     """The slot's former sequence was due first, but its request was cancelled and took what was queued along."""
     world = World.of(make_plan(SequenceBatching(OldestStrategy(2), iterative=True), 2))

@@ -16,7 +16,9 @@ from trireme.simulations.oracle.observed import (
     QueueDropped,
     RefusedAtDoor,
     Rejected,
+    SlotAsked,
     ToldCancelled,
+    ToldDiscarded,
     ToldGone,
     ToldIdle,
     ToldPaused,
@@ -102,6 +104,12 @@ DIED = ToldSlotDied("m", 1, 0)
 STOP = ToldToStop("m")
 TWO = [asked(0, 1, 1, "S"), asked(0, 2, 2, "S")]
 
+GIVEN_UP_AMID_TURNS = [
+    ITERATIVE, FREE, asked(0, 1, 1, "S"), asked(0, 2, 2, "SE"), asked(0, 3, 1), asked(0, 4, 3, "S"),
+    sent(0, 1, 2, reason=FULL), gave_up(1), SlotAsked("m", 1, 0), settled(0.1, 1, 2, again=(1,)), FREE,
+    Awaits(0.1, "m"), ToldDiscarded("m", 1, 0, (3,)), rejected(0.1, 1), rejected(0.1, 3)]  # fmt: skip
+"""Slot 1 is free, and slot 0 as soon as it has said that request 3 goes with request 1."""
+
 GOOD: dict[str, list[object]] = {
     "two sequences side by side": [DIRECT, FREE, *TWO, sent(0, 1, 2, reason=FULL), waits(0)],
     "a row of padding": [DIRECT, FREE, *TWO, sent(0, 1, 2, reason=FULL), settled(0.1, 1, 2), FREE,
@@ -149,6 +157,7 @@ GOOD: dict[str, list[object]] = {
     "executed again before the others": [
         ITERATIVE, FREE, asked(0, 1, 1, "S"), asked(0, 2, 1), sent(0, 1), settled(0.1, 1, again=(1,)), FREE,
         sent(0.1, 1), settled(0.2, 1), FREE, sent(0.2, 2)],
+    "no slot is given away before all that are free have said so": [*GIVEN_UP_AMID_TURNS, sent(0.1, 4)],
     "without an id, where that may be": [ITERATIVE, FREE, asked(0, 1, 0), sent(0, 1), settled(0.1, 1), FREE,
                                          waits(0.1)],
     "refusals": [ONE, FREE, refused(1, 1, NO_START), refused(2, 0, NO_ID),
@@ -206,6 +215,7 @@ BAD: dict[str, list[object]] = {
     "executed again behind the others": [
         ITERATIVE, FREE, asked(0, 1, 1, "S"), asked(0, 2, 1), sent(0, 1), settled(0.1, 1, again=(1,)), FREE,
         sent(0.1, 2)],
+    "a slot given away before another one has said that it is free": [*GIVEN_UP_AMID_TURNS, sent(0.1, 0, 4)],
     "no id": [ONE, FREE, asked(0, 1, 0)],
     "several rows": [ONE, FREE, asked(0, 1, 1, "S", rows=2)],
     "a new one while it stops": [ONE, FREE, STOP, asked(0, 1, 1, "S")],
