@@ -198,6 +198,11 @@ class VirtualProcess:
         borrower = self._link._borrower
         return len(borrower._borrowed) + len(borrower.returned)
 
+    @property
+    def has_heard_all(self) -> bool:
+        """No bell is on its way, to it or from it."""
+        return self.sock.next_s() is None and self._sock.next_s() is None
+
     async def run(self, offload: Offload) -> None:
         """Live until killed, drained, or left by the engine."""
         try:
@@ -385,6 +390,10 @@ class VirtualFrontEnds:
         await self._clock.sleep(bells_s + (told.stuck_ns + told.stuck_for_ns) / 1e9)
         while self._clock.now_s() < self._started_s + bells_s:
             await self._clock.sleep(bells_s)
+        for _ in range(SETTLED_BELLS):  # segments that are not needed any more are given back now and then
+            if all(process.has_heard_all for process in self._living.values()):
+                return
+            await self._clock.sleep(told.bell_ns / 1e9)
 
     def check_heard(self, model: str) -> None:
         """Whether all front ends know a model as it is."""

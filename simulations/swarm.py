@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 from .drawn_after import DRAWN_AFTER
+from .graphs import MOST_ANSWERS as MOST_NUMBERED
 from .graphs import Graphs
 from .plan import (
     DEATHS,
@@ -403,7 +404,9 @@ class _Draw:
         many = self.graphs.is_decoupled(model.name)
         stream = self.stream(model) if many else {}
         if many and model.steps:
-            stream["answers"], turns = min(stream["answers"], MOST_ANSWERS[self.levels[model.name]]), min(turns, 2)
+            levels = self.levels[model.name]
+            stream["answers"], turns = min(stream["answers"], MOST_ANSWERS[levels]), min(turns, 2)
+            turns = turns if (stream["answers"] * turns) ** levels < MOST_NUMBERED else 1
         told = stream.get("answers", 0) * turns if many else turns - 1
         patience_ns = self.rate(0.05, 10.0 if many else 5.0) * model.fixed_ns
         return RequestPlan(

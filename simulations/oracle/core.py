@@ -166,15 +166,14 @@ class ObservedCore:
 
     def hear(self, report: SlotReport, now: float) -> None:
         sequence = report.slot.sequence
-        died = isinstance(report, Failed) and report.slot.state is not SlotState.GONE
         goes_on = isinstance(report, Idle) and sequence is not None and not sequence.over
-        discarded = isinstance(report, Discarded) and report.slot.state is not SlotState.GONE
+        is_gone = report.slot.state is SlotState.GONE
         cast(SequenceBatcher, self._observed).hear(report, now)
-        if discarded:
+        if isinstance(report, Discarded) and not is_gone:
             self._tell(ToldDiscarded(self._name, report.slot.instance, report.slot.number, _numbers(report.jobs)))
         if goes_on and sequence is not None and sequence.over:
             self._tell(ToldSilent(now, self._name, sequence.id))
-        if died:
+        if isinstance(report, Failed) and not is_gone:
             self._tell(ToldSlotDied(self._name, report.slot.instance, report.slot.number))
 
     def stop(self) -> None:

@@ -120,10 +120,11 @@ class ErrorsHaveCauses(Invariant):
             return number in self._struck and (anywhere or (batch is not None and number in batch.requests))
         if UNANSWERED in text:
             return not own or self._struck.get(request) == Fault.SILENCE.value
-        instance = _INSTANCE.search(text)
+        instance, of_all = _INSTANCE.search(text), any(each in text for each in OF_ALL)
         if instance is not None and own and batch is not None:
-            return batch.instance.partition("~")[0].rstrip("'") == instance[1]
-        return instance is not None or any(each in text for each in (UNKNOWN, GIVEN_UP, *OF_ALL))
+            mine = batch.instance.partition("~")[0].rstrip("'")
+            return mine == instance[1] or (of_all and mine.rpartition("_")[0] == instance[1].rpartition("_")[0])
+        return instance is not None or of_all or UNKNOWN in text or GIVEN_UP in text
 
     def _isolates(self, batch: BatchSealed) -> bool:
         """Whether requests are executed again that were together in this batch when its process ended."""

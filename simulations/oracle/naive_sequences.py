@@ -361,8 +361,10 @@ class NaiveSequences:
     def _assign(self, now_s: float) -> bool:
         """The backlog's first gets the free slot with the lowest number, once it is known which are free; whether one
         did."""
+        if any(place.asked for place in self._places()):
+            return False
         assigned = False
-        while self._backlog and not any(each.asked for each in self._places()) and (place := self._free_place()) is not None:
+        while self._backlog and (place := self._free_place()) is not None:
             run = self._backlog.pop(0)
             run.slot, place.run = place, run
             self._look_at(place)

@@ -291,6 +291,8 @@ Observation = (
     | ToldExecuted
     | ToldSettled
     | ToldSilent
+    | SlotAsked
+    | ToldDiscarded
     | ToldSlotDied
     | ToldToStop
     | ToldSequencesEnd

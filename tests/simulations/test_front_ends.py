@@ -88,3 +88,11 @@ def test_segments_of_answers_that_clients_keep_are_not_left_behind() -> None:
     outcome = play(replace(plan, front_ends=FrontEndsPlan(count=1, inline_bytes=0)))
     assert outcome.violation is None
     assert outcome.counts[SEGMENT] >= 100
+
+
+def test_segments_that_are_given_back_just_now_are_not_left_behind() -> None:
+    """By a front end that looks every five seconds what is not needed any more, while bells take their time."""
+    requests = (*REQUESTS[:19], RequestPlan(20, "m", 3_400 * MS))
+    plan = replace(PLAN, requests=requests, models=(ModelPlan("m", fixed_ns=MS),), calm_ns=600 * MS)
+    outcome = play(replace(plan, front_ends=FrontEndsPlan(count=1, inline_bytes=0, bell_ns=80 * MS)))
+    assert outcome.violation is None

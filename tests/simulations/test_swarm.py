@@ -10,6 +10,7 @@ import pytest
 from trireme.simulations.coverage import REACHABLE, holes
 from trireme.simulations.events import PhaseBegan, RequestSubmitted
 from trireme.simulations.front_ends import BY_FRONT_ENDS
+from trireme.simulations.graphs import Graphs
 from trireme.simulations.hunt import hunt
 from trireme.simulations.plan import Fault, ModelPlan, Plan, RequestPlan
 from trireme.simulations.play import drain_bound_s, play
@@ -55,6 +56,13 @@ def test_no_invariant_is_broken_and_everything_reachable_is_reached() -> None:
     assert set(counts) - set(REACHABLE) == {"requests", "steps", ANSWERED}, (
         "what is counted is on the list of what can be reached"
     )
+
+
+def test_steps_for_answers_of_models_that_execute_several_times_have_numbers() -> None:
+    """An ensemble of ensembles of decoupled, iterative models, which answers as often as there are numbers at most."""
+    plan = draw_plan(3_002_493)
+    graphs = Graphs(plan)
+    assert all(graphs.executions(request) for request in plan.requests if graphs.is_decoupled(request.model))
 
 
 @pytest.mark.slow

@@ -9,8 +9,8 @@ Rules:
  3. A slot is an actor (`slot_core`). It has the requests of its sequence and offers them one at a time; `slot` says
     when it is free. `strategies` decide which batch an instance gets of what is offered.
  4. A slot that was told something that it has to answer does so in the same turn, and until then nothing is decided
-    (`Await`). So it does not matter which slot answers first: offers count in the order in which they were due. Nor is a
-    slot given away while one that may become free has yet to say what else of its sequence is cancelled.
+    (`Await`). So it does not matter which slot answers first: offers count in the order in which they were due. Nor is
+    a slot given away while one that may become free has yet to say what else of its sequence is cancelled.
  5. A sequence that has a slot, and for max_sequence_idle no new request, is over: its id becomes unknown, what is
     queued is executed. The time counts from the last request, or from when the sequence got its slot if that was
     later, so that time spent in the backlog does not count. The slot says when it has come; so does a request that

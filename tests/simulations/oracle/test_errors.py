@@ -41,7 +41,16 @@ BATCH = BatchSealed(0, 1, "m", 1, "m_0", "full", (1, 2), 2)
 STRUCK = FaultStruck(0, Fault.RAISE.value, "m", 2)
 
 
-@pytest.mark.parametrize("error", ["", "Cancelled", "Request timeout expired", RAISED, f"in ensemble 'e', {RAISED}"])
+IN_A_ROW = "instance '{0}' died 1 times in a row; last: instance '{0}' gave no answer within 1 s and was given up"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *("", "Cancelled", "Request timeout expired", RAISED, f"in ensemble 'e', {RAISED}"),
+        IN_A_ROW.format("m_1"),  # it was to be executed again, and its model given up for another instance
+    ],
+)
 def test_what_has_a_cause_is_fine(error: str) -> None:
     assert complaints(BATCH, STRUCK, answered(1, error)) == []
 
@@ -53,6 +62,7 @@ def test_what_has_a_cause_is_fine(error: str) -> None:
         (BATCH, STRUCK, answered(3, RAISED)),
         (BATCH, STRUCK, answered(1, "the backend of 'm_0' finished the batch without answering this request")),
         (BATCH, STRUCK, answered(1, "instance 'm_1' gave no answer within 1 s and was given up")),
+        (BATCH, STRUCK, answered(1, IN_A_ROW.format("n_0"))),
         (BATCH, STRUCK, answered(1, "TypeError: 'Tensor' object is not iterable")),
     ],
 )
