@@ -71,6 +71,7 @@ $(DEPLOY)/tools.stamp: deploy/tools.py
 lint: $(VENV)/dev.stamp
 	mkdir -p .pyright/trireme
 	for package in $(PACKAGES); do ln -sfn ../../$$package .pyright/trireme/$$package; done
+	ln -sfn ../../package/__init__.py .pyright/trireme/__init__.py
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
@@ -137,8 +138,8 @@ $(PYTHON) -m venv $(1) || { rm -rf $(1); exit 1; }
 endef
 
 define finish_install
-@rm -rf trireme.egg-info
-@$(BIN)/python -m compileall -q $(PACKAGES)
+@rm -rf trireme_server.egg-info
+@$(BIN)/python -m compileall -q package $(PACKAGES)
 endef
 
 help:

@@ -31,7 +31,9 @@ def import_package(package: str, user: str, extra: str) -> Any:
     try:
         return importlib.import_module(package)
     except (ImportError, OSError) as error:
-        raise UnavailableError(f"{user} the package {package}: pip install trireme[{extra}] ({error})") from error
+        raise UnavailableError(
+            f"{user} the package {package}: pip install trireme-server[{extra}] ({error})"
+        ) from error
 
 
 def entry_points(group: str, name: str | None = None) -> Iterable[EntryPoint]:

@@ -14,7 +14,8 @@ unless told another:
 
 None of that is under version control: the frameworks put the paths of whoever made them into their files.
 
-Needs all of them: ``make serve-all`` installs them, or ``pip install "trireme[torch,openvino,tensorflow]" onnx``.
+Needs all of them: ``make serve-all`` installs them, or
+``pip install "trireme-server[torch,openvino,tensorflow]" onnx``.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 Writes ``REPOSITORY/digits/1/model.onnx``, ``REPOSITORY/digits/labels.txt`` and ``REPOSITORY/digits_heldout.npz`` (by
 default into the repository that this file lies in) and prints the accuracy on images that the network never saw.
-Needs PyTorch, scikit-learn and onnx: ``pip install "trireme[train]"``. Takes some ten seconds on one core.
+Needs PyTorch, scikit-learn and onnx: ``pip install "trireme-server[train]"``. Takes some ten seconds on one core.
 
 Every fifth image is held out. The network is trained on the rest, each time shifted by at most one pixel at random. The
 graph is put together from ONNX operators and the trained weights, so what is served is what can be read below.

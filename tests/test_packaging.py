@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
+import email
 import importlib.metadata
 import json
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
+import urllib.request
+import venv
 import zipfile
 from collections.abc import Iterator
+from email.message import Message
 from pathlib import Path
 from typing import Any
 
 import pytest
 from house_rules import Source, imports
+from markdown_it import MarkdownIt
+from repository_models import link_models
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("actors", "api", "engine", "front_ends", "proto", "python_backend", "simulations")
+FOLDERS = ("actors", "api", "engine", "front_ends", "package", "proto", "python_backend", "simulations")
+TOP = "package"
+"""The folder that is `trireme` itself; each other one is a package in it."""
+BESIDE_FOLDERS = (
+    "CHANGELOG.md",
+    "LICENSE",
+    "MANIFEST.in",
+    "README.md",
+    "constraints.txt",
+    "pyproject.toml",
+    "setup.py",
+)
+DISTRIBUTION = "trireme-server"
+UNPINNED = {"onnxruntime-gpu": "another version for CUDA 12 than for CUDA 13"}
 
 IMPORT_EACH = """
 import importlib, json, sys
@@ -26,7 +47,7 @@ print(json.dumps({name: importlib.import_module(name).__file__ for name in sys.a
 
 LOAD_COMMAND_AND_BACKENDS = """
 import importlib.metadata, sys
-(distribution,) = importlib.metadata.distributions(name="trireme", path=[sys.argv[1]])
+(distribution,) = importlib.metadata.distributions(name="trireme-server", path=[sys.argv[1]])
 for point in distribution.entry_points:
     print(point.group, point.name, callable(point.load()))
 from trireme.engine.backends.registry import OWN, BackendRegistry
@@ -51,25 +72,59 @@ def packages_in_folders() -> Iterator[Path]:
                 yield path.relative_to(ROOT)
 
 
+def below_trireme(path: Path) -> Path:
+    """Where a file of one of the folders is in the installed `trireme`."""
+    return path.relative_to(TOP) if path.parts[0] == TOP else path
+
+
+def dotted(path: Path) -> str:
+    return ".".join(("trireme", *below_trireme(path).parts))
+
+
 def python_files() -> list[Path]:
     return [path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the contents of the wheel, built from a copy of the sources."""
-    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the source archive, and with the wheel that is built from it."""
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("built")
     for folder in FOLDERS:
         shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in BESIDE_FOLDERS:
         shutil.copy(ROOT / name, source)
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(target), str(source)]
-    built = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert built.returncode == 0, built.stdout + built.stderr
-    (wheel,) = target.glob("*.whl")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(target), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return target
+
+
+@pytest.fixture(scope="module")
+def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the contents of the wheel."""
+    target = tmp_path_factory.mktemp("installed")
+    (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(target)
     return target
+
+
+@pytest.fixture(scope="module")
+def metadata(installed: Path) -> Message:
+    return email.message_from_string((installed / "trireme_server-0.1.0.dist-info" / "METADATA").read_text())
+
+
+@pytest.fixture(scope="module")
+def fresh(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of an environment in which the wheel has been installed; what it needs is that of this one."""
+    target = tmp_path_factory.mktemp("fresh")
+    venv.create(target, symlinks=True)
+    (wheel,) = built.glob("*.whl")
+    command = [sys.executable, "-m", "pip", "--python", str(target), "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*command, "--no-compile", str(wheel)], check=True)
+    (packages,) = target.glob("lib/python*/site-packages")
+    (packages / "shared.pth").write_text("".join(f"{path}\n" for path in sys.path if path.endswith("-packages")))
+    return target / "bin"
 
 
 def run_installed(installed: Path, code: str, *arguments: str) -> str:
@@ -84,8 +139,8 @@ def run_installed(installed: Path, code: str, *arguments: str) -> str:
 def test_packages_are_the_folders(project: dict[str, Any]) -> None:
     """`packages` in pyproject.toml lists every folder with code, and no other."""
     setuptools = project["tool"]["setuptools"]
-    assert sorted(setuptools["packages"]) == sorted("trireme." + ".".join(path.parts) for path in packages_in_folders())
-    assert setuptools["package-dir"] == {f"trireme.{folder}": folder for folder in FOLDERS}
+    assert sorted(setuptools["packages"]) == sorted(map(dotted, packages_in_folders()))
+    assert setuptools["package-dir"] == {dotted(Path(folder)): folder for folder in FOLDERS}
 
 
 def test_every_package_is_typed() -> None:
@@ -98,17 +153,108 @@ def test_wheel_holds_every_file(installed: Path) -> None:
     """Code and data of every package, under `trireme/`, and nothing outside of it."""
     kinds = ("*.py", "*.pb", "*.proto", "py.typed")
     files = {path.relative_to(ROOT) for folder in FOLDERS for kind in kinds for path in (ROOT / folder).rglob(kind)}
-    assert {path for path in files if not (installed / "trireme" / path).is_file()} == set()
+    assert {path for path in files if not (installed / "trireme" / below_trireme(path)).is_file()} == set()
     assert Path("proto/model_config.pb") in files
-    assert {path.name for path in installed.iterdir() if path.is_dir()} == {"trireme", "trireme-0.1.0.dist-info"}
+    assert {path.name for path in installed.iterdir()} == {"trireme", "trireme_server-0.1.0.dist-info"}
 
 
 def test_every_module_of_the_wheel_imports(installed: Path) -> None:
     """Nothing that a module needs was left behind in the source tree."""
-    names = [".".join(("trireme", *path.with_suffix("").parts)).removesuffix(".__init__") for path in python_files()]
+    names = [dotted(path.with_suffix("")).removesuffix(".__init__") for path in python_files()]
     files = json.loads(run_installed(installed, IMPORT_EACH, *names))
     assert set(files) == set(names)
     assert [file for file in files.values() if not file.startswith(str(installed))] == []
+
+
+def test_metadata_are_complete(metadata: Message) -> None:
+    assert (metadata["Name"], metadata["License-Expression"]) == (DISTRIBUTION, "Apache-2.0")
+    for field in ("Summary", "Author", "Keywords", "Requires-Python"):
+        assert metadata[field], field
+    labels = {each.partition(",")[0] for each in metadata.get_all("Project-URL", ())}
+    assert labels == {"Repository", "Documentation", "Changelog", "Issues"}
+    classifiers = metadata.get_all("Classifier", ())
+    assert {"Framework :: Trio", "Typing :: Typed", "Operating System :: POSIX :: Linux"} <= set(classifiers)
+    assert {"all", "access", "cloud", "cuda12", "cuda13"} <= set(metadata.get_all("Provides-Extra", ()))
+
+
+def description(metadata: Message) -> str:
+    return str(metadata.get_payload())
+
+
+def test_links_of_the_description_are_absolute(metadata: Message) -> None:
+    """The package index shows README.md without the files beside it."""
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    shown = [
+        str(token.attrs.get("href") or token.attrs.get("src"))
+        for block in MarkdownIt("commonmark").parse(description(metadata))
+        for token in block.children or ()
+        if token.type in ("link_open", "image")
+    ]
+    (base,) = (url.split(", ")[1] for url in metadata.get_all("Project-URL", ()) if url.startswith("Repository"))
+    assert [link for link in shown if not link.startswith("https://")] == []
+    ours = [link.removeprefix(f"{base}/") for link in shown if link.startswith(base)]
+    assert len(ours) > 30
+    assert {"blob/v0.1.0/docs/benchmarks.md#goals", "raw/v0.1.0/docs/bench/bench.png"} <= set(ours)
+    paths = {link.split("/", 2)[2].partition("#")[0] for link in ours}
+    assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
+
+
+def test_description_is_the_readme_but_for_links(metadata: Message) -> None:
+    described, written = description(metadata).splitlines(), (ROOT / "README.md").read_text().splitlines()
+    assert len(described) == len(written)
+    assert [line for line, told in zip(written, described, strict=True) if line != told and "](" not in line] == []
+
+
+def test_extras_ask_for_trireme_by_its_name(project: dict[str, Any]) -> None:
+    """An extra that is made of others names those that there are."""
+    extras = project["project"]["optional-dependencies"]
+    inner = [given for requirements in extras.values() for given in requirements if normal(given) == DISTRIBUTION]
+    assert {name for given in inner for name in given[given.index("[") + 1 : -1].split(",")} <= extras.keys()
+    texts = "\n".join(path.read_text() for folder in (*FOLDERS, "docs") for path in (ROOT / folder).rglob("*.[pm][yd]"))
+    named = {name for names in re.findall(r"trireme-server\[([\w,-]+)\]", texts) for name in names.split(",")}
+    assert named <= extras.keys()
+    assert not re.search(r"\btrireme\[[\w{]", texts), "that is another project's package"
+
+
+def test_cuda_12_and_13_are_not_mixed(project: dict[str, Any]) -> None:
+    extras = project["project"]["optional-dependencies"]
+    for version in ("12", "13"):
+        packages = [*extras[f"cuda{version}"], *extras["tensorrt-cuda12" if version == "12" else "tensorrt"]]
+        built_for = {found[1] for each in packages if (found := re.search(r"-cu(?:da)?(1\d)", each))}
+        assert built_for == {version}
+
+
+def test_wheel_runs_in_a_fresh_environment(fresh: Path, tmp_path: Path) -> None:
+    """The command, the module and the version, where nothing of the sources can be found."""
+
+    def told(*words: str) -> str:
+        return subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.strip()
+
+    python = str(fresh / "python")
+    assert told(str(fresh / "trireme"), "--version") == told(python, "-m", "trireme", "--version") == "trireme 0.1.0"
+    version, file = told(python, "-c", "import trireme; print(trireme.__version__, trireme.__file__)").split()
+    assert (version, Path(file).is_relative_to(fresh.parent)) == ("0.1.0", True)
+
+
+def test_wheel_serves_in_a_fresh_environment(fresh: Path, tmp_path: Path) -> None:
+    models = link_models(tmp_path / "models", "simple")
+    words = ["-m", "trireme", "serve", f"--model-repository={models}", "--http-address=127.0.0.1", "--http-port=0"]
+    words += ["--allow-grpc=false", "--allow-metrics=false", "--front-ends=0"]
+    process = subprocess.Popen([str(fresh / "python"), *words], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        started = (re.search(r"Started HTTPService at 127\.0\.0\.1:(\d+)", line) for line in process.stdout)
+        port = next(found[1] for found in started if found)
+        numbers = {"datatype": "INT32", "shape": [1, 16], "data": list(range(16))}
+        asked = json.dumps({"inputs": [{"name": name, **numbers} for name in ("INPUT0", "INPUT1")]}).encode()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/models/simple/infer", asked) as answer:
+            outputs = {each["name"]: each["data"] for each in json.load(answer)["outputs"]}
+        assert outputs == {"OUTPUT0": list(range(0, 32, 2)), "OUTPUT1": [0] * 16}
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 0
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_command_and_backends_resolve(installed: Path) -> None:
@@ -161,7 +307,7 @@ def test_everything_installed_is_pinned(project: dict[str, Any]) -> None:
     pinned = {normal(name) for name in pins}
     extras = project["project"]["optional-dependencies"].values()
     wanted = [*project["project"]["dependencies"], *(requirement for extra in extras for requirement in extra)]
-    assert {requirement for requirement in wanted if normal(requirement) not in pinned} == set()
+    assert {normal(requirement) for requirement in wanted} - pinned == {DISTRIBUTION, *UNPINNED}
     assert pins["protobuf"].startswith("6.33."), "tritonclient does not accept protobuf 7"
 
 

@@ -176,7 +176,7 @@ async def test_what_others_have_put_there_is_a_miss(tmp_path: Path, counter: Cou
 def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "redis", None)
     with pytest.raises(
-        UnavailableError, match=r"the cache 'redis' needs the package redis: pip install trireme\[redis\]"
+        UnavailableError, match=r"the cache 'redis' needs the package redis: pip install trireme-server\[redis\]"
     ):
         RedisCache({"host": "h", "port": "1"}, SystemClock())
 

@@ -258,7 +258,7 @@ async def test_a_start_without_the_store_fails_in_clear_words(told: Told, cache:
 
 async def test_without_the_library_a_start_names_the_extra(monkeypatch: pytest.MonkeyPatch, gates: Gates) -> None:
     monkeypatch.setitem(__import__("sys").modules, "obstore.store", None)
-    with pytest.raises(UnavailableError, match=r"object stores need the package obstore.*trireme\[cloud\]"):
+    with pytest.raises(UnavailableError, match=r"object stores need the package obstore.*trireme-server\[cloud\]"):
         async with serving(("gs://bucket/models",), gates, **POLL):
             pass
 

@@ -179,5 +179,5 @@ def test_without_the_library_the_error_names_the_extra(package: str, monkeypatch
     with pytest.raises(UnavailableError) as refused:
         TraceExporter(ExportOptions(), SystemClock())
     assert refused.value.message.startswith(
-        f"the trace mode 'opentelemetry' needs the package {package}: pip install trireme[tracing] ("
+        f"the trace mode 'opentelemetry' needs the package {package}: pip install trireme-server[tracing] ("
     )

@@ -126,4 +126,6 @@ def test_without_rich_the_command_names_the_extra(tmp_path: Path) -> None:
     code = "import runpy, sys; sys.modules['rich'] = None; runpy.run_module('trireme.simulations', run_name='__main__')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 1
-    assert done.stderr.startswith("the simulator's command needs the package rich: pip install trireme[terminal] (")
+    assert done.stderr.startswith(
+        "the simulator's command needs the package rich: pip install trireme-server[terminal] ("
+    )

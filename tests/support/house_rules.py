@@ -23,8 +23,9 @@ MAY_IMPORT = {
 """The import rule: which folders each folder may import from, besides itself."""
 
 LIBRARY = tuple(MAY_IMPORT)
-FOLDERS = (*LIBRARY, "tests", "benchmarks", "deploy", "model_repository")
+FOLDERS = (*LIBRARY, "package", "tests", "benchmarks", "deploy", "model_repository")
 PLAIN = (
+    "package",
     "engine",
     "python_backend",
     "actors",

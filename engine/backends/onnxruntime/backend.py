@@ -411,7 +411,9 @@ def _places(session: Any) -> tuple[frozenset[str], frozenset[str]]:
     try:
         inputs, outputs = session.get_input_memory_infos(), session.get_output_memory_infos()
     except AttributeError:
-        raise UnavailableError("instances on GPUs need ONNX Runtime 1.23 or later: pip install trireme[gpu]") from None
+        raise UnavailableError(
+            "instances on GPUs need ONNX Runtime 1.23 or later: pip install trireme-server[gpu]"
+        ) from None
     return (
         frozenset(_on_device(session.get_inputs(), inputs)),
         frozenset(_on_device(session.get_outputs(), outputs)),

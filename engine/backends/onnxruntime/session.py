@@ -161,19 +161,19 @@ _OPENVINO = "OpenVINOExecutionProvider"
 _CPU = "CPUExecutionProvider"
 
 _REMEDIES = {
-    _CUDA: "pip uninstall onnxruntime, then pip install trireme[gpu]",
-    _TENSORRT: "pip uninstall onnxruntime, then pip install trireme[gpu,tensorrt]",
-    _OPENVINO: "pip uninstall onnxruntime, then pip install onnxruntime-openvino in place of trireme[cpu]",
+    _CUDA: "pip uninstall onnxruntime, then pip install trireme-server[gpu]",
+    _TENSORRT: "pip uninstall onnxruntime, then pip install trireme-server[gpu,tensorrt]",
+    _OPENVINO: "pip uninstall onnxruntime, then pip install onnxruntime-openvino in place of trireme-server[cpu]",
 }
 
 _BOTH_BUILDS = (
     "onnxruntime and onnxruntime-gpu are both installed, in one place: pip uninstall onnxruntime onnxruntime-gpu, then "
-    "pip install trireme[gpu]"
+    "pip install trireme-server[gpu]"
 )
 _LIBRARIES = {
     _CUDA: "it finds no GPU, or no CUDA and cuDNN of the versions that it was built for: pip install "
     "onnxruntime-gpu[cuda,cudnn]",
-    _TENSORRT: "it finds no TensorRT of the version that it was built for: pip install trireme[gpu,tensorrt]",
+    _TENSORRT: "it finds no TensorRT of the version that it was built for: pip install trireme-server[gpu,tensorrt]",
 }
 _ON_GPU = (_TENSORRT, _CUDA)
 

@@ -90,7 +90,7 @@ def import_library(plugins: Sequence[str] = ()) -> Library:
     if int(trt.__version__.partition(".")[0]) < _OLDEST_MAJOR:
         raise UnavailableError(
             f"the backend 'tensorrt' needs TensorRT {_OLDEST_MAJOR} or later, not {trt.__version__}: pip install "
-            "trireme[tensorrt]"
+            "trireme-server[tensorrt]"
         )
     errors = ErrorTexts()
     log = _make_log(trt, errors)

@@ -381,7 +381,7 @@ def test_a_machine_without_gpus() -> None:
 
 def test_a_machine_without_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "cupy", None)
-    with pytest.raises(UnavailableError, match=r"GPUs need the package cupy: pip install trireme\[gpu\]"):
+    with pytest.raises(UnavailableError, match=r"GPUs need the package cupy: pip install trireme-server\[gpu\]"):
         CupyDevices().get(0)
 
 

@@ -202,5 +202,5 @@ def test_without_the_binding_the_log_says_what_to_install(
         assert nvml is None
     (record,) = caplog.records
     assert record.getMessage().startswith(
-        "GPUs cannot be used: NVML needs the package pynvml: pip install trireme[nvml] ("
+        "GPUs cannot be used: NVML needs the package pynvml: pip install trireme-server[nvml] ("
     )

@@ -454,7 +454,7 @@ def test_a_sick_device_is_told_from_a_run_and_from_what_is_in_flight(
 
 
 @pytest.mark.parametrize(
-    ("name", "remedy"), [(CUDA, "onnxruntime-gpu[cuda,cudnn]"), (TENSORRT, "trireme[gpu,tensorrt]")]
+    ("name", "remedy"), [(CUDA, "onnxruntime-gpu[cuda,cudnn]"), (TENSORRT, "trireme-server[gpu,tensorrt]")]
 )
 def test_a_provider_that_cannot_be_used_is_a_load_error(models: Any, machine: Machine, name: str, remedy: str) -> None:
     """ONNX Runtime would go on without it."""
@@ -471,7 +471,7 @@ def test_a_provider_that_cannot_be_used_is_a_load_error(models: Any, machine: Ma
 def test_a_machine_without_cupy_is_a_load_error(models: Any, machine: Machine) -> None:
     models.unary()
     machine.services.gpus = CupyDevices()
-    with pytest.raises(UnavailableError, match=r"pip install trireme\[gpu\]"):
+    with pytest.raises(UnavailableError, match=r"pip install trireme-server\[gpu\]"):
         machine.load(unary_config())
 
 

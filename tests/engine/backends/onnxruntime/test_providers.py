@@ -155,13 +155,13 @@ def test_unknown_accelerators(where: str) -> None:
 @pytest.mark.parametrize(
     ("group_kind", "fields", "needs", "remedy"),
     [
-        ("KIND_GPU", {}, "CUDAExecutionProvider", "pip install trireme[gpu]"),
-        ("KIND_GPU", {"gpu_accelerators": (Accelerator("cuda", {}),)}, "CUDAExecutionProvider", "trireme[gpu]"),
+        ("KIND_GPU", {}, "CUDAExecutionProvider", "pip install trireme-server[gpu]"),
+        ("KIND_GPU", {"gpu_accelerators": (Accelerator("cuda", {}),)}, "CUDAExecutionProvider", "trireme-server[gpu]"),
         (
             "KIND_GPU",
             {"gpu_accelerators": (Accelerator("tensorrt", {}),)},
             "TensorrtExecutionProvider",
-            "trireme[gpu,tensorrt]",
+            "trireme-server[gpu,tensorrt]",
         ),
         (
             "KIND_CPU",

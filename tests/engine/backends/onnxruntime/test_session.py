@@ -240,9 +240,9 @@ def test_without_the_package_a_model_says_what_to_install(models: Any, monkeypat
     models.unary()
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     backend = OnnxRuntimeBackend({})
-    with pytest.raises(UnavailableError, match=r"needs the package onnxruntime: pip install trireme\[cpu\]"):
+    with pytest.raises(UnavailableError, match=r"needs the package onnxruntime: pip install trireme-server\[cpu\]"):
         backend.load(config(), models.files)
-    with pytest.raises(UnavailableError, match=r"pip install trireme\[cpu\]"):
+    with pytest.raises(UnavailableError, match=r"pip install trireme-server\[cpu\]"):
         backend.auto_complete(ModelConfig("m"), models.files)
 
 

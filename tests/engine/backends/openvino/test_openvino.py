@@ -220,7 +220,7 @@ def test_without_the_package_it_says_what_to_install(double: Any, begin: Any, mo
     double()
     monkeypatch.setitem(sys.modules, "openvino", None)
     text = refusal(begin, config(), UnavailableError)
-    assert text.startswith("the backend 'openvino' needs the package openvino: pip install trireme[openvino]")
+    assert text.startswith("the backend 'openvino' needs the package openvino: pip install trireme-server[openvino]")
 
 
 # What the file tells

@@ -301,7 +301,7 @@ def test_a_model_without_torch_says_what_to_install(
     script(Scale())
     monkeypatch.setitem(sys.modules, "torch", None)
     text = refusal(begin, pytorch_config(), UnavailableError)
-    assert text.startswith("the backend 'pytorch' needs the package torch: pip install trireme[torch]")
+    assert text.startswith("the backend 'pytorch' needs the package torch: pip install trireme-server[torch]")
 
 
 def test_a_gpu_that_is_not_there_is_a_load_error(script: Any, begin: Any, pytorch_config: Any) -> None:

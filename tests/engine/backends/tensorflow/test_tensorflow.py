@@ -268,7 +268,9 @@ def test_accelerators_that_are_not_there_are_refused(double: Path, begin: Any, n
 def test_without_the_package_it_says_what_to_install(double: Path, begin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     text = refusal(begin, config(), UnavailableError)
-    assert text.startswith("the backend 'tensorflow' needs the package tensorflow: pip install trireme[tensorflow]")
+    assert text.startswith(
+        "the backend 'tensorflow' needs the package tensorflow: pip install trireme-server[tensorflow]"
+    )
 
 
 # What the file tells

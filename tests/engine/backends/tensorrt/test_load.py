@@ -24,12 +24,14 @@ def test_without_the_library_the_error_names_the_extra(machine: Any, monkeypatch
     monkeypatch.setitem(sys.modules, "tensorrt", None)
     error = machine.refusal(double_plan())
     assert isinstance(error, UnavailableError)
-    assert str(error).startswith("the backend 'tensorrt' needs the package tensorrt: pip install trireme[tensorrt] (")
+    assert str(error).startswith(
+        "the backend 'tensorrt' needs the package tensorrt: pip install trireme-server[tensorrt] ("
+    )
 
 
 def test_an_old_library_is_refused(machine: Any) -> None:
     machine.trt.__version__ = "8.6.1"
-    text = "the backend 'tensorrt' needs TensorRT 10 or later, not 8.6.1: pip install trireme[tensorrt]"
+    text = "the backend 'tensorrt' needs TensorRT 10 or later, not 8.6.1: pip install trireme-server[tensorrt]"
     assert str(machine.refusal(double_plan())) == text
 
 
