@@ -339,13 +339,14 @@ class Executors:
     """Makes executors, and runs loading work: on threads, all but processes.
 
     Args:
-        load_threads: loads that may run at once.
+        load_threads: loads that may run at once; and as many fetches.
         readiness: where the sockets of processes are watched.
     """
 
     def __init__(self, load_threads: int, readiness: Readiness) -> None:
         self._readiness = readiness
         self._limiter = trio.CapacityLimiter(load_threads)
+        self._fetch_limiter = trio.CapacityLimiter(load_threads)
 
     def instance_executor(self, name: str, kind: type[ModelInstance], turn: Turn) -> Executor:
         """For an instance of that kind (`LoadedModel.instance_class`). Its batches are over in `turn`."""
@@ -362,6 +363,15 @@ class Executors:
     async def offload_cancellable(self, work: Callable[[Cancellation], T], unwanted: Callable[[T], None]) -> T:
         """`offload`, for work that may hang. When this is cancelled, the work is told so, and not waited for; a result
         that it has all the same goes to `unwanted`, on the work's thread."""
+        return await self._cancellable(work, unwanted, self._limiter)
+
+    async def fetch(self, work: Callable[[Cancellation], T], unwanted: Callable[[T], None]) -> T:
+        """`offload_cancellable` for work that brings files here, which may take long: it holds up no loads."""
+        return await self._cancellable(work, unwanted, self._fetch_limiter)
+
+    async def _cancellable(
+        self, work: Callable[[Cancellation], T], unwanted: Callable[[T], None], limiter: trio.CapacityLimiter
+    ) -> T:
         cancellation = Cancellation()
         made: list[T] = []
 
@@ -371,7 +381,7 @@ class Executors:
                 unwanted(made.pop())
 
         try:
-            await run_on_thread(_survive, attempt, limiter=self._limiter, abandon_on_cancel=True)
+            await run_on_thread(_survive, attempt, limiter=limiter, abandon_on_cancel=True)
         except trio.Cancelled:
             if cancellation.cancel():
                 raise

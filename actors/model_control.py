@@ -34,6 +34,7 @@ from ..engine.repository.known import FORGOTTEN_NS, Known, Override, always, is_
 from ..engine.repository.source import ModelSource, RepositorySource
 from ..engine.repository.uploads import OverrideModel, read_load_parameters, refuse_code
 from ..engine.tensor import Buffer
+from .following import Follower
 from .loading import ServerContext
 from .model import Model
 from .poller import Poller
@@ -115,6 +116,9 @@ class ModelControl:
         self._slow_loads = self.repository.slow_loads
         self._poller = Poller(source, context, self._known, self._temporary, self._slow_loads)
         self._locks = NameLocks()
+        self._follower = Follower(
+            self._poller, self._known, lambda models: self._locks.hold(self._related(models)), self._apply
+        )
 
     # At start, from time to time, and at the end.
 
@@ -128,25 +132,15 @@ class ModelControl:
         await self._nursery.start(self.repository.run)
         await self.rescan()
         if options.model_control_mode is ControlMode.EXPLICIT and ALL_MODELS not in options.startup_models:
-            return await self._load_named(options.startup_models)
+            named = [identity for name in options.startup_models for identity in self._poller.named(name)]
+            complete = await self._follower.follow_all(named, with_members=True)
+            self._explicit.update(identity for identity in named if identity in self._known)
+            return complete and not self._errors
         duplicates = self._report_duplicates()
         sources = self._poller.sources()
         self._explicit.update(sources)
-        polled = await self._poller.poll(sources)
-        await self._apply(polled)
-        return len(polled) == len(sources) and not duplicates and not self._errors
-
-    async def _load_named(self, names: Iterable[str]) -> bool:
-        complete = True
-        polled: dict[str, Known] = {}
-        for name in dict.fromkeys(names):
-            ids = self._poller.named(name)
-            found, all_found = await self._poller.poll_with_members(ids)
-            polled.update(found)
-            complete = complete and all_found
-            self._explicit.update(identity for identity in ids if identity in found)
-        await self._apply(polled)
-        return complete and not self._errors
+        complete = await self._follower.follow_all(sources)
+        return complete and not duplicates and not self._errors
 
     def _report_duplicates(self) -> bool:
         """Whether there are any."""
@@ -156,20 +150,22 @@ class ModelControl:
 
     async def keep_polling(self, period_s: float) -> None:
         """Follow the repositories: look every `period_s` seconds what has changed, until the server stops."""
+        by = Replacement(NEWER, None, is_outdated)
         while not self.repository.stopping:
-            await trio.sleep(period_s)
             try:
                 async with trio.open_nursery() as nursery:
-                    by = Replacement(NEWER, None, is_outdated)
                     nursery.start_soon(self._slow_loads.keep_ending, trio.CancelScope(), self._known, by, period_s)
+                    await trio.sleep(period_s)
                     await self.poll()
                     nursery.cancel_scope.cancel()
             except Exception:
                 # A defect, or a machine that is out of threads: what is served goes on, and the next look tries again.
                 logger.exception("polling the model repository failed unexpectedly")
+                await trio.sleep(period_s)
 
     async def poll(self) -> None:
-        """Load what is new or has changed, unload what is gone. Errors are logged, and keep what is served as it is."""
+        """Load what is new or has changed, unload what is gone. Errors are logged, and keep what is served as it is.
+        What has to be fetched first is not waited for."""
         try:
             await self.rescan()
         except TriremeError as error:
@@ -177,10 +173,13 @@ class ModelControl:
             return
         self._report_duplicates()
         sources = self._poller.sources()
-        polled = await self._poller.poll(sources)
+        await self._follower.look(sources, self._nursery)
         for identity in [identity for identity in self._known if identity not in sources]:
-            await self._drop(identity)
-        await self._apply({each: known for each, known in polled.items() if self._known.get(each) is not known})
+            related = self._related([identity])
+            if not self._follower.under_way(related):  # else one of the next looks
+                async with self._locks.hold(related):
+                    await self._drop(identity)
+        await self._follower.load()
 
     def close(self) -> None:
         """Remove what is left of temporary models; nothing runs any more."""

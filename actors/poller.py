@@ -53,6 +53,11 @@ class Poller:
         """What the repositories held at the last look, by id."""
         return {source.id: source for source in self.scan.models}
 
+    def is_current(self, source: ModelSource) -> bool:
+        """Whether a model is known as it is. Only for one that is distant: it reads no files for that."""
+        known = self._known.get(source.id)
+        return known is not None and _is_current(known, source.modified_ns())
+
     def named(self, name: str, override: Override | None = None) -> list[str]:
         """The ids of all models of a name; several only with namespacing. At least one, even if there is no such
         model."""
@@ -107,7 +112,7 @@ class Poller:
                 if each in known and each not in there and each not in asked:
                     polled[each] = known[each]  # it exists only in memory
                 elif each not in there:
-                    self._missing(each)
+                    self.missing(each)
                     complete = False
             sources = {each: there[each] for each in waiting if each in there}
             found = await self.poll(sources, override)
@@ -121,7 +126,8 @@ class Poller:
                         waiting.append(identity)
         return polled, complete
 
-    def _missing(self, identity: str) -> None:
+    def missing(self, identity: str) -> None:
+        """Log that there is no such model."""
         if identity in self.scan.duplicates:
             logger.error("failed to poll model '%s': not unique across all model repositories", identity)
         else:
@@ -129,10 +135,12 @@ class Poller:
 
     async def _look(self, source: ModelSource, known: Known | None, config_json: str | None) -> _Looked | None:
         look = partial(self._look_on_thread, source, known, config_json)
+        executors = self._context.executors
+        offload = executors.fetch if source.distant else executors.offload_cancellable
         self.ended.pop(source.id, None)
         try:
             with self._slow.look(source.name) as under_way:
-                return await self._context.executors.offload_cancellable(look, _Looked.dispose)
+                return await offload(look, _Looked.dispose)
             self.ended[source.id] = under_way.ended
             logger.error("Poll failed for model directory '%s': %s", source.name, under_way.ended)
         except TriremeError as error:
@@ -147,8 +155,7 @@ class Poller:
     ) -> _Looked:
         context = self._context
         modified_ns = source.modified_ns()
-        fresh = config_json is not None or known is None or known.origin.temporary
-        if not fresh and known is not None and FORGOTTEN_NS < modified_ns <= known.modified_ns:
+        if config_json is None and known is not None and _is_current(known, modified_ns):
             return _Looked(known)
         made: dict[ModelSource, ModelSource] = {}
         fetched = source.fetch(context.options, config_json, cancellation)
@@ -163,6 +170,11 @@ class Poller:
                 made = {opened: fetched, **made}
             undo.pop_all()
         return _Looked(Known(source, opened, config, modified_ns, contents), made)
+
+
+def _is_current(known: Known, modified_ns: int) -> bool:
+    """Whether a look would bring nothing new."""
+    return not known.origin.temporary and FORGOTTEN_NS < modified_ns <= known.modified_ns
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,7 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (errors_are_caught_by_name, "engine/host_policies.py"): "carries what work raises to who waits for it",
     (errors_are_caught_by_name, "actors/poller.py"): "whatever a model's files come up with costs that model",
     (errors_are_caught_by_name, "actors/model_control.py"): "a defect costs the client's load, not the server",
+    (errors_are_caught_by_name, "actors/following.py"): "a defect costs the look at a model, not the server",
     (errors_are_caught_by_name, "api/http/h2/connection.py"): "a defect in the application costs its request",
     (errors_are_caught_by_name, "api/http2/connection.py"): "a defect costs its connection, not the server",
     (errors_are_caught_by_name, "api/grpc/call.py"): "a defect in a handler costs its call, not the connection",

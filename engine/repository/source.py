@@ -28,9 +28,11 @@ class ModelSource(ABC):
 
     Attributes:
         temporary: whether it was made for one load, and is to be disposed of when nothing uses it any more.
+        distant: whether `fetch` may take long. Then `modified_ns` reads no files.
     """
 
     temporary: ClassVar[bool] = False
+    distant: ClassVar[bool] = False
 
     def __init__(self, name: str, namespace: str = "") -> None:
         self.name = name

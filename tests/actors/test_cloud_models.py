@@ -186,6 +186,99 @@ async def test_stores_and_directories_together(told: Told, tmp_path: Path, cache
         assert rows[-1] == ("both", "", "UNAVAILABLE", "model appears in two or more repositories")
 
 
+class TestDownloadsThatTakeLong:
+    async def test_looks_go_on_meanwhile(self, told: Told, cache: Path, gates: Gates, gate: Gate) -> None:
+        """Other models come, change and go; the one that is fetched is not fetched twice for that."""
+        put(told, "b", {1: 1})
+        put(told, "c", {1: 1})
+        async with serving((), gates, source=repository(told, cache), **POLL) as server:
+            put(told, "a", {1: 7})
+            await until(gate.reached.is_set)
+            put(told, "b", {2: 2})
+            put(told, "d", {4: 4})
+            told.drop("c/1/value.txt", "c/config.pbtxt")
+            await until(lambda: server.model_ready("b", 2) and server.model_ready("d"))
+            await until(lambda: not server.model_ready("c"))
+            put(told, "b", {3: 3})
+            await until(lambda: server.model_ready("b", 3))
+            gate.open.set()
+            await until(lambda: server.model_ready("a"))
+            assert await ask(server, "a") == 7
+            assert len(gate.threads) == 1
+
+    async def test_loads_have_threads_of_their_own(
+        self, told: Told, tmp_path: Path, cache: Path, gates: Gates, gate: Gate
+    ) -> None:
+        local = LocalRepository([write_model(tmp_path / "local", "b", {1: 1}).parent])
+        source = JoinedRepositories([local, repository(told, cache)], namespacing=False)
+        told.put({"README": b"no model"})
+        async with serving((), gates, source=source, model_load_thread_count=1, **POLL) as server:
+            put(told, "a", {1: 7})
+            await until(gate.reached.is_set)
+            write_model(tmp_path / "local", "b", {2: 2})
+            await until(lambda: server.model_ready("b", 2))
+            gate.open.set()
+            await until(lambda: server.model_ready("a"))
+
+    async def test_an_ensemble_waits_for_its_member(
+        self, told: Told, cache: Path, gates: Gates, gate: Gate, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Its earlier version serves until then."""
+        put(told, "b", {1: 1})
+        put(told, "e", {}, ensemble_config("b"))
+        told.put({"e/1/.keep": b""})
+        async with serving((), gates, source=repository(told, cache), **POLL) as server:
+            put(told, "a", {1: 7})
+            await until(gate.reached.is_set)
+            put(told, "e", {}, ensemble_config("a"))
+            told.drop("b/1/value.txt", "b/config.pbtxt")
+            await until(lambda: server._control._follower.under_way(["e"]))
+            told.asked.clear()
+            await until(lambda: told.asked.count("list") > 5)
+            assert await ask(server, "e") == 1
+            gate.open.set()
+            await until(lambda: not server.model_ready("b"))
+            assert await ask(server, "e") == 7
+        assert "Poll failed" not in caplog.text
+
+    async def test_a_model_that_goes_while_it_is_fetched_is_gone(
+        self, told: Told, cache: Path, gates: Gates, gate: Gate, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        told.put({"README": b"no model"})
+        async with serving((), gates, source=repository(told, cache), **POLL) as server:
+            put(told, "a", {1: 7})
+            await until(gate.reached.is_set)
+            told.drop("a/1/value.txt", "a/config.pbtxt")
+            gate.open.set()
+            await until(lambda: "model 'a' is not in the repository 's3://bucket/models' any more" in caplog.text)
+            put(told, "a", {1: 8})
+            await until(lambda: server.model_ready("a"))
+            assert await ask(server, "a") == 8
+
+    @pytest.mark.parametrize("startup", [("a", "b"), ("e", "b"), ("*",)])
+    async def test_a_start_loads_what_is_there(
+        self, told: Told, cache: Path, gates: Gates, gate: Gate, startup: tuple[str, ...], caplog: Any
+    ) -> None:
+        """While another model is fetched; what needs that one waits for it."""
+        put(told, "a", {1: 7})
+        put(told, "b", {1: 2})
+        put(told, "e", {}, ensemble_config("a"))
+        told.put({"e/1/.keep": b""})
+        caplog.set_level("INFO")
+
+        async def let_go() -> None:
+            await until(gate.reached.is_set)
+            await until(lambda: "successfully loaded 'b'" in caplog.text)
+            assert "loading: a" not in caplog.text
+            gate.open.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(let_go)
+            async with serving((), gates, *startup, source=repository(told, cache), exit_on_error=True) as server:
+                assert (await ask(server, startup[0] if startup != ("*",) else "e"), await ask(server, "b")) == (7, 2)
+        assert len(gate.threads) == 1
+
+
 class TestDownloadsThatAreEnded:
     async def test_the_loop_goes_on_meanwhile(self, told: Told, cache: Path, gates: Gates, gate: Gate) -> None:
         """A download runs on threads of its own."""

@@ -173,6 +173,8 @@ class CloudModel(ModelSource):
         revision: `repository`, rule 5.
     """
 
+    distant = True
+
     def __init__(
         self, repository: CloudRepository, name: str, revision: int, listed: RemoteModel, namespace: str = ""
     ) -> None:
