@@ -18,6 +18,7 @@ from ...engine.backends.registry import ENTRY_POINT_GROUP, OWN
 from ...engine.description import IndexEntry, ModelState
 from ...engine.options import ControlMode, ServerOptions
 from ...engine.plugins import Plugins
+from ...engine.repository.cloud.addresses import shown_address
 from ..http2.limits import KeepaliveOptions
 from ..logging import LineHandler, LogStreams
 from .values import INT32_MAX
@@ -108,7 +109,7 @@ def _options(server: InferenceServer) -> Iterator[Row]:
     yield "server_version", metadata.version
     yield "server_extensions", " ".join(metadata.extensions)
     for index, path in enumerate(options.model_repository):
-        yield f"model_repository_path[{index}]", str(path)
+        yield f"model_repository_path[{index}]", shown_address(str(path))
     yield "model_control_mode", f"MODE_{options.model_control_mode.name}"
     if options.model_control_mode is ControlMode.EXPLICIT:
         for index, name in enumerate(options.startup_models):

@@ -92,18 +92,28 @@ class _Handler(BaseHTTPRequestHandler):
         elif bucket != "bucket":
             self._error(404, "NoSuchBucket", "The specified bucket does not exist")
         elif not name:
-            self._list(parse_qs(parts.query).get("prefix", [""])[0])
+            asked = parse_qs(parts.query)
+            self._list(asked.get("prefix", [""])[0], asked.get("delimiter", [""])[0])
         elif name not in self._endpoint.objects:
             self._error(404, "NoSuchKey", "The specified key does not exist.")
         else:
             self._get(name)
 
-    def _list(self, prefix: str) -> None:
+    def _list(self, prefix: str, delimiter: str) -> None:
+        def folder(name: str) -> str:
+            first, found, _ = name.removeprefix(prefix).partition(delimiter or "\n")
+            return f"{prefix}{first}/" if found else ""
+
+        names = [name for name in self._endpoint.objects if name.startswith(prefix)]
         rows = "".join(
+            f"<CommonPrefixes><Prefix>{escape(each)}</Prefix></CommonPrefixes>"
+            for each in sorted({folder(name) for name in names} - {""})
+        )
+        rows += "".join(
             f"<Contents><Key>{escape(name)}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
             f"<ETag>&quot;{_tag(data)}&quot;</ETag><Size>{_size(data)}</Size></Contents>"
             for name, data in sorted(self._endpoint.objects.items())
-            if name.startswith(prefix)
+            if name in names and not folder(name)
         )
         self._answer(200, f"<ListBucketResult><IsTruncated>false</IsTruncated>{rows}</ListBucketResult>".encode())
 

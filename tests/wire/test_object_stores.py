@@ -142,6 +142,32 @@ async def test_a_wrong_bucket(endpoint: S3Endpoint, gates: Gates) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("name", ["b/../a/1/value.txt", "b//x", "b/./x", "b/1/x\x01y", "b/1/.."])
+async def test_a_name_that_no_file_can_have_costs_its_own_model(
+    endpoint: S3Endpoint, gates: Gates, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In a listing the client library takes no such name, and gives nothing of it."""
+    endpoint.put("b/config.pbtxt", CONFIG.encode())
+    endpoint.put("b/1/value.txt", b"2")
+    endpoint.put("README", b"no model")
+    async with serving((endpoint.address,), gates, "a") as server:
+        await server.load_model("b", {})
+        endpoint.put(name, b"odd")
+        endpoint.put("a/2/value.txt", b"3")
+        with pytest.raises(TriremeError, match="failed to load 'b', failed to poll from model repository"):
+            await server.load_model("b", {})
+        assert f"has no usable model 'b': the name {name.removeprefix('b/')!r} of an object cannot be" in caplog.text
+        await server.load_model("a", {})
+        assert (await ask(server, "a"), await ask(server, "b")) == (3, 2)
+
+
+async def test_such_a_name_beside_the_models_is_told_of(endpoint: S3Endpoint, gates: Gates) -> None:
+    endpoint.put("../x/config.pbtxt", b"odd")
+    with pytest.raises(TriremeError, match=r'Encountered object with invalid path: .*"models/\.\./'):
+        async with serving((endpoint.address,), gates, "a"):
+            pass
+
+
 async def test_an_endpoint_that_is_down(endpoint: S3Endpoint, gates: Gates) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))

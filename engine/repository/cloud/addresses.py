@@ -6,21 +6,23 @@
     gs://bucket/path                            Google Cloud Storage
     as://account/container/path                 Azure Storage; account may be <account>.blob.core.windows.net
 
-The path may be left out, or end with a slash, or have several slashes in a row.
+The path may be left out, or end with a slash, or have several slashes in a row. What is secret does not belong into an
+address; a token that is in one all the same (``?sig=…``) is not used, and neither shown nor stored.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from ...errors import InternalError
 
 SCHEMES = ("s3://", "gs://", "as://")
 
 _ENDPOINT = re.compile(r"(http://|https://|)([0-9a-zA-Z.-]+:[0-9]+)(/.*|)")
-_AZURE = re.compile(r"([^/]+)/([^/?]+)(?:/([^?]*))?(?:\?.*)?")
+_AZURE = re.compile(r"([^/]+)/([^/]+)(?:/(.*))?")
 _AZURE_DOMAIN = ".blob.core.windows.net"
+_USER = re.compile(r"^([a-z0-9]+://(?:https?://)?)[^/?]*@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,8 @@ class StoreAddress:
     """Where a repository is.
 
     Attributes:
-        text: as it was given; credentials are chosen by it.
+        text: as it may be shown.
+        given: as it was given; credentials are chosen by it.
         scheme: ``s3``, ``gs`` or ``as``.
         bucket: in Azure Storage, the container.
         prefix: of the names of its objects, without a slash at either end; empty for the whole bucket.
@@ -42,6 +45,7 @@ class StoreAddress:
     prefix: str = ""
     endpoint: str = ""
     account: str = ""
+    given: str = field(default="", repr=False, compare=False)
 
     def __str__(self) -> str:
         return self.text
@@ -52,16 +56,28 @@ def is_store_address(text: str) -> bool:
     return text.startswith(SCHEMES)
 
 
+def shown_address(text: str) -> str:
+    """An address, or a path of the file system, without a query, and without a user and a password."""
+    return _USER.sub(r"\1", text).partition("?")[0] if is_store_address(text) else text
+
+
 def parse_address(text: str) -> StoreAddress:
     """Read an address, for which `is_store_address` holds.
 
     Raises:
-        InternalError: it names no bucket, or an endpoint without a port.
+        InternalError: it names no bucket, or an endpoint without a port; or a user.
     """
-    scheme, _, rest = text.partition("://")
+    shown = shown_address(text)
+    if _USER.match(text):
+        raise InternalError(f"Invalid path: {shown}, a user or a password does not belong into an address")
+    return replace(_parsed(shown, text), given=text)
+
+
+def _parsed(text: str, given: str) -> StoreAddress:
+    scheme, _, rest = given.partition("://")
     match scheme:
         case "as":
-            return _azure(text, rest)
+            return _azure(text, rest.partition("?")[0])
         case "s3":
             return _s3(text, rest)
         case _:

@@ -107,7 +107,7 @@ def find_credential(address: StoreAddress, environment: Mapping[str, str]) -> St
 
 def match_credential(address: StoreAddress, credentials: Mapping[str, StoreCredential]) -> StoreCredential:
     """The one with the longest name that the address begins with; NotFoundError if there is none."""
-    names = [name for name in credentials if address.text.startswith(name)]
+    names = [name for name in credentials if address.given.startswith(name)]
     if not names:
         raise NotFoundError(f"Cannot match credential for path  {address.text}")
     return credentials[max(names, key=len)]

@@ -14,11 +14,13 @@ Rules:
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 _MAX_NAME_BYTES = 255
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,6 @@ def _is_number(name: str) -> bool:
 
 def _odd_name(path: str) -> str:
     for part in path.split("/"):
-        if part in ("", ".", "..") or "\0" in part or len(part.encode(errors="replace")) > _MAX_NAME_BYTES:
-            return f"the name '{path}' of an object cannot be that of a file"
+        if part in ("", ".", "..") or _CONTROL.search(part) or len(part.encode(errors="replace")) > _MAX_NAME_BYTES:
+            return f"the name {path!r} of an object cannot be that of a file"
     return ""

@@ -7,7 +7,8 @@ Rules:
  3. S3: a key before a profile. A profile without a static key, and the role, single sign-on or process that it names
     instead, are left to boto3, if that is installed.
  4. Azure: without a key and without AZURE_STORAGE_AUTH_TYPE, the chain is asked only if the environment has something
-    for it; as in Triton there is no credential otherwise.
+    for it; as in Triton there is no credential otherwise. A managed identity that is asked for is used whatever the
+    environment has.
  5. Variables of Trireme's client library, and of Google's for emulators, name other endpoints: AWS_ENDPOINT_URL,
     AZURE_STORAGE_ENDPOINT, GOOGLE_BASE_URL, CLOUD_STORAGE_EMULATOR_ENDPOINT. An endpoint in an address comes before.
  6. Google: the library prefers some variables to a file that it is given, and cannot be told otherwise. With another
@@ -137,10 +138,21 @@ def _profile(name: str, environment: Mapping[str, str], home: Path) -> dict[str,
         try:
             parser.read(path)
         except (configparser.Error, UnicodeDecodeError) as error:
-            raise InvalidArgumentError(f"failed to parse the AWS configuration {path}: {error}") from error
+            line = f", line {number}" if (number := _line(error)) else ""
+            raise InvalidArgumentError(
+                f"failed to parse the AWS configuration {path}{line}: {type(error).__name__}"
+            ) from None  # the library's text has lines of the file, which may be secret
         if parser.has_section(section):
             found |= parser.items(section)
     return found
+
+
+def _line(error: Exception) -> int:
+    """Where a file cannot be parsed; 0 if that is not known."""
+    if isinstance(error, configparser.MissingSectionHeaderError):
+        return error.lineno
+    errors = getattr(error, "errors", ())
+    return errors[0][0] if errors else 0
 
 
 def _google(address: StoreAddress, given: StoreCredential, environment: Mapping[str, str]) -> StoreSettings:

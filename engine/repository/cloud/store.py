@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import chain
 from typing import Any, Protocol
 
 from ...errors import InternalError, InvalidArgumentError, NotFoundError, TriremeError, UnavailableError
@@ -33,14 +34,28 @@ _LIST_PAGE = 1000
 
 _CODE = re.compile(r"<Code>([^<]*)</Code>\s*<Message>([^<\n]*)")
 _STATUS = re.compile(r"status code: (\d{3})")
+_USER = re.compile(r"(https?://)[^\s/@]*@")
 _QUERY = re.compile(r"(https?://[^\s?]*)\?[^\s,]*")
-"""Of a URL: it may hold a token."""
+"""Of a URL: it may hold a token, and what is before the host a password."""
 
+_ODD_NAME = re.compile(r'Path "([^"]*)"')
 _CAUSE = re.compile(r'message: "([^"]*)"|ConnectError\(\s*"([^"]*)"')
 
 
 class ObjectChangedError(InternalError):
     """The object is not there any more as it was listed."""
+
+
+class OddNameError(InvalidArgumentError):
+    """The library cannot take the name of an object. It gives nothing of what it was asked for then.
+
+    Attributes:
+        name: of the object; empty if that is not known.
+    """
+
+    def __init__(self, message: str, name: str) -> None:
+        super().__init__(message)
+        self.name = name
 
 
 class ObjectReader(Protocol):
@@ -69,17 +84,37 @@ class RemoteStore:
 
     def list(self, path: str = "") -> list[RemoteObject]:
         """All objects whose names begin with a path below the repository; their paths are relative to the repository.
+        Of a model with a name that no file can have, there is only the object of that name.
 
         Raises:
+            OddNameError: an object beside the models has such a name.
             TriremeError: the store cannot be read.
         """
         root = f"{self._address.prefix}/" if self._address.prefix else ""
         within = f"{root}{path}".rstrip("/")
+        if path:
+            return self._list_model(within, root)
+        try:
+            return self._list(within, root)
+        except OddNameError:
+            with _explained(self._address, "list"):
+                top = self._store.list_with_delimiter(within or None)
+            models = [self._list_model(each, root) for each in top["common_prefixes"]]
+            return [*(_object(each, root) for each in top["objects"]), *chain.from_iterable(models)]
+
+    def _list(self, within: str, root: str) -> list[RemoteObject]:
         found: list[RemoteObject] = []
         with _explained(self._address, "list"):
             for page in self._store.list(within or None, chunk_size=_LIST_PAGE):
                 found += [_object(each, root) for each in page]
         return found
+
+    def _list_model(self, within: str, root: str) -> list[RemoteObject]:
+        try:
+            return self._list(within, root)
+        except OddNameError as error:
+            name = error.name if error.name.startswith(f"{within}/") else f"{within}/.."
+            return [RemoteObject(name.removeprefix(root), name, 1, "", False, 0)]
 
     def probe(self) -> None:
         """Look whether the repository can be listed. Raises `TriremeError` if not."""
@@ -129,13 +164,16 @@ def explain(error: Exception, address: StoreAddress, what: str) -> TriremeError:
     Args:
         what: was done with the repository: a verb, and what goes before "the repository".
     """
-    text = _QUERY.sub(r"\1", str(error))
+    text = _QUERY.sub(r"\1", _USER.sub(r"\1", str(error)))
     code, status = _CODE.search(text), _STATUS.search(text)
     number = int(status[1]) if status else 0
     name = type(error).__name__
     begin = f"failed to {what} the repository '{address}': "
     if name == "PreconditionError" or (isinstance(error, FileNotFoundError) and what != "list"):
         return ObjectChangedError(f"{begin}an object has changed since it was listed")
+    if "with invalid path" in text:
+        found = _ODD_NAME.search(text)
+        return OddNameError(f"{begin}{text.partition(chr(10))[0]}", found[1] if found else "")
     if name == "InvalidPathError" or isinstance(error, ValueError):
         return InvalidArgumentError(f"{begin}{text.partition(chr(10))[0]}")
     said = f"{code[1]}: {code[2].strip()}" if code else _first_words(text)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trireme.engine.errors import InternalError
-from trireme.engine.repository.cloud.addresses import StoreAddress, is_store_address, parse_address
+from trireme.engine.repository.cloud.addresses import StoreAddress, is_store_address, parse_address, shown_address
 
 WORD = st.from_regex(r"[a-z0-9][a-z0-9.-]{0,20}[a-z0-9]", fullmatch=True)
 PARTS = st.lists(WORD, max_size=3)
@@ -28,7 +28,7 @@ PARTS = st.lists(WORD, max_size=3)
         ("gs://bucket/a/b", ("gs", "bucket", "a/b", "", "")),
         ("gs://bucket", ("gs", "bucket", "", "", "")),
         ("as://account/container", ("as", "container", "", "", "account")),
-        ("as://account/container/a//b?sv=1", ("as", "container", "a/b", "", "account")),
+        ("as://account/container/a//b/", ("as", "container", "a/b", "", "account")),
         ("as://account.blob.core.windows.net/container/a", ("as", "container", "a", "", "account")),
     ],
 )
@@ -53,6 +53,41 @@ def test_address_is_read(text: str, expected: tuple[str, ...]) -> None:
 def test_malformed_address_is_refused(text: str, said: str) -> None:
     with pytest.raises(InternalError, match=f"^{re.escape(said)}"):
         parse_address(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("as://account/container/a//b?sv=1&sig=secret", "as://account/container/a//b"),
+        ("s3://bucket/a?secret", "s3://bucket/a"),
+        ("gs://bucket/a@b?secret", "gs://bucket/a@b"),
+    ],
+)
+def test_a_token_is_neither_used_nor_shown(text: str, shown: str) -> None:
+    """Only the choice of the credential still sees it."""
+    address = parse_address(text)
+    assert (address.text, shown_address(text), address.given) == (shown, shown, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("s3://user:secret@host:9000/bucket/a", "s3://host:9000/bucket/a"),
+        ("s3://https://user:secret@host:9000/bucket", "s3://https://host:9000/bucket"),
+        ("gs://secret@bucket/a", "gs://bucket/a"),
+        ("as://user:secret@account/container?sig=secret", "as://account/container"),
+    ],
+)
+def test_a_password_in_an_address_is_refused_and_not_shown(text: str, shown: str) -> None:
+    with pytest.raises(InternalError, match=f"^Invalid path: {re.escape(shown)}, a user or a password does not belong"):
+        parse_address(text)
+
+
+@pytest.mark.parametrize("text", ["as://account?sig=secret", "s3://https://h?secret"])
+def test_a_malformed_address_shows_no_token(text: str) -> None:
+    with pytest.raises(InternalError) as caught:
+        parse_address(text)
+    assert "secret" not in caught.value.message
 
 
 @pytest.mark.parametrize("text", ["/models", "models", "s3:/bucket", "https://host/bucket", "S3://bucket", ""])

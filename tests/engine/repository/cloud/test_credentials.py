@@ -51,7 +51,7 @@ def test_the_longest_name_in_the_file_counts(environment: dict[str, str], text: 
 
 @given(names=st.lists(st.text("ab/", max_size=6), unique=True), rest=st.text("ab/", max_size=8))
 def test_of_all_names_that_the_address_begins_with_the_longest_counts(names: list[str], rest: str) -> None:
-    address = StoreAddress(f"s3://{rest}", "s3", "bucket")
+    address = StoreAddress("s3://", "s3", "bucket", given=f"s3://{rest}")
     credentials = {f"s3://{name}": StoreCredential(key_id=name) for name in names}
     beginning = [name for name in names if rest.startswith(name)]
     if beginning:

@@ -371,7 +371,7 @@ class TestErrors:
         assert here.scan().models == ()
 
     def test_a_token_in_an_address_is_not_told(self, told: Told, tmp_path: Path) -> None:
-        told.refusal = GenericError("Error performing GET https://a.b/c?sv=1&sig=secret in 1ms: odd")
+        told.refusal = GenericError("Error performing GET https://user:secret@a.b/c?sv=1&sig=secret in 1ms: odd")
         with pytest.raises(InternalError, match=r"GET https://a\.b/c in 1ms: odd$"):
             repository(told, tmp_path).scan()
 

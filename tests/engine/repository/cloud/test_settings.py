@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -10,6 +13,7 @@ from trireme.engine.errors import InvalidArgumentError
 from trireme.engine.repository.cloud.addresses import parse_address
 from trireme.engine.repository.cloud.credentials import StoreCredential
 from trireme.engine.repository.cloud.settings import StoreSettings, store_settings
+from trireme.engine.repository.cloud.store import open_store
 
 KEY = StoreCredential(key_id="k", secret="s", region="r")
 NOWHERE = Path("/nowhere")
@@ -82,9 +86,16 @@ def test_s3_files_of_the_environment(home: Path, tmp_path: Path) -> None:
     found = settings("s3://bucket", environment={"AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "other")}, home=home)
     assert found.secret is not None
     assert found.secret["access_key_id"] == "ok"
-    (tmp_path / "other").write_text("no section = 1")
-    with pytest.raises(InvalidArgumentError, match="failed to parse the AWS configuration"):
-        settings("s3://bucket", environment={"AWS_CONFIG_FILE": str(tmp_path / "other")}, home=home)
+
+
+@pytest.mark.parametrize("text", ["aws_secret_access_key = secret", "[default]\nregion = r\nthe secret"])
+def test_a_malformed_s3_file_is_not_shown(text: str, tmp_path: Path) -> None:
+    (tmp_path / "other").write_text(text)
+    with pytest.raises(
+        InvalidArgumentError, match=r"failed to parse the AWS configuration .*/other, line [13]: "
+    ) as it:
+        settings("s3://bucket", environment={"AWS_CONFIG_FILE": str(tmp_path / "other")}, home=tmp_path)
+    assert "secret" not in it.value.message
 
 
 def test_s3_chain() -> None:
@@ -136,3 +147,48 @@ def test_azure() -> None:
         settings("as://a/c", StoreCredential(auth_type="kerberos"))
     local = settings("as://a/c", environment={"AZURE_STORAGE_ENDPOINT": "http://host:1/a/"})
     assert (local.config["endpoint"], local.allow_http) == ("http://host:1/a", True)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"AZURE_STORAGE_ACCOUNT_KEY": "c2VjcmV0"},
+        {"AZURE_STORAGE_SAS_TOKEN": "sv=1&sig=secret"},
+        {"AZURE_CLIENT_ID": "i", "AZURE_CLIENT_SECRET": "s", "AZURE_TENANT_ID": "t"},
+    ],
+    ids=lambda each: next(iter(each)),
+)
+def test_nothing_in_the_environment_takes_the_place_of_a_managed_identity(
+    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authorizations: list[str | None] = []
+
+    class Identity(BaseHTTPRequestHandler):
+        """Gives out tokens, and is the store as well."""
+
+        def do_GET(self) -> None:
+            authorizations.append(self.headers["Authorization"])
+            token = b'{"access_token": "T", "expires_in": "99", "expires_on": "9999999999", "token_type": "Bearer"}'
+            body = token if self.path.startswith("/token") else b"<EnumerationResults><Blobs/></EnumerationResults>"
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name in the library
+            """Not into the test's output."""
+
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Identity) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        given = settings("as://a/c", StoreCredential(auth_type="managed_identity"))
+        config = {**given.config, "msi_endpoint": f"{url}/token", "endpoint": f"{url}/a"}
+        try:
+            open_store(parse_address("as://a/c"), replace(given, config=config, allow_http=True)).probe()
+        finally:
+            server.shutdown()
+            thread.join()
+    assert authorizations == [None, "Bearer T"]
