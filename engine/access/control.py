@@ -16,13 +16,14 @@ import hashlib
 from collections.abc import Iterator
 from typing import Final
 
-from ..errors import PermissionDeniedError, RefusalReason, TriremeError, UnauthenticatedError
+from ..errors import PermissionDeniedError, RefusalReason, TriremeError, UnauthenticatedError, shown
 from ..memo import Memo
 from .callers import ALL_MODELS, Caller, Right
 from .credentials import Credential, CredentialKind, read_names
 from .keys import PREFIX, UNKNOWN_KEY, split_key
 from .limits import CallerUsage
 from .rules import AccessRules, CallerRule, KeyRule
+from .tokens import Issuer, VerificationKey, check_token, fits_rule, is_for, read_token
 
 _REMEMBERED = 4096
 _DIGEST_BYTES = 16
@@ -42,6 +43,7 @@ class AccessControl:
         anonymous: the caller without a credential; None if there are no rights for it.
         open_health: see `AccessRules`.
         unidentified: refusals of requests of which it is not known whose they are, by reason.
+        updates: how often rules and keys were replaced, or new ones refused.
     """
 
     def __init__(self, rules: AccessRules, memo_key: bytes, now_s: float) -> None:
@@ -49,6 +51,7 @@ class AccessControl:
         self.anonymous: Caller | None = None
         self.open_health = True
         self.unidentified: dict[RefusalReason, int] = {}
+        self.updates = dict.fromkeys(("rules_applied", "rules_refused", "keys_fetched", "keys_failed"), 0)
         self._digests = {
             kind: hashlib.blake2b(key=memo_key, digest_size=_DIGEST_BYTES, person=kind.name.encode())
             for kind in CredentialKind
@@ -59,12 +62,19 @@ class AccessControl:
         self._numbered: dict[int, Caller] = {}
         self._callers: list[tuple[CallerRule, Caller]] = []
         self._keys: dict[str, tuple[KeyRule, Caller]] = {}
-        self.apply(rules, now_s)
+        self._rules = rules
+        self._issuers: dict[str, Issuer] = {}
+        self._replace(rules, now_s)
 
     # ---- rules ----
 
     def apply(self, rules: AccessRules, now_s: float) -> None:
         """Decide by these rules from now on (rules 3 and 4)."""
+        self.updates["rules_applied"] += 1
+        self._replace(rules, now_s)
+
+    def _replace(self, rules: AccessRules, now_s: float) -> None:
+        self._rules = rules
         self.generation += 1
         self.open_health = rules.open_health
         self._memo.clear()
@@ -78,6 +88,10 @@ class AccessControl:
         self.anonymous = None if rules.anonymous is None else made.pop()[1]
         self._callers = made
         self._keys = {key.key_id: (key, caller) for rule, caller in made for key in rule.keys}
+        self._issuers = {
+            name: known if (known := self._issuers.get(name)) is not None and known.rule == rule else Issuer(rule)
+            for name, rule in rules.issuers.items()
+        }
 
     def _make_caller(self, rule: CallerRule, kept: dict[str, CallerUsage], now_s: float) -> Caller:
         usage = kept.get(rule.name)
@@ -86,6 +100,26 @@ class AccessControl:
             self._next_number += 1
         usage.limit(rule.limits, now_s)
         return Caller(rule.name, usage.number, rule.patterns, self.generation)
+
+    # ---- keys of issuers ----
+
+    def keys_due(self, now_s: float) -> list[Issuer]:
+        """The issuers whose keys are to be fetched by now."""
+        return [issuer for issuer in self._issuers.values() if issuer.due_s <= now_s]
+
+    def issuer(self, name: str) -> Issuer | None:
+        return self._issuers.get(name)
+
+    def keys_fetched(self, issuer: Issuer, keys: tuple[VerificationKey, ...], now_s: float) -> None:
+        """An issuer has these keys. If one was taken away, callers are recognised anew: it may have been stolen."""
+        self.updates["keys_fetched"] += 1
+        if issuer.fetched(keys, now_s) and self._issuers.get(issuer.rule.name) is issuer:
+            self._replace(self._rules, now_s)
+
+    def keys_failed(self, issuer: Issuer, now_s: float) -> None:
+        """The keys of an issuer could not be fetched, or not be read: those that are known hold on."""
+        self.updates["keys_failed"] += 1
+        issuer.failed(now_s)
 
     # ---- who ----
 
@@ -104,6 +138,7 @@ class AccessControl:
 
         Raises:
             UnauthenticatedError: it belongs to no caller, or has expired.
+            KeysWanted: fetch the keys of an issuer, and ask again.
         """
         caller = self.recognise(credential, now_s)
         if caller is None:
@@ -133,7 +168,7 @@ class AccessControl:
             case CredentialKind.API_KEY:
                 raise UnauthenticatedError(_NOT_KNOWN)
             case CredentialKind.BEARER:
-                raise UnauthenticatedError("the bearer token is no API key of this server")
+                return self._of_token(credential.value, now_s, wall_s)
         return self._without_credential()
 
     def _without_credential(self) -> Caller:
@@ -157,6 +192,23 @@ class AccessControl:
         if wall_s >= rule.expires_s:
             raise UnauthenticatedError(f"the API key '{rule.key_id}' has expired")
         return caller.until(now_s + rule.expires_s - wall_s)
+
+    def _of_token(self, value: bytes, now_s: float, wall_s: float) -> Caller:
+        if not self._issuers:
+            raise UnauthenticatedError("the bearer token is no API key of this server")
+        token = read_token(value)
+        named = token.claims.get("iss")
+        issuers = [each for each in self._issuers.values() if each.rule.issuer == named]
+        if not issuers:
+            raise UnauthenticatedError(f"the token's issuer '{shown(str(named))}' is not known")
+        issuer = next((each for each in issuers if is_for(token.claims, each.rule.audience)), None)
+        if issuer is None:
+            raise UnauthenticatedError("the token is for another audience")
+        remaining_s = check_token(value, token, issuer, now_s, wall_s)
+        for rule, caller in self._callers:
+            if any(fits_rule(each, issuer.rule.name, token.claims) for each in rule.tokens):
+                return caller.until(now_s + remaining_s)
+        raise UnauthenticatedError(f"the token of issuer '{issuer.rule.name}' fits no caller")
 
     def _of_certificate(self, value: bytes) -> Caller:
         names = read_names(value)

@@ -22,7 +22,7 @@ ANONYMOUS: Final = "anonymous"
 MOST_CALLERS = 10_000
 ALGORITHMS: Final = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
-    *("ES256", "ES384", "ES512", "EdDSA"),
+    *("ES256", "ES384", "ES512"),
 )
 """Of signatures: those that need a public key only. With the others, who can check a token can make one."""
 
