@@ -207,10 +207,10 @@ class ModelControl:
             )
         await self._apart(partial(self._load, name, parameters))
 
-    async def unload(self, name: str, unload_dependents: bool) -> None:
+    async def unload(self, name: str, unload_dependents: bool, namespace: str = "") -> None:
         """See `InferenceServer.unload_model`; a model that is not there is as good as unloaded."""
         self._check_mode()
-        await self._apart(partial(self._unload, name, unload_dependents))
+        await self._apart(partial(self._unload, name, unload_dependents, namespace))
 
     def _check_mode(self) -> None:
         self.repository.check_started()
@@ -318,12 +318,17 @@ class ModelControl:
             raise _not_polled(name) from error
         return Override(name, config_json, source)
 
-    async def _unload(self, name: str, unload_dependents: bool) -> None:
+    async def _unload(self, name: str, unload_dependents: bool, namespace: str) -> None:
+        def meant(known: Known) -> bool:
+            return not namespace or known.source.namespace in ("", namespace)
+
+        applies = meant if namespace else always
         held, names = frozenset[str](), self._related([name])
         while not names <= held:
             held |= names
-            async with self._hold(held, Replacement(UNLOADED_MEANWHILE, name, always)):
-                ids = [identity for identity, known in self._known.items() if known.source.name == name]
+            async with self._hold(held, Replacement(UNLOADED_MEANWHILE, name, applies)):
+                named = {identity: known for identity, known in self._known.items() if known.source.name == name}
+                ids = [identity for identity, known in named.items() if meant(known)]
                 names = self._related([name, *ids])
                 if names <= held:
                     for identity in ids:

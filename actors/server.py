@@ -457,16 +457,17 @@ class InferenceServer(Admission):
         """
         await self._control.load(name, parameters)
 
-    async def unload_model(self, name: str, unload_dependents: bool = False) -> None:
+    async def unload_model(self, name: str, unload_dependents: bool = False, namespace: str = "") -> None:
         """Begin to unload a model, and the ensembles that need it. Does not wait for requests in flight.
 
         Args:
             unload_dependents: also those of its members that only it needs and that were not loaded by name.
+            namespace: with model namespacing, only the model of this repository; empty for those of all.
 
         Raises:
             UnavailableError: not in this control mode, or stopping.
         """
-        await self._control.unload(name, unload_dependents)
+        await self._control.unload(name, unload_dependents, namespace)
 
     async def rescan(self) -> None:
         """Look at the repositories, so that `repository_index` lists what they hold now.

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -44,10 +46,10 @@ def launch(
         one: that of an endpoint of one.
 
     Raises:
-        ValueError: the model that is to be served cannot be told.
+        ValueError: the model that is to be served cannot be told; or `several` is a directory that others may change.
     """
     if environment.get("SAGEMAKER_MULTI_MODEL") == "true":
-        several.mkdir(parents=True, exist_ok=True)
+        _make_own(several)
         repository, settings, model = several, {_PING: "live"}, ""
     else:
         model = _only_model(environment.get(_DEFAULT_MODEL, ""), one)
@@ -61,6 +63,23 @@ def launch(
     if model:
         words.append(f"--load-model={model}")
     return words + shlex.split(environment.get(f"{_PREFIX}ADDITIONAL_ARGS", "")), settings
+
+
+def _make_own(directory: Path) -> None:
+    """A directory that only the server's user may change: it may be there from an earlier start.
+
+    Raises:
+        ValueError: there is something else, or it cannot be made.
+    """
+    try:
+        directory.mkdir(mode=0o700, parents=True)
+    except FileExistsError:
+        found = directory.lstat()
+        mine = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+        if not mine or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise ValueError(f"ERROR: {directory} is not a directory that only this user may write to") from None
+    except OSError as error:
+        raise ValueError(f"ERROR: {directory} cannot be made: {error.strerror}") from error
 
 
 def _words(environment: Mapping[str, str]) -> Iterator[str]:

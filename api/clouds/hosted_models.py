@@ -6,7 +6,8 @@ Rules:
  2. Loading registers the model's directory, and takes it away again if the model does not load. A model is listed once
     it is loaded; its name is taken before.
  3. A caller that leaves does not end its load: the model is listed then, and can be unloaded.
- 4. Unloading waits until no version is left, for 350 seconds at most, and then takes the directory away.
+ 4. Unloading is of the model that was loaded, whatever the header says then; a model of its name in another repository
+    stays. It waits until no version is left, for 350 seconds at most, and then takes the directory away.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import NamedTuple, Protocol
 import trio
 
 from ...actors.offload import Offload
-from ...engine.description import IndexEntry, ModelState
+from ...engine.description import ModelActorStatistics, ModelState
 from ...engine.errors import AlreadyExistsError, InvalidArgumentError, TriremeError
 from ...engine.repository.registered import RegisteredRepositories
 from ...engine.tensor import Buffer
@@ -45,9 +46,9 @@ class HostingServer(Protocol):
     def repositories(self) -> RegisteredRepositories: ...
     @property
     def offload(self) -> Offload: ...
-    def repository_index(self, ready_only: bool = False) -> list[IndexEntry]: ...
+    def model_statistics(self) -> list[ModelActorStatistics]: ...
     async def load_model(self, name: str, parameters: Mapping[str, str | Buffer]) -> None: ...
-    async def unload_model(self, name: str, unload_dependents: bool = False) -> None: ...
+    async def unload_model(self, name: str, unload_dependents: bool = False, namespace: str = "") -> None: ...
     async def changed(self) -> None: ...
 
 
@@ -89,9 +90,8 @@ class HostedModels:
 
     def listed(self) -> list[HostedModel]:
         """In the order of loading."""
-        ready = {entry.name for entry in self._server.repository_index(ready_only=True)}
         return [
-            HostedModel(name, str(each.repository), each.model in ready)
+            HostedModel(name, str(each.repository), ModelState.READY in self._states(each))
             for name, each in self._hosted.items()
             if each.loaded
         ]
@@ -116,6 +116,10 @@ class HostedModels:
         for each in (name, model):
             if not _is_utf8(each):
                 raise InvalidArgumentError(f"the name of a model must be in UTF-8, got: {each!a}")
+            if not each or "/" in each:
+                raise InvalidArgumentError(
+                    f"the name of a model must not be empty, or have a slash in it, got: '{each}'"
+                )
         offload, repositories = self._server.offload, self._server.repositories
         repository, names = await offload(_find, path, model)
         await offload(repositories.register, repository, names)
@@ -134,7 +138,7 @@ class HostedModels:
             raise
         hosted.loaded = True
 
-    async def unload(self, name: str, model: str) -> bool:
+    async def unload(self, name: str) -> bool:
         """Unload a model, and what only it needs; whether there was one.
 
         Raises:
@@ -145,9 +149,9 @@ class HostedModels:
             return False
         hosted.leaving = True
         try:
-            await self._server.unload_model(model, unload_dependents=True)
+            await self._server.unload_model(hosted.model, True, namespace=str(hosted.repository))
             with trio.move_on_after(UNLOAD_LIMIT_S):
-                while self._lives(model):
+                while not self._states(hosted) <= {ModelState.UNAVAILABLE}:
                     await self._server.changed()
         except (TriremeError, trio.Cancelled):
             hosted.leaving = False
@@ -156,9 +160,11 @@ class HostedModels:
         self._server.repositories.unregister(hosted.repository)
         return True
 
-    def _lives(self, model: str) -> bool:
-        states = (entry.state for entry in self._server.repository_index() if entry.name == model)
-        return any(state not in (None, ModelState.UNAVAILABLE) for state in states)
+    def _states(self, hosted: _Hosted) -> set[ModelState]:
+        """Of its versions."""
+        namespaces = ("", str(hosted.repository))
+        versions = [each for each in self._server.model_statistics() if each.name == hosted.model]
+        return {each.state for each in versions if each.namespace in namespaces}
 
 
 def model_path(url: str, root: Path) -> Path:

@@ -201,7 +201,7 @@ class SageMakerApplication(CloudApplication):
     async def _unload(self, context: Context, request: HttpRequest) -> Answer:
         """``DELETE /models/H``."""
         try:
-            found = await self._models.unload(request.match.repository, request.match.name)
+            found = await self._models.unload(request.match.repository)
         except TriremeError as error:
             return Answer(400, TEXT, error_body(error.message))
         return Answer(200 if found else 404, TEXT)

@@ -10,6 +10,7 @@ Rules:
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,11 +35,13 @@ class RenamedModel(LocalModel):
 
 
 class RegisteredRepositories:
-    """The models of a source, and those of the directories that are registered (see `RepositorySource`)."""
+    """The models of a source, and those of the directories that are registered (see `RepositorySource`). Callable from
+    several threads."""
 
     def __init__(self, first: RepositorySource, options: ServerOptions) -> None:
         self._first = first
         self._options = options
+        self._lock = threading.Lock()  # guards what follows
         self._names: dict[Path, Mapping[str, str]] = {}
 
     def register(self, path: Path, names: Mapping[str, str]) -> None:
@@ -58,13 +61,16 @@ class RegisteredRepositories:
             raise InvalidArgumentError(f"failed to register '{path}', repository not found")
         if path in self._options.model_repository:
             raise _known(path)
-        if not self._options.model_namespacing:
-            taken = {name for given in tuple(self._names.values()) for name in given.values()}
-            for name in taken.intersection(names.values()):
-                raise AlreadyExistsError(f"failed to register '{name}', there is a conflicting mapping for '{name}'")
-        own = dict(names)
-        if self._names.setdefault(path, own) is not own:
-            raise _known(path)
+        with self._lock:
+            if not self._options.model_namespacing:
+                taken = {name for given in self._names.values() for name in given.values()}
+                for name in taken.intersection(names.values()):
+                    raise AlreadyExistsError(
+                        f"failed to register '{name}', there is a conflicting mapping for '{name}'"
+                    )
+            if path in self._names:
+                raise _known(path)
+            self._names[path] = dict(names)
         logger.info("Model repository registered: %s", path)
 
     def unregister(self, path: Path) -> None:
@@ -75,7 +81,9 @@ class RegisteredRepositories:
             InvalidArgumentError: it is not registered.
         """
         self._check_mode("unregistration")
-        if self._names.pop(path, None) is None:
+        with self._lock:
+            known = self._names.pop(path, None)
+        if known is None:
             raise InvalidArgumentError(f"failed to unregister '{path}', repository not found")
         logger.info("Model repository unregistered: %s", path)
 
@@ -86,7 +94,8 @@ class RegisteredRepositories:
     def scan(self) -> Scan:
         """See `RepositorySource`."""
         first = self._first.scan()
-        registered = tuple(self._names.items())
+        with self._lock:
+            registered = tuple(self._names.items())
         if not registered:
             return first
         sources = [*first.models]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,27 @@ def test_an_endpoint_of_several_models_begins_without_any(tmp_path: Path) -> Non
     assert not any(word.startswith("--load-model") for word in words)
     assert list((tmp_path / "several").iterdir()) == []
     assert settings == {"SAGEMAKER_TRITON_PING_MODE": "live"}
+
+
+def test_a_repository_that_others_may_change_is_not_used(tmp_path: Path) -> None:
+    """It is where everyone may write, and there from an earlier start."""
+    several = tmp_path / "several"
+    launched(tmp_path, SAGEMAKER_MULTI_MODEL="true")
+    assert stat.S_IMODE(several.stat().st_mode) == 0o700
+    launched(tmp_path, SAGEMAKER_MULTI_MODEL="true")
+    error = f"^ERROR: {several} is not a directory that only this user may write to$"
+    several.chmod(0o770)
+    with pytest.raises(ValueError, match=error):
+        launched(tmp_path, SAGEMAKER_MULTI_MODEL="true")
+    several.chmod(0o700)
+    several.rename(tmp_path / "others")
+    several.symlink_to(tmp_path / "others")
+    with pytest.raises(ValueError, match=error):
+        launched(tmp_path, SAGEMAKER_MULTI_MODEL="true")
+    several.unlink()
+    several.touch()
+    with pytest.raises(ValueError, match=error):
+        launched(tmp_path, SAGEMAKER_MULTI_MODEL="true")
 
 
 def test_every_variable_is_a_flag_that_is_there(tmp_path: Path, one: Path) -> None:

@@ -47,8 +47,10 @@ def load(live: CloudServer, name: str, path: Path, **headers: str) -> CloudReply
     return live.call("POST", "/models", {"model_name": name, "url": str(path)}, **headers)
 
 
-def test_a_model_is_loaded_invoked_and_unloaded(live: CloudServer, root: Path) -> None:
-    """Under the name that the header says, whatever its directory and its configuration are called."""
+@pytest.mark.parametrize("header", [TARGET, "another", None])
+def test_a_model_is_loaded_invoked_and_unloaded(live: CloudServer, root: Path, header: str | None) -> None:
+    """Under the name that the header says, whatever its directory and its configuration are called; what is unloaded is
+    what was loaded, whatever it says then."""
     target = {"X_Amzn_SageMaker_Target_Model": TARGET}
     assert live.call("GET", "/models").json == {"models": []}
     reply = load(live, "h1", root / "plain" / "model", **target)
@@ -59,11 +61,33 @@ def test_a_model_is_loaded_invoked_and_unloaded(live: CloudServer, root: Path) -
     assert live.call("GET", "/models/h1").json == live.call("GET", "/models/h1/invoke").json == row
     reply = live.call("POST", "/models/h1/invoke", fp32(), **target)
     assert (reply.status, reply.json["model_name"], reply.json["outputs"][0]["data"]) == (200, TARGET, VALUES)
-    reply = live.call("DELETE", "/models/h1", **target)
+    reply = live.call("DELETE", "/models/h1", **({"X_Amzn_SageMaker_Target_Model": header} if header else {}))
     assert (reply.status, reply.body) == (200, b"")
     assert live.call("GET", "/models").json == {"models": []}
     assert live.run(live.server.repository_index, True) == []
     assert load(live, "h1", root / "plain" / "model", **target).status == 200, "it can be loaded again"
+
+
+def test_of_two_models_of_one_name_one_is_unloaded(live: CloudServer, root: Path) -> None:
+    """They are told apart by their repositories. Meanwhile neither can be invoked by that name."""
+    target = {"X_Amzn_SageMaker_Target_Model": TARGET}
+    for name in ("plain", "nested"):
+        assert load(live, name, root / name / "model", **target).status == 200
+    reply = live.call("POST", "/models/plain/invoke", fp32(), **target)
+    assert (reply.status, reply.error[:27]) == (400, "There are 2 identifiers of ")
+    assert live.call("DELETE", "/models/plain", **target).status == 200
+    (row,) = live.call("GET", "/models").json["models"]
+    assert row["modelName"] == "nested"
+    assert live.call("POST", "/models/nested/invoke", fp32(), **target).json["outputs"][0]["data"] == VALUES
+
+
+@pytest.mark.parametrize(("name", "model"), [("a/b", "m"), ("a", "m/n"), ("", "m")])
+def test_a_name_that_no_path_can_say_is_refused(live: CloudServer, root: Path, name: str, model: str) -> None:
+    reply = load(live, name, root / "plain" / "model", X_Amzn_SageMaker_Target_Model=model)
+    wrong = model if "/" in model else name
+    text = f"the name of a model must not be empty, or have a slash in it, got: '{wrong}'"
+    assert (reply.status, reply.error) == (400, text)
+    assert live.call("GET", "/models").json == {"models": []}
 
 
 @pytest.mark.parametrize("live", [True, False], indirect=True, ids=["namespaces", "one name each"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import pytest
 
@@ -51,6 +53,30 @@ def test_models_of_a_registered_directory_are_found_until_it_is_taken_away(first
     assert names(source) == ["a", "c", "z"], "by the names that are given to them"
     source.unregister(second)
     assert names(source) == ["a"]
+
+
+def test_two_threads_cannot_both_take_a_name(first: Path, second: Path, tmp_path: Path) -> None:
+    source = repositories(first)
+    refused: list[str] = []
+
+    def register_another() -> None:
+        try:
+            source.register(model(tmp_path / "third", "d").parent, {"d": "z"})
+        except AlreadyExistsError as error:
+            refused.append(error.message)
+
+    class Names(dict[str, str]):
+        """Has the other thread begin when what is taken has just been looked at."""
+
+        def values(self) -> Any:
+            thread.start()
+            thread.join(0.05)
+            return super().values()
+
+    thread = Thread(target=register_another)
+    source.register(second, Names(b="z"))
+    thread.join()
+    assert refused == ["failed to register 'z', there is a conflicting mapping for 'z'"]
 
 
 def test_a_name_in_two_directories_is_served_from_neither(first: Path, second: Path) -> None:
