@@ -48,8 +48,32 @@ def main(words: Sequence[str] | None = None) -> int:
     commands.add_parser("serve", help="serve the models of a repository; see `trireme serve --help`", add_help=False)
     commands.add_parser("sagemaker", help="serve as SageMaker's environment variables say")
     commands.add_parser("openapi", help="print the HTTP interface as an OpenAPI document")
-    parser.parse_args(words)  # ends the process, but for the one command that is left
+    key = commands.add_parser("key", help="make API keys for the access file").add_subparsers(required=True)
+    new = key.add_parser("new", help="make a key: print it, which is not done again, and the table with its digest")
+    new.add_argument("--id", dest="key_id", help="what it is called in the access file; by default random")
+    new.add_argument("--expires", help="when it ends: a date, or a time with an offset")
+    new.set_defaults(new_key=True)
+    given = parser.parse_args(words)
+    if getattr(given, "new_key", False):
+        return _print_key(given)
     sys.stdout.write(json.dumps(document(), indent=2) + "\n")
+    return 0
+
+
+def _print_key(given: argparse.Namespace) -> int:
+    """Print a new key on standard output, and what to do with it on standard error."""
+    from .key import new_key
+
+    try:
+        key, table = new_key(given.key_id, given.expires)
+    except ValueError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    sys.stdout.write(f"{key}\n")
+    sys.stdout.flush()
+    sys.stderr.write(
+        f"\nGive this key to its caller: it is not shown again. Paste this below the caller's [[callers]]:\n\n{table}"
+    )
     return 0
 
 

@@ -1,1 +1,1 @@
-"""Who may do what, and how often: identity, rights and limits of callers."""
+"""Who may do what, and how often: identity, rights and limits of callers (docs/access.md)."""

@@ -1,4 +1,4 @@
-"""The access file: who the callers are, what they may do, and how much."""
+"""The access file: who the callers are, what they may do, and how much (docs/access.md#the-file)."""
 
 from __future__ import annotations
 
