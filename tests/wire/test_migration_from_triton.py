@@ -1,0 +1,93 @@
+"""docs/migrating-from-triton.md and docs/production.md: their programs, commands and flags are right."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from repository_models import link_models
+from serve_process import serve_process
+
+from trireme.api.cli.command import build_command
+from trireme.api.cli.flag_table import FLAGS
+from trireme.api.cli.flags import parse
+
+DOCS = Path(__file__).parents[2] / "docs"
+GUIDES = ("migrating-from-triton.md", "migrating-from-torchserve.md", "production.md")
+
+ASKED = ("metadata", "configuration", "answer")
+
+DICE = """
+import random
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        thrown = lambda: pb_utils.Tensor("THROWN", np.array([random.random()], np.float32))
+        return [pb_utils.InferenceResponse([thrown()]) for _ in requests]
+"""
+DICE_CONFIG = """
+backend: "python"
+parameters { key: "EXECUTION" value { string_value: "in_process" } }
+input [ { name: "COUNT" data_type: TYPE_INT32 dims: [ 1 ] } ]
+output [ { name: "THROWN" data_type: TYPE_FP32 dims: [ 1 ] } ]
+"""
+
+
+def blocks(guide: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (DOCS / guide).read_text(), re.DOTALL)
+
+
+def test_the_comparison_finds_what_differs(tmp_path: Path, serve: Any) -> None:
+    """And nothing else: one server twice, of which one model never answers the same."""
+    models = link_models(tmp_path / "models", "running_sum", "simple_string")
+    (models / "dice" / "1").mkdir(parents=True)
+    (models / "dice" / "config.pbtxt").write_text(DICE_CONFIG)
+    (models / "dice" / "1" / "model.py").write_text(DICE)
+    (program,) = blocks("migrating-from-triton.md", "python")
+    with serve(models) as server:
+        command = [sys.executable, "-c", program, server.url, server.url]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    told = [line for line in done.stdout.splitlines() if not line.startswith(" ")]
+    same = [f"{name}: {what} agrees" for name in ("dice", "running_sum", "simple_string") for what in ASKED]
+    assert told == [line if line != "dice: answer agrees" else "dice: answer differs" for line in same]
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_commands_are_understood(guide: str) -> None:
+    """As they stand, and without a warning."""
+    commands = [text.replace("\\\n", "").split() for text in blocks(guide, "sh") if text.startswith("trireme serve")]
+    assert [build_command(parse(words[2:], FLAGS), {}).warnings for words in commands] == [()]
+
+
+def test_flags_that_do_nothing_are_in_the_table() -> None:
+    """Those that are refused, and those that are warned about."""
+    rows = re.findall(r"^\| (`--.*?) \| (.*?) \|$", (DOCS / "migrating-from-triton.md").read_text(), re.MULTILINE)
+    told = {name: text for names, text in rows for name in re.findall(r"`--([a-z-]+)", names)}
+    assert told.keys() <= FLAGS.keys()
+    without_effect = {name: flag for name, flag in FLAGS.items() if flag.missing}
+    assert {name for name, flag in without_effect.items() if flag.tolerated} == {
+        name for name, text in told.items() if text.startswith("a warning")
+    }
+    assert {name for name, flag in without_effect.items() if not flag.tolerated} == {
+        name for name, text in told.items() if text.startswith("refused")
+    }
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
+def test_what_production_asks_before_the_first_request(tmp_path: Path) -> None:
+    start, asked = blocks("production.md", "sh")
+    flags = [word for word in start.split()[4:] if word not in ("--drain-secs", "5")]  # the test waits for no balancer
+    models = link_models(tmp_path / "models", "simple")
+    with serve_process(models, *flags) as server:
+        here = asked.replace("localhost:8000", f"127.0.0.1:{server.http_port}")
+        here = here.replace("localhost:8002", f"127.0.0.1:{server.metrics_port}")
+        done = subprocess.run(["sh", "-ec", here], capture_output=True, text=True, check=True)
+    assert '"state":"READY"' in done.stdout
+    assert "nv_inference_queue_duration_us" in done.stdout
