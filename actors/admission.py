@@ -23,6 +23,7 @@ from ..engine.request import LATEST, InferenceRequest
 from ..engine.scheduling.refusals import queue_full
 from ..engine.tensor import Tensor
 from ..engine.tracing.tracer import TracedReply
+from .access_gate import CallerPlace, LocalAccess
 from .actor import Turn
 from .budget import InflightBudget, Lease
 from .ensemble import refuse_recursion
@@ -42,6 +43,7 @@ class Admission:
         exiting: only running sequences may go on.
         refusals: of requests and connections, as far as they are of no model.
         turn: in which jobs are handed in.
+        access: decides who may make which call, and how often; None if anyone may.
     """
 
     turn: Turn
@@ -49,9 +51,14 @@ class Admission:
     _clock: Clock
 
     def __init__(
-        self, budget: InflightBudget, on_request: Callable[[InferenceRequest, int], None] | None, offload: Offload
+        self,
+        budget: InflightBudget,
+        on_request: Callable[[InferenceRequest, int], None] | None,
+        offload: Offload,
+        access: LocalAccess | None = None,
     ) -> None:
         self.exiting = False
+        self.access = access
         self.offload = offload
         self._budget = budget
         self._on_request = on_request
@@ -286,10 +293,18 @@ class Admission:
         received_ns: int,
         holder: ModelShare | Lease,
     ) -> Reply:
-        """Send a request, for which the budget has been taken, to its model's door."""
+        """Send a request, for which the budget has been taken, to its model's door.
+
+        Raises:
+            TriremeError: its caller is at a limit; the budget is given back.
+        """
+        caller = request.caller
+        place: ModelShare | Lease | CallerPlace = holder
+        if caller is not None and self.access is not None:
+            place = self.access.admit(caller, nbytes, holder)
         if self._on_request is not None:
             self._on_request(request, rows)
-        reply = Reply(self.turn, holder, nbytes, model.answer_window if model.config.decoupled else 0)
+        reply = Reply(self.turn, place, nbytes, model.answer_window if model.config.decoupled else 0)
         job = Job(request, inputs, rows, model.name, model.version, reply, received_ns, nbytes)
         if self._lines.wanted:
             tell_queued(job)

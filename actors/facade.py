@@ -19,6 +19,7 @@ from ..engine.options import ServerOptions
 from ..engine.request import LATEST, InferenceRequest
 from ..engine.tensor import Buffer
 from ..engine.tracing import Tracer
+from .access_gate import AccessGate
 from .budget import Lease
 from .offload import Offload
 from .reply import Reply
@@ -97,6 +98,7 @@ class Facade(Protocol):
         client_accounts: of bytes in memory for clients of this process.
         tracer: decides which requests are noted.
         refusals: counts what is refused that is for no model.
+        access: decides who may make which call; None if anyone may.
         shared_memory: where requests find the parts of regions that they name.
     """
 
@@ -118,6 +120,8 @@ class Facade(Protocol):
     def refusals(self) -> RefusalCounts: ...
     @property
     def management(self) -> Management: ...
+    @property
+    def access(self) -> AccessGate | None: ...
 
     def describe(self, name: str, version: int = LATEST) -> ModelDescription:
         """See `InferenceServer.describe`."""

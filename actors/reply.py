@@ -31,6 +31,7 @@ from ..engine.errors import InternalError, TriremeError
 from ..engine.instances.answer_window import AnswerWindow
 from ..engine.job import Job, Outcome
 from ..engine.request import InferenceResponse
+from .access_gate import CallerPlace
 from .actor import Recipient, Turn
 from .budget import Lease
 from .messages import Cancel
@@ -72,7 +73,7 @@ class Reply(Recipient):
         "window",
     )
 
-    def __init__(self, turn: Turn, holder: ModelShare | Lease, nbytes: int, window: int) -> None:
+    def __init__(self, turn: Turn, holder: ModelShare | Lease | CallerPlace, nbytes: int, window: int) -> None:
         self.posted = False
         self.final = False
         self.accepted = False

@@ -43,6 +43,7 @@ from ..engine.request import LATEST, InferenceRequest, InferenceResponse
 from ..engine.scheduling.factory import CoreFactory, make_scheduler
 from ..engine.tensor import Buffer
 from ..engine.version import VERSION
+from .access_gate import LocalAccess
 from .actor import Turn
 from .admission import Admission
 from .budget import InflightBudget, Lease
@@ -89,6 +90,7 @@ class InferenceServer(Admission):
         core_factory, model_class, limiter_class: what makes scheduler cores, models with their doors, and the rate
             limiter, if they are to be observed.
         cache_access, offload: the way to the response cache, and who checks requests that take long, if not threads.
+        access: decides who may make which call; None if anyone may.
 
     Attributes:
         repositories: where models come from; more can be registered while it runs.
@@ -112,10 +114,11 @@ class InferenceServer(Admission):
         limiter_class: type[RateLimiter] = RateLimiter,
         cache_access: Callable[[str, ResponseCache, Clock], CacheAccess] = CacheAccess,
         offload: Offload | None = None,
+        access: LocalAccess | None = None,
     ) -> None:
         share = part_of_bodies(options.address_share)
         budget = InflightBudget(options.max_inflight_requests, options.max_inflight_bytes, share)
-        super().__init__(budget, on_request, offload or Offload())
+        super().__init__(budget, on_request, offload or Offload(), access)
         self.options = options
         self.shared_memory = Regions(largest_input_bytes=options.max_inflight_bytes)
         self.metrics = MetricsRegistry()

@@ -26,6 +26,7 @@ from ..actors.budget import Lease
 from ..actors.facade import Facade
 from ..actors.offload import Offload
 from ..actors.reply import Reply
+from ..engine.access.callers import Caller
 from ..engine.admission.large_requests import LARGE_BYTES
 from ..engine.datatypes import BYTES
 from ..engine.description import ModelDescription
@@ -103,6 +104,7 @@ class Adapter(ABC):
         model: what was found of its model.
         lease: what it holds of the server-wide budget.
         trace: None while no request could be traced.
+        caller: who asks; None if there are no access rules. It has the right to.
     """
 
     __slots__ = ()
@@ -111,6 +113,7 @@ class Adapter(ABC):
     model: ModelDescription | None = None
     lease: Lease | None = None
     trace: RequestTrace | None = None
+    caller: Caller | None = None
 
     @abstractmethod
     def received(self, tracer: Tracer) -> None:
@@ -180,6 +183,8 @@ class Pipeline:
                 return None
             request = adapter.request
             assert request is not None, "it has been decoded"
+            if adapter.caller is not None:
+                request.caller = adapter.caller
             if self._pattern is not None or adapter.trace is not None:
                 self._complete(adapter, request)
             if not adapter.prompt:
@@ -203,6 +208,7 @@ class Pipeline:
                     await adapter.decode_slowly()
                     request = adapter.request
                     assert request is not None, "it has been decoded"
+                    request.caller = adapter.caller
                     self._complete(adapter, request)
                 reply = await self._server.admit(request, adapter.lease, adapter.model)
             failed = False

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .tensor import Buffer, Tensor
 
 if TYPE_CHECKING:
+    from .access.callers import Caller
     from .memory.regions import RegionSlice
     from .tracing.record import Trace
 
@@ -50,6 +51,7 @@ class InferenceRequest:
         raw_input: the whole body of a request that names no tensors
             (docs/reference/http-inference.md#raw-binary-requests); `inputs` is then empty.
         trace: what is noted of it; None for nothing.
+        caller: the client that asks, for its limits; None if there are no access rules.
         callers: instances that wait for its answer because it was made by a model, each as ((model name, version),
             instance name).
         in_regions: an input is still in shared memory (`RegionTensor`).
@@ -72,6 +74,7 @@ class InferenceRequest:
     raw_input: Buffer | None = None
     trace: Trace | None = None
     callers: tuple[CallingInstance, ...] = ()
+    caller: Caller | None = None
     in_regions: bool = False
     output_places: Mapping[str, RegionSlice] | None = None
 

@@ -26,6 +26,7 @@ from typing import Any, cast
 import outcome
 import trio
 
+from ..actors.access_gate import AccessGate
 from ..actors.actor import Turn
 from ..actors.budget import Lease
 from ..actors.messages import Cancel
@@ -102,6 +103,7 @@ class RemoteServer:
         self.offload = offload
         self.options = options
         self.exiting = False
+        self.access: AccessGate | None = None
         self.models = ModelMirror()
         self.shared_memory = RemoteRegions()
         self.tracer = RemoteTracer(clock or SystemClock(), self._tell)

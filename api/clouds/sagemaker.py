@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...actors.facade import Facade
+from ...engine.access.callers import Right
 from ...engine.errors import ErrorKind, TriremeError
+from ..access import needed
 from ..http.bodies import read_json
 from ..http.exchange import (
     JSON,
@@ -131,6 +133,12 @@ class SageMakerApplication(CloudApplication):
         )
         management: dict[str, Handler] = {"GET": self._show, "POST": self._load, "DELETE": self._unload}
         self._management = Route("/models[/{group}]", _MODELS_PATH, management, "model-repository", JSON)
+
+    def needs(self, match: Match, method: str) -> tuple[Right, str, bool]:
+        """What is loaded here is the platform's, which has the right on all models, whatever it calls them."""
+        if match.route is self._management:
+            return needed("model-repository", changes=method != "GET")
+        return super().needs(match, method)
 
     def _find_default(self, target: bytes) -> Match | None:
         return self._default if target == b"/invocations" else None

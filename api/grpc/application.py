@@ -17,6 +17,7 @@ from grpclib.exceptions import GRPCError
 
 from ...engine.memory.regions import RegionKind
 from ...proto.messages import inference as pb
+from ..access import AccessChecks, needed, readable
 from ..request_parameters import Restriction
 from . import management, repository
 from .codec import RawMessage
@@ -28,6 +29,7 @@ from .stream_infer import InferStream
 
 if TYPE_CHECKING:
     from ...actors.facade import Facade
+    from ...engine.access.callers import Caller
     from ..logging import LogFacade
     from .call import UnaryCall
     from .call_head import CallHead
@@ -37,6 +39,18 @@ _KEY_PREFIX = "triton-grpc-protocol-"
 _PREFIX = "/inference.GRPCInferenceService/"
 MODEL_INFER: Final = f"{_PREFIX}ModelInfer"
 MODEL_STREAM_INFER: Final = f"{_PREFIX}ModelStreamInfer"
+
+_CHANGES = frozenset(
+    {
+        "RepositoryModelLoad",
+        "RepositoryModelUnload",
+        "SystemSharedMemoryRegister",
+        "SystemSharedMemoryUnregister",
+        "CudaSharedMemoryRegister",
+        "CudaSharedMemoryUnregister",
+    }
+)
+"""Calls that always change something; those about settings do if they bring some."""
 
 _ANSWERS: Mapping[str, tuple[str, Callable[[GrpcContext, Any], Any]]] = {
     "ServerLive": ("health", management.server_live),
@@ -69,6 +83,10 @@ def paths_of(category: str) -> list[str]:
         return [MODEL_INFER, MODEL_STREAM_INFER]
     paths = [_PREFIX + name for name, (its_category, _) in _ANSWERS.items() if its_category == category]
     return [*paths, "/grpc.health.v1.Health/Check"] if category == "health" else paths
+
+
+def _knows(access: AccessChecks, head: CallHead) -> bool:
+    return access.known(head.identity) is not None
 
 
 class RestrictedProtocols:
@@ -117,6 +135,8 @@ class GrpcApplication:
         )
         self.lease = server.lease
         self.model_of = model_of
+        if context.access is not None:
+            self.knows = partial(_knows, context.access)
         self.offload = server.offload
         self.client_accounts = server.client_accounts
         self.refusals = server.refusals
@@ -129,7 +149,7 @@ class GrpcApplication:
         for name, (_, its_answer) in _ANSWERS.items():
             request_type = RawMessage if name == "RepositoryModelLoad" else getattr(pb, f"{name}Request")
             reply_type = getattr(pb, f"{name}Response")
-            answer = partial(self._answer, its_answer, reply_type)
+            answer = partial(self._answer, name, its_answer, reply_type)
             mapping[_PREFIX + name] = Handler(answer, Cardinality.UNARY_UNARY, request_type, reply_type)
         infer = partial(answer_infer, self._context)
         mapping[MODEL_INFER] = Handler(infer, Cardinality.UNARY_UNARY, RawMessage, RawMessage)
@@ -137,12 +157,35 @@ class GrpcApplication:
         return mapping
 
     async def _answer(
-        self, answer: Callable[[GrpcContext, Any], Any], reply_type: type[Message], stream: StreamingCall
+        self, name: str, answer: Callable[[GrpcContext, Any], Any], reply_type: type[Message], stream: StreamingCall
     ) -> None:
-        reply = answer(self._context, await stream.recv_message())
+        context = self._context
+        caller: Caller | None = None
+        if context.access is None:
+            message = await stream.recv_message()
+            if name == "RepositoryModelLoad":
+                message = await repository.read_load(context, message)
+        else:
+            message, caller = await self._receive(context.access, name, stream)
+        reply = answer(context, message)
         if isawaitable(reply):
             reply = await reply
+        if name == "RepositoryIndex":
+            reply["models"] = readable(caller, reply["models"])
         await stream.send_message(reply if isinstance(reply, Message) else reply_type.from_dict(reply or {}))
+
+    async def _receive(self, access: AccessChecks, name: str, stream: StreamingCall) -> tuple[Any, Caller | None]:
+        """The message of a call, and who makes it, who may. Without a known caller no message is let come."""
+        category = _ANSWERS[name][0]
+        identity, address = stream.head.identity, stream.address
+        if category != "health":
+            await access.identify(identity, name, address)
+        message = await stream.recv_message()
+        if name == "RepositoryModelLoad":
+            message = await repository.read_load(self._context, message)
+        model = "" if category == "shared-memory" else getattr(message, "model_name", getattr(message, "name", ""))
+        need = needed(category, model, changes=name in _CHANGES or bool(getattr(message, "settings", None)))
+        return message, await access.authorise(identity, category, need, name, address)
 
     async def _infer_stream(self, stream: StreamingCall) -> None:
         await InferStream(self._context, stream).serve()

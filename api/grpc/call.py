@@ -120,6 +120,11 @@ class UnaryCall:
     # ---- for the connection ----
 
     @property
+    def address(self) -> str:
+        """See `CallHost.address`."""
+        return "" if self._connection is None else self._connection.address
+
+    @property
     def over(self) -> bool:
         """`answer` and `fail` do nothing any more."""
         return self._connection is None
@@ -239,8 +244,9 @@ class Servable(Protocol):
     """A grpclib service. It may also have ``immediate``, a mapping of paths to functions that begin a `UnaryCall`:
     True says that the function has taken the call over, False that the method's `Handler` has to run. And it may have,
     one of them for all, ``lease``, which makes what a message takes of the server's budget, ``offload``, which does on
-    a thread what takes long (`actors.offload`), ``client_accounts`` (`ClientAccounts`), and ``delays``. With a lease it
-    may have ``model_of``, for its methods of inference (`Method.model_of`)."""
+    a thread what takes long (`actors.offload`), ``client_accounts`` (`ClientAccounts`), ``knows``
+    (`Surroundings.knows`), and ``delays``. With a lease it may have ``model_of``, for its methods of inference
+    (`Method.model_of`)."""
 
     def __mapping__(self) -> Mapping[str, Handler]: ...
 
@@ -302,11 +308,12 @@ class GrpcConnection(CallHost):
             self._refuse(stream_id, _TOO_LATE)
             return
         call: UnaryCall | StreamingCall
-        call = (StreamingCall if method.client_streaming else UnaryCall)(self, stream_id, head, method)
+        with_task = method.client_streaming or not (surroundings.knows is None or surroundings.knows(head))
+        call = (StreamingCall if with_task else UnaryCall)(self, stream_id, head, method)
         self.calls[stream_id] = call
         if timeout_s is not None:
             call.deadline_entry = surroundings.deadlines.add(trio.current_time() + timeout_s, call)
-        if method.client_streaming:
+        if with_task:
             self.start(self._run, call)
         if event.end_stream and not (isinstance(call, UnaryCall) and call.begin_with(self, event.data)):
             call.receive(event.data, True)

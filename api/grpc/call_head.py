@@ -12,12 +12,15 @@ import binascii
 import re
 from base64 import b64decode
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from grpclib.const import Status
 from multidict import MultiDict, MultiDictProxy
 
+from ...engine.access.credentials import NO_CREDENTIAL
+from ..access import Identity, identity_of
 from .compression import ALGORITHMS, IDENTITY
 
 Metadata = MultiDictProxy[str | bytes]
@@ -46,6 +49,7 @@ class CallHead:
         metadata: custom metadata in the order received, names in lower case; values of ``-bin`` names are decoded.
         timeout_s: how long the client waits; None for ever.
         refusal: why the request is answered without calling anything.
+        identity: who it says it is from.
     """
 
     path: str
@@ -55,11 +59,16 @@ class CallHead:
     accepted_encodings: tuple[str, ...] = ()
     user_agent: str | None = None
     refusal: CallRefusal | None = None
+    identity: Identity = field(default_factory=partial(Identity, NO_CREDENTIAL), compare=False)
 
 
-def parse_head(fields: Sequence[tuple[bytes, bytes]]) -> CallHead:
+def parse_head(fields: Sequence[tuple[bytes, bytes]], certificate: bytes = b"") -> CallHead:
     """Reads a complete header list with lower-case names, pseudo-headers included. Of a repeated header that is no
-    metadata, the last counts."""
+    metadata, the last counts.
+
+    Args:
+        certificate: the names in that of the connection (`certificate_names`); empty if there is none.
+    """
     values = dict(fields)
     encoding = values.get(b"grpc-encoding", b"identity").decode("latin-1")
     timeout = values.get(b"grpc-timeout")
@@ -81,6 +90,7 @@ def parse_head(fields: Sequence[tuple[bytes, bytes]]) -> CallHead:
         accepted_encodings=_names(values.get(b"grpc-accept-encoding", b"")),
         user_agent=None if user_agent is None else user_agent.decode("latin-1"),
         refusal=refusal,
+        identity=identity_of(fields, certificate),
     )
 
 

@@ -102,6 +102,8 @@ class Surroundings:
         lease: makes what a message takes of the server-wide budget; `client` is the address that it comes from.
         waiting: for those that wait for it.
         offload: where messages are packed, unpacked and read, if they are large.
+        knows: whether it is known who makes a call. Other calls get a task to find out in, before their message is let
+            come.
     """
 
     group: Http2Group
@@ -114,6 +116,7 @@ class Surroundings:
     lease: Callable[..., Lease]
     waiting: WaitingRoom
     offload: Offload
+    knows: Callable[[CallHead], bool] | None = None
 
 
 _REFUSALS = {
@@ -142,7 +145,9 @@ class CallHost(Http2Connection[CallHead, Call]):
         roster: Roster,
         client: tuple[str, int] | None,
     ) -> None:
-        super().__init__(surroundings.group, transport, roster, client, parse_head)
+        super().__init__(
+            surroundings.group, transport, roster, client, lambda fields: parse_head(fields, transport.certificate)
+        )
         self.surroundings = surroundings
         self.memory = transport.memory
         self.address = shared_address(client[0]) if client else ""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from grpclib.const import Status
 
 from ...actors.budget import Lease
+from ...engine.access.callers import Caller
 from ...engine.description import ModelDescription
 from ...engine.errors import RefusalReason, TriremeError, UnavailableError, UnsupportedError
 from ...engine.logs.request_lines import about
@@ -22,6 +23,7 @@ from ...engine.request import InferenceRequest
 from ...engine.tensor import Buffer
 from ...engine.tracing import Tracer
 from ...engine.tracing.record import MAX_ELEMENTS, Activity, Timestamp
+from ..access import AccessChecks
 from ..pipeline import Adapter, CallbackAnswer, Encoder, Pipeline, RequestTrace
 from ..request_parameters import HeaderPattern, check_forwarded_name, compile_forward_pattern
 from .blocks import grpc_error
@@ -42,6 +44,7 @@ class GrpcContext:
     """The server, the options, the reader of infer requests, their way to the server.
 
     Attributes:
+        access: finds out who makes a call; None if there are no access rules.
         draining: no new inference is taken on, while those in flight are finished.
         log: whose settings clients may see and change; None where they may not.
 
@@ -52,6 +55,7 @@ class GrpcContext:
     def __init__(self, server: Facade, options: GrpcOptions, log: LogFacade | None = None) -> None:
         self.server = server
         self.log = log
+        self.access = AccessChecks.of(server, "grpc")
         self.options = options
         self.reader = InferReader(server.shared_memory, server.options.tensor_limits, server.offload)
         self.pipeline = Pipeline(server, compile_forward_pattern(options.header_forward_pattern))
@@ -139,8 +143,16 @@ class GrpcInfer(Adapter):
 
     def describe(self, name: str, version: int) -> ModelDescription:
         """The model; raises TriremeError: there is none, or none that takes such requests."""
+        if self.caller is not None:
+            self.check_right(self.caller, name)
         model = self.model = self.context.server.describe(name, version)
         return model
+
+    def check_right(self, caller: Caller, model: str) -> None:
+        """Raises TriremeError: the caller may not ask the model."""
+        access = self.context.access
+        if access is not None:
+            access.check_inference(caller, model, self.head.path, self.owner.address)
 
     def received(self, tracer: Tracer) -> None:
         self.trace = GrpcTrace(tracer, self.head.metadata)
@@ -193,6 +205,8 @@ class UnaryInferRequest(GrpcInfer, Encoder[list[Buffer]]):
     takes_long = staticmethod(takes_long)
 
     def describe(self, name: str, version: int) -> ModelDescription:
+        if self.caller is not None:
+            self.check_right(self.caller, name)
         model = self.model = self.context.server.describe(name, version)
         if model.config.decoupled:
             raise UnsupportedError("ModelInfer RPC doesn't support models with decoupled transaction policy")
@@ -214,8 +228,13 @@ def begin_infer(context: GrpcContext, call: UnaryCall) -> bool:
     Raises:
         TriremeError: the request is refused.
     """
+    access = context.access
     adapter = _InferCall(call, context, call.head, call.message, call.lease)
     adapter.over, adapter.send = False, call.answer
+    if access is not None:
+        adapter.caller = access.known(call.head.identity)
+        if adapter.caller is None:
+            return False
     try:
         reply = context.pipeline.begin(adapter)
     except TriremeError as error:
@@ -231,6 +250,18 @@ def begin_infer(context: GrpcContext, call: UnaryCall) -> bool:
     return True
 
 
+async def identify(context: GrpcContext, stream: StreamingCall) -> Caller | None:
+    """Who makes a call of inference; None if there are no access rules.
+
+    Raises:
+        TriremeError: it is not known.
+    """
+    access = context.access
+    if access is None:
+        return None
+    return await access.identify(stream.head.identity, stream.head.path, stream.address)
+
+
 async def answer_infer(context: GrpcContext, stream: StreamingCall) -> None:
     """Answer a call of ModelInfer in a task of its own.
 
@@ -238,8 +269,10 @@ async def answer_infer(context: GrpcContext, stream: StreamingCall) -> None:
         TriremeError: the request was refused, or failed.
     """
     delays = context.options.delays
+    caller = await identify(context, stream)
     message = await stream.recv_message()
     task = UnaryInferRequest(stream, context, stream.head, message, stream.take_lease())
+    task.caller = caller
     try:
         await delay(delays.process_s, "the Process execution")
         try:

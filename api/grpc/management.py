@@ -21,6 +21,7 @@ from ...proto.messages import inference as pb
 from ...proto.messages.grpc.health import v1 as health
 from .. import about
 from ..about import check_traced_model, read_trace_change
+from ..access import needed
 from ..logging import FORMATS, log_file_refused, log_unreachable, verbose_level
 from ..request_parameters import refuse_region_changes
 from .infer import GrpcContext
@@ -85,6 +86,9 @@ class Health:
 
     async def _check(self, stream: StreamingCall) -> None:
         """Whether the server is ready; that it is not is no error."""
+        access = self._context.access
+        if access is not None:
+            await access.authorise(stream.head.identity, "health", needed("health"), "Check", stream.address)
         await stream.recv_message()
         about.refuse_when_exiting(self._context.server)
         status = health.HealthCheckResponseServingStatus

@@ -102,12 +102,15 @@ async def index(context: GrpcContext, message: pb.RepositoryIndexRequest) -> Fie
     return {"models": await context.server.management.repository_index(message.ready)}
 
 
-async def load(context: GrpcContext, message: Buffer) -> None:
-    """RepositoryModelLoad: answered when the model is loaded."""
+async def read_load(context: GrpcContext, message: Buffer) -> WireLoad:
+    """`read_load_request`, on a thread if that takes long."""
     if len(message) > LARGE_BYTES:
-        request = await context.server.offload(read_load_request, message)
-    else:
-        request = read_load_request(message)
+        return await context.server.offload(read_load_request, message)
+    return read_load_request(message)
+
+
+async def load(context: GrpcContext, request: WireLoad) -> None:
+    """RepositoryModelLoad: answered when the model is loaded."""
     _refuse_repository_name(request.repository_name)
     await context.server.management.load_model(request.model_name, _load_parameters(request.parameters))
 

@@ -71,6 +71,7 @@ class GrpcService(Service):
             lease=_given(services, "lease", InflightBudget(_OWN_REQUESTS, _OWN_BYTES).lease),
             waiting=WaitingRoom(options.max_waiting_bytes),
             offload=_given(services, "offload", Offload()),
+            knows=_given(services, "knows", None),
         )
 
     def connection(self, transport: Transport, client: tuple[str, int] | None, roster: Roster) -> GrpcConnection:

@@ -27,7 +27,7 @@ from ...engine.tensor import Buffer
 from ..pipeline import may_take_long
 from ..unread import UnreadAnswers, answer_bytes
 from . import call_log
-from .infer import GrpcContext, GrpcInfer
+from .infer import GrpcContext, GrpcInfer, identify
 from .infer_messages import WireRequest
 from .infer_request import parse_version
 from .infer_writer import takes_long, write_stream_error, write_stream_refusal, write_stream_response
@@ -54,6 +54,7 @@ class InferStream:
     def __init__(self, context: GrpcContext, stream: StreamingCall) -> None:
         self.context = context
         self.stream = stream
+        self.address = stream.address
         self._order: StreamOrder[_Request] = StreamOrder(MAX_OPEN_REQUESTS, MAX_UNSENT_BYTES)
         self._ready = trio.lowlevel.ParkingLot()  # where the writer waits
         self._room = trio.lowlevel.ParkingLot()  # where the reader waits
@@ -62,7 +63,7 @@ class InferStream:
         self._writing = False
         self._broken = False
         self._told = call_log.enabled()
-        self._unread = UnreadAnswers(context.server.client_accounts.unread, stream.address, stream.give_up)
+        self._unread = UnreadAnswers(context.server.client_accounts.unread, self.address, stream.give_up)
 
     async def serve(self) -> None:
         """Answer everything. Cancelling this, as when the client is gone, cancels all requests in flight.
@@ -71,6 +72,7 @@ class InferStream:
             TriremeError, GRPCError: what the stream ends with, other than OK: a message that is no request; or, if the
                 client wants that, the failure of one.
         """
+        await identify(self.context, self.stream)
         self.stream.listen(self._hear)
         try:
             async with trio.open_nursery() as nursery:
@@ -167,6 +169,10 @@ class InferStream:
         context = self.context
         try:
             request = _Request(self, context, self.stream.head, message, None)
+            if context.access is not None:
+                request.caller = context.access.known(request.head.identity)
+                if request.caller is None:
+                    return False
             try:
                 reply = context.pipeline.begin(request)
             except UnreadableError:
@@ -207,6 +213,7 @@ class InferStream:
         pipeline, reader = self.context.pipeline, self.context.reader
         request = _Request(self, self.context, self.stream.head, message, self.stream.take_lease())
         try:
+            request.caller = await identify(self.context, self.stream)
             reply = pipeline.begin(request)
             if reply is None:
                 reply = await pipeline.go_on(request)

@@ -7,9 +7,11 @@ import logging
 from typing import TYPE_CHECKING
 
 from ...actors.actor import Turn
+from ...engine.access.callers import Right
 from ...engine.admission.client_bytes import ClientAccounts
 from ...engine.errors import RefusalReason, TriremeError
 from ...engine.logs.request_lines import about
+from ..access import needed
 from ..http2.connection import Http2Group
 from ..http2.limits import Http2Limits, KeepaliveOptions, Rate
 from ..sockets.limits import Limits
@@ -18,6 +20,7 @@ from ..sockets.service import Service, ServiceOptions
 from ..sockets.transport import Transport
 from .bodies import UNCOUNTED_BYTES, UNCOUNTED_BYTES_OF_STREAM, BodyReader, BodyRefusedError, BodyTerms, body_terms
 from .exchange import (
+    JSON,
     TEXT,
     Answer,
     Application,
@@ -102,6 +105,8 @@ class HttpApplication:
         if method not in route.handlers:
             self._note_refusal(RefusalReason.INVALID, match)
             return method_not_allowed(route.error_media)
+        if self._context.access is not None and (refusal := await self._authorise(exchange, match)):
+            return refusal
         options = self._context.options
         terms = body_terms(route.body, exchange.headers, options, self.server.options.max_inflight_bytes)
         if refusal := terms.refusal():
@@ -110,6 +115,24 @@ class HttpApplication:
         if terms.arrives and route.admit is not None and (refusal := route.admit(self._context, match)):
             return refusal
         return await self._serve(HttpRequest(self.server, match, exchange), terms)
+
+    def needs(self, match: Match, method: str) -> tuple[Right, str, bool]:
+        """See `access.needed`."""
+        route = match.route
+        model = "" if route.category == "shared-memory" else match.name
+        return needed(route.category, model, changes=method != "GET" and not route.template.endswith("/index"))
+
+    async def _authorise(self, exchange: Exchange, match: Match) -> Answer | None:
+        """Find out who makes the call, and what to answer if that is refused."""
+        access = self._context.access
+        assert access is not None, "there are access rules"
+        category, need = match.route.category, self.needs(match, exchange.method)
+        name = f"{exchange.method} {match.route.template}"
+        try:
+            exchange.caller = await access.authorise(exchange.identity(), category, need, name, exchange.address)
+        except TriremeError as error:
+            return error_answer(error, JSON)
+        return None
 
     def _note_refusal(self, why: TriremeError | RefusalReason, match: Match) -> None:
         """Count a refusal, for the model that it is for."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -10,11 +11,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from ...engine.errors import ErrorKind, InvalidArgumentError, TriremeError
+from ...engine.errors import ErrorKind, InvalidArgumentError, LimitExceededError, TriremeError
 from ...engine.request import LATEST, InferenceRequest
 from ...engine.tensor import Buffer
 from ...engine.tracing import Tracer
 from ...engine.tracing.record import Activity
+from ..access import AccessChecks, Identity, identity_of
 from ..pipeline import Pipeline, RequestTrace
 from ..request_parameters import Restriction, compile_forward_pattern
 from ..sockets.limits import shared_address
@@ -26,6 +28,7 @@ from .json.scan import DEFAULT_MAX_VALUES
 if TYPE_CHECKING:
     from ...actors.budget import Lease
     from ...actors.facade import Facade
+    from ...engine.access.callers import Caller
     from ..logging import LogFacade
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -77,6 +80,7 @@ class Context:
     """What all requests share.
 
     Attributes:
+        access: finds out who makes a call; None if there are no access rules.
         log: whose settings clients may see and change; None where they may not.
         length_name: what errors call the number of bytes of JSON that a request announces (`header_length`).
 
@@ -88,6 +92,7 @@ class Context:
         self.server = server
         self.options = options
         self.log = log
+        self.access = AccessChecks.of(server, "http")
         self.length_name = LENGTH_HEADER
         self.decoder = InferDecoder(
             InferTerms(options.max_input_bytes, server.shared_memory, server.options.tensor_limits)
@@ -176,6 +181,10 @@ _STATUS = {
 
 def error_answer(error: TriremeError, media: bytes, headers: Headers = ()) -> Answer:
     """The answer to a request that ended with `error`."""
+    if error.kind is ErrorKind.UNAUTHENTICATED:
+        headers = (*headers, (b"WWW-Authenticate", b"Bearer"))
+    elif isinstance(error, LimitExceededError):
+        headers = (*headers, (b"Retry-After", b"%d" % max(1, math.ceil(error.retry_after_s))))
     return Answer(_STATUS[error.kind], media, error_body(error.message), headers)
 
 
@@ -220,6 +229,8 @@ class Exchange(ABC):
         headers: (lower-case name, value), in order.
         header_names: the names as received, in the same order; None if they came in lower case.
         client: (address, port).
+        certificate: the names in the client's certificate (`certificate_names`); empty if it has shown none.
+        caller: who makes the request; None if that was not asked.
         begun: something of the answer has been sent.
         done: all of it has been.
         trace: None while no request could be traced.
@@ -231,6 +242,8 @@ class Exchange(ABC):
     headers: Headers
     header_names: Sequence[bytes] | None
     client: tuple[str, int] | None
+    certificate: bytes = field(default=b"", init=False)
+    caller: Caller | None = field(default=None, init=False)
     begun: bool = field(default=False, init=False)
     done: bool = field(default=False, init=False)
     trace: HttpTrace | None = field(default=None, init=False)
@@ -239,6 +252,10 @@ class Exchange(ABC):
     def address(self) -> str:
         """Of the client, as far as shares are concerned; empty if it has none."""
         return shared_address(self.client[0]) if self.client else ""
+
+    def identity(self) -> Identity:
+        """Who the request says it is from."""
+        return identity_of(self.headers, self.certificate)
 
     @abstractmethod
     async def read(self) -> tuple[Buffer, bool]:

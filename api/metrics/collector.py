@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from ...engine.clock import Clock, SystemClock
+from ...engine.errors import TriremeError
 from ...engine.metrics.adaptive import adaptive_families
 from ...engine.metrics.families import (
     HostReadings,
@@ -20,7 +21,8 @@ from ...engine.metrics.families import (
 from ...engine.metrics.family import MetricFamily
 from ...engine.metrics.page import DEFAULT_QUANTILES, Scrape, Section, write_text
 from ...engine.metrics.refusals import refused_families
-from ..http.exchange import TEXT, Answer, Exchange, method_not_allowed
+from ..access import AccessChecks, needed
+from ..http.exchange import JSON, TEXT, Answer, Exchange, error_answer, method_not_allowed
 
 if TYPE_CHECKING:
     from ...actors import InferenceServer
@@ -104,12 +106,24 @@ class Collector(Protocol):
 
 
 class MetricsApplication:
-    """Answers GET with the metrics; every path is known, and all but /metrics are empty."""
+    """Answers GET with the metrics; every path is known, and all but /metrics are empty.
 
-    def __init__(self, collector: Collector) -> None:
+    Args:
+        access: finds out who asks; None if anyone may.
+    """
+
+    def __init__(self, collector: Collector, access: AccessChecks | None = None) -> None:
         self._collector = collector
+        self._access = access
 
     async def __call__(self, exchange: Exchange) -> None:
+        if self._access is not None:
+            need, name = needed("metrics"), "GET /metrics"
+            try:
+                await self._access.authorise(exchange.identity(), "metrics", need, name, exchange.address)
+            except TriremeError as error:
+                await exchange.respond(error_answer(error, JSON))
+                return
         if exchange.method != "GET":
             await exchange.respond(method_not_allowed(TEXT))
             return

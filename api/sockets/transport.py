@@ -12,12 +12,14 @@ import socket
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import trio
 from trio.lowlevel import wait_writable
 
 from ...actors.socket_readiness import Readiness
+from ...engine.access.credentials import certificate_names
 from ...engine.errors import InvalidArgumentError
 from ...engine.tensor import Buffer
 
@@ -46,7 +48,10 @@ class PlainTransport:
         buffer: shared by all connections, for reading into between two checkpoints.
         memory: see `Readiness`.
         watch: tells when there may be something to read, or the end.
+        certificate: the names in the client's certificate (`certificate_names`); empty if it has shown none.
     """
+
+    certificate = b""
 
     def __init__(self, sock: socket.socket, readiness: Readiness, address: str = "") -> None:
         self.sock = sock
@@ -172,6 +177,13 @@ class TlsTransport:
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise PeerGoneError from error
         return self.stream.selected_alpn_protocol()
+
+    @cached_property
+    def certificate(self) -> bytes:
+        """The names in the client's certificate (`certificate_names`), which has been verified; empty if it has shown
+        none."""
+        given = self.stream.getpeercert()
+        return certificate_names(given) if given else b""
 
     async def receive(self, max_bytes: int) -> bytes:
         try:

@@ -11,6 +11,7 @@ import orjson
 import trio
 from traces import silent_tracer
 
+from trireme.actors.access_gate import AccessGate
 from trireme.actors.budget import InflightBudget, Lease
 from trireme.actors.management import LocalManagement
 from trireme.actors.offload import Offload
@@ -76,6 +77,7 @@ class FakeServer:
 
     def __init__(self) -> None:
         self.exiting = False
+        self.access: AccessGate | None = None
         self.shared_memory = Regions()
         self.options = ServerOptions()
         self.offload = Offload()

@@ -355,6 +355,10 @@ class H1Connection(Connection):
 
     # ---- used by the exchange ----
 
+    @property
+    def certificate(self) -> bytes:
+        return self._transport.certificate
+
     async def give_up(self, refusal: Refusal | None = None) -> NoReturn:
         """Ends the connection from inside the application, by cancellation."""
         self._farewell = refusal

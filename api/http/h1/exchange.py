@@ -23,6 +23,11 @@ class Carrier(Protocol):
     @property
     def limits(self) -> Limits: ...
 
+    @property
+    def certificate(self) -> bytes:
+        """See `Transport.certificate`."""
+        ...
+
     async def write(self, buffers: list[Buffer]) -> None:
         """Send; wait until the socket has taken it all."""
 
@@ -46,6 +51,7 @@ class H1Exchange(Exchange):
                 path = httptools.parse_url(path).path or b"/"
         target, names = path.partition(b"?")[0], request.header_names
         super().__init__(request.http_version, request.method, target, request.headers, names, client)
+        self.certificate = connection.certificate
         self._connection = connection
         self._parser = parser
         self._request = request

@@ -284,6 +284,7 @@ class H2Exchange(Exchange):
 
     def __init__(self, connection: H2Connection, stream_id: int, head: RequestHead) -> None:
         super().__init__("2", head.method, head.target.partition(b"?")[0], head.headers, None, connection._client)
+        self.certificate = connection._transport.certificate
         self._connection = connection
         self._body = RequestBody(head.content_length, connection.limits, self._consumed, connection._transport.memory)
         self._held = False

@@ -68,6 +68,7 @@ class _GenerateTask(Adapter):
         self._context = context
         self._headers = request.headers()
         self._http = request
+        self.caller = request.exchange.caller
         self._version = request.match.model_version()
         self.model = self._model = context.server.describe(request.match.name, self._version)
         if self._headers.get(b"content-encoding", b"identity") != b"identity":

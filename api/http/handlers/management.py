@@ -21,6 +21,7 @@ from ....engine.repository.uploads import FILE_PREFIX
 from ....engine.tensor import Buffer
 from ... import about
 from ...about import check_traced_model, read_trace_change
+from ...access import readable
 from ...logging import FORMATS, LogFacade, LogSettings, log_file_refused, log_unreachable, verbose_level
 from ...request_parameters import refuse_region_changes
 from ..bodies import read_json, too_large
@@ -235,7 +236,8 @@ async def repository_index(context: Context, request: HttpRequest) -> Answer:
     ready_only = body.get("ready", False)
     if type(ready_only) is not bool:
         raise InvalidArgumentError("Invalid value for 'ready': expected a boolean")
-    return Answer(200, JSON, json_writer.dumps(await context.server.management.repository_index(ready_only)))
+    rows = await context.server.management.repository_index(ready_only)
+    return Answer(200, JSON, json_writer.dumps(readable(request.exchange.caller, rows)))
 
 
 async def load_model(context: Context, request: HttpRequest) -> Answer:

@@ -12,12 +12,14 @@ from typing import ClassVar
 
 from ....actors.facade import Facade
 from ....actors.reply import Reply
+from ....engine.access.callers import Caller, Right
 from ....engine.description import ModelDescription
 from ....engine.errors import TriremeError, UnsupportedError
 from ....engine.logs.request_lines import about
 from ....engine.request import InferenceRequest
 from ....engine.tensor import Buffer
 from ....engine.tracing import Tracer
+from ...access import Identity, identity_of
 from ...pipeline import CallbackAnswer, Encoder
 from ...request_parameters import HeaderPattern, check_forwarded_name
 from .. import compression
@@ -138,6 +140,7 @@ async def infer(context: Context, request: HttpRequest) -> Answer:
     headers, exchange = request.headers(), request.exchange
     call = _InferTask(context, request.match, headers, exchange.headers, exchange.header_names)
     call.http = request
+    call.caller = request.exchange.caller
     call.model = _look_up(context, request.match)
     call.body = request.body
     encoding = headers.get(b"content-encoding")
@@ -262,6 +265,7 @@ class _InferHead:
 
     match: Match
     values: Mapping[bytes, bytes]
+    identity: Identity
     json_length: int | None = None
 
 
@@ -271,7 +275,8 @@ class ImmediateInfer:
     A small request spends most of its time on changes of tasks if it has one. So the connection offers every request
     that came whole, in the task that noticed its data; the reply calls back when it has the answer, on the event loop,
     and the answer is sent from there. Nothing else is different: what is not the usual case (other routes, compressed
-    bodies, a missing key, a server without room) goes the long way, through the application.
+    bodies, a missing key, a caller that is not known or may not, a server without room) goes the long way, through the
+    application.
 
     Args:
         translate: makes of a request's headers those that the others expect; None if it is to go the long way.
@@ -312,7 +317,14 @@ class ImmediateInfer:
             if first is not None:
                 first.found = head
         context, match = self._context, head.match
+        caller: Caller | None = None
+        if context.access is not None:
+            caller = context.access.known(head.identity)
+            if caller is None or not caller.may(Right.INFER, match.name):
+                return None
         call = ImmediateCall(context, head, request, respond)
+        if caller is not None:
+            call.caller = caller
         try:
             call.model = _look_up(context, match)
             pieces = request.pieces
@@ -361,7 +373,7 @@ class ImmediateInfer:
         values = dict(reversed(headers))
         if b"content-encoding" in values or b"accept-encoding" in values:
             return None
-        return _InferHead(match, values)
+        return _InferHead(match, values, identity_of(headers))
 
     def _match(self, request: Request) -> Match | None:
         if request.method != "POST" or request.http_version != "1.1" or not request.keep_alive:
