@@ -170,8 +170,8 @@ def pack_bytes(elements: Iterable[bytes]) -> bytes:
     return bytes(packed)
 
 
-class PackedElements:
-    """The wire form of many BYTES elements, made bit by bit.
+class LongBytes:
+    """Bytes of an unknown number, put one behind the other.
 
     The memory is numpy's, which asks for huge pages: to give back as much in small ones takes the event loop 10 ms for
     each 64 MiB. It is copied into without the interpreter's lock.
@@ -184,27 +184,12 @@ class PackedElements:
         self._whole = np.empty(most_bytes, np.uint8)
         self._filled = 0
 
-    def add(self, elements: Iterable[bytes]) -> None:
-        """Put elements behind those that are there.
+    def put(self, data: Buffer) -> None:
+        """Put bytes behind those that are there.
 
         Raises:
             ValueError: there is no room.
         """
-        self._put(pack_bytes(elements))
-
-    def add_in_pieces(self, pieces: Iterable[bytes]) -> None:
-        """Put one more element behind them, given in pieces.
-
-        Raises:
-            ValueError: there is no room.
-        """
-        start = self._filled
-        self._put(_LENGTH.pack(0))
-        for piece in pieces:
-            self._put(piece)
-        _LENGTH.pack_into(self._whole.data, start, self._filled - start - _LENGTH.size)
-
-    def _put(self, data: bytes) -> None:
         if data:
             end = self._filled + len(data)
             self._whole[self._filled : end] = np.frombuffer(data, np.uint8)
@@ -216,8 +201,32 @@ class PackedElements:
         return self._whole[: self._filled].data
 
 
+class PackedElements(LongBytes):
+    """The wire form of many BYTES elements, made bit by bit."""
+
+    def add(self, elements: Iterable[bytes]) -> None:
+        """Put elements behind those that are there.
+
+        Raises:
+            ValueError: there is no room.
+        """
+        self.put(pack_bytes(elements))
+
+    def add_in_pieces(self, pieces: Iterable[bytes]) -> None:
+        """Put one more element behind them, given in pieces.
+
+        Raises:
+            ValueError: there is no room.
+        """
+        start = self._filled
+        self.put(_LENGTH.pack(0))
+        for piece in pieces:
+            self.put(piece)
+        _LENGTH.pack_into(self._whole.data, start, self._filled - start - _LENGTH.size)
+
+
 def joined(pieces: list[Buffer], between: Callable[[], object] | None = None) -> memoryview:
-    """One after the other, in memory as `PackedElements` has it. Takes them from the list, so that each is given back
+    """One after the other, in memory as `LongBytes` has it. Takes them from the list, so that each is given back
     as soon as it is copied. Bytes of any format count as bytes.
 
     Args:

@@ -53,7 +53,8 @@ def _encode(response: InferenceResponse, decoded: DecodedInfer) -> Answer:
     pieces: list[Buffer] = [b""]  # the head, which comes last
     blobs: list[Buffer] = []
     between = b',"outputs":['
-    for tensor in outputs:
+    closing = b',"outputs":[]}'
+    for number, tensor in enumerate(outputs, 1):
         form = forms.get(tensor.name, default_form)
         if form.class_count:
             model = decoded.model
@@ -70,19 +71,23 @@ def _encode(response: InferenceResponse, decoded: DecodedInfer) -> Answer:
             end = _BINARY_END % len(blob)
         else:
             pieces += (between, _opening(tensor.name, tensor.datatype.name, tensor.shape), b',"data":')
-            pieces += json_writer.tensor_pieces(tensor)
-            pieces.append(b"}")
-            between = b","
+            pieces += json_writer.tensor_pieces(tensor, b"}]}" if number == len(outputs) else b"}")
+            between, closing = b",", b""
             continue
         pieces += (between, _opening(tensor.name, tensor.datatype.name, tensor.shape), end)
-        between = b","
+        between, closing = b",", b"]}"
     head = _head(response.model_name, response.model_version)
     if response.id:
         head = b'{"id":%b,%b' % (json_writer.string(response.id), head[1:])
     if response.parameters:
         head = b'%b,"parameters":%b' % (head, _parameters(response.parameters))
     pieces[0] = head
-    pieces.append(b"]}" if outputs else b',"outputs":[]}')
+    if closing:
+        pieces.append(closing)
+    elif not blobs and len(pieces[-1]) > _COPIED_BYTES:
+        *text, tail = pieces
+        if sum(map(len, text)) <= _COPIED_BYTES:
+            return Answer(200, JSON, b"".join(text), tail=tail)
     if len(pieces) > _MANY_PIECES or (len(pieces) > _FEW_PIECES and sum(map(len, pieces)) > _COPIED_BYTES):
         return _large(pieces, blobs, takes_long(response, decoded))
     text = b"".join(pieces)

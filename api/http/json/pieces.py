@@ -36,6 +36,8 @@ _MARK = b"\x7f"
 
 _MARKS = (_MARK, b"\\u007f", b"\\u007F")
 _BLANKS = b" \t\r\n"
+_NO_NUMBERS = (b"[", b'"', b"{", b"u", b"l")
+"""What JSON's other values have: arrays, strings, objects; true and null; false and null."""
 _LONG_STRING = re.compile(rb'[\[ \t\r\n]*"')
 _AFTER_LONG_STRING = re.compile(rb'"[\] \t\r\n]*\Z')
 _WHOLE_CHARACTERS = re.compile(
@@ -113,6 +115,12 @@ class LargeArray(Large):
         Raises:
             OddTextError: a piece cannot be read.
         """
+        for piece, _ in self.judged_pieces():
+            yield piece
+
+    def judged_pieces(self) -> Iterator[tuple[list[Any] | LargeString, bool]]:
+        """The same, each with whether its text has shown that it is a list of numbers alone. To look at the type of
+        each value takes as long as to make it."""
         run = self._run
         start, depth = run.start, 0
         for stop, open_after in [*run.cuts, (run.stop, 0)]:
@@ -120,11 +128,11 @@ class LargeArray(Large):
             first, last = start == run.start, stop == run.stop
             if stop - start > _LONG_BYTES:
                 string = _only_string(self._text, start, stop, strict=self._strict)
-                yield string
+                yield string, False
                 string.check()
             else:
                 piece = _with_brackets(bytes(self._text[start:stop]), depth, open_after, first=first, last=last)
-                yield _read(piece, strict=self._strict)
+                yield _read(piece, strict=self._strict), not any(map(piece[1:-1].__contains__, _NO_NUMBERS))
             start, depth = stop + 1, open_after
         self._checked = True
 

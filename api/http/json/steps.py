@@ -2,8 +2,9 @@
 
 A thread that lets go of the interpreter's lock again and again, but only for moments, as numpy does, keeps the event
 loop waiting without end: each time the loop's thread wakes up too late, and begins anew to wait for the interval after
-which it may insist on its turn. So before each piece the thread sleeps for as long as the other takes to wake up. Nor
-are pieces of several texts done at a time (`actors.piecework`).
+which it may insist on its turn. So the thread sleeps for as long as the other takes to wake up: before each piece, or
+before some of them while the loop has nothing to do (`actors.piecework`). Nor are pieces of several texts done at a
+time.
 """
 
 from __future__ import annotations

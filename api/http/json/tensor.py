@@ -7,6 +7,7 @@ thing wrong is the one reported.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from itertools import chain
 from typing import Any, NamedTuple
@@ -40,7 +41,8 @@ from .strict import MAX_NESTING, NESTING_ERROR
 
 class _Element(NamedTuple):
     """How the elements of some datatypes stand in JSON: how a value is checked and converted, what Python types it may
-    have, and the numpy dtype of the values before they are cut to the width of the datatype."""
+    have, and the dtype of the values before they are cut to the width of the datatype, by a character that numpy and
+    `struct` have in common."""
 
     access: Callable[[Any], Any]
     kinds: frozenset[type]
@@ -48,9 +50,9 @@ class _Element(NamedTuple):
 
 
 _BOOLEAN = _Element(as_bool, frozenset({bool}), "?")
-_UNSIGNED = _Element(as_unsigned, frozenset({int}), "u8")
-_SIGNED = _Element(as_signed, frozenset({int}), "i8")
-_DOUBLE = _Element(as_double, frozenset({float, int}), "f8")
+_UNSIGNED = _Element(as_unsigned, frozenset({int}), "Q")
+_SIGNED = _Element(as_signed, frozenset({int}), "q")
+_DOUBLE = _Element(as_double, frozenset({float, int}), "d")
 _STRING = frozenset({str})
 _FEW_STRINGS = 64
 """More are packed: as an array, each would take forty bytes and more, for as long as the request is in flight."""
@@ -149,12 +151,12 @@ def _large_numbers(data: LargeArray, count: int, element: _Element, storage: np.
     """The same for data that is read in pieces; cut to the width of the datatype."""
     array = np.empty(min(count, data.values), storage)
     filled = 0
-    for piece in data.pieces():
+    for piece, are_numbers in data.judged_pieces():
         plain = [""] if isinstance(piece, LargeString) else piece  # of a string, only that it is one matters
-        numbers = _plain_numbers(plain, element)
+        numbers = _packed_numbers(plain, element) if are_numbers else _plain_numbers(plain, element)
         if numbers is None or filled + numbers.size > count:
             numbers = _walked_numbers(plain, count - filled, element)
-        array[filled : filled + numbers.size] = numbers.astype(storage, copy=False)
+        array[filled : filled + numbers.size] = numbers
         filled += numbers.size
     _refuse_fewer(filled, count)
     return array
@@ -170,6 +172,16 @@ def _plain_numbers(data: list[Any], element: _Element) -> np.ndarray | None:
     try:
         return np.array(flat, dtype=element.wide)
     except OverflowError:  # beyond 64 bits, signed or not: refused by walking
+        return None
+
+
+def _packed_numbers(data: list[Any], element: _Element) -> np.ndarray | None:
+    """The same for what can be nothing but numbers, in less than half the time."""
+    if element is _BOOLEAN:  # as which `struct` takes anything
+        return None
+    try:
+        return np.frombuffer(struct.pack(f"{len(data)}{element.wide}", *data), element.wide)
+    except (struct.error, OverflowError):  # a fraction among integers, or beyond 64 bits
         return None
 
 

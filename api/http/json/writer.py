@@ -17,7 +17,7 @@ import orjson
 
 from ....engine.datatypes import BF16, BOOL, BYTES, FP16, FP32, FP64, DataType
 from ....engine.errors import InternalError, InvalidArgumentError
-from ....engine.tensor import Tensor, iter_spans
+from ....engine.tensor import Buffer, LongBytes, Tensor, iter_spans
 from ...pipeline import element_by_element
 from .steps import give_way
 
@@ -90,9 +90,10 @@ def tensor_data(tensor: Tensor) -> bytes:
     return b"".join(tensor_pieces(tensor))
 
 
-def tensor_pieces(tensor: Tensor) -> list[bytes]:
-    """The same text in pieces, none of which holds the interpreter's lock for long while it is made. Gives way between
-    them if it is made on a thread: the event loop, which makes what is small, must not sleep."""
+def tensor_pieces(tensor: Tensor, end: bytes = b"") -> list[Buffer]:
+    """The same text, and `end` behind it, none of which holds the interpreter's lock for long while it is made. Gives
+    way meanwhile if it is made on a thread: the event loop, which makes what is small, must not sleep. Many numbers are
+    one piece, together with the end."""
     datatype = tensor.datatype
     if datatype is FP16 or datatype is BF16:
         raise InvalidArgumentError(
@@ -100,20 +101,26 @@ def tensor_pieces(tensor: Tensor) -> list[bytes]:
         )
     try:
         if datatype is BYTES and not tensor.has_array:
-            return _packed_strings(tensor)
+            return [*_packed_strings(tensor), end]
         flat = tensor.array.reshape(-1)
     except ValueError:
         raise InternalError(f"output tensor shape does not match size of output for '{tensor.name}'") from None
     if flat.size <= _PIECE_ELEMENTS:
-        return [_elements(flat, datatype)]
+        return [_elements(flat, datatype), end]
     on_thread = element_by_element(tensor)
-    pieces: list[bytes] = [b"["]
+    strings: list[Buffer] = []
+    numbers = None if datatype is BYTES else LongBytes(1 + flat.size * _most_bytes(datatype) + len(end))
+    keep = strings.append if numbers is None else numbers.put  # numbers are copied while the cache still has them
+    opening = b"["
     for start in range(0, flat.size, _PIECE_ELEMENTS):
         if on_thread:
             give_way()
-        pieces += (_elements(flat[start : start + _PIECE_ELEMENTS], datatype)[1:-1], b",")
-    pieces[-1] = b"]"
-    return pieces
+        keep(opening)
+        keep(memoryview(_elements(flat[start : start + _PIECE_ELEMENTS], datatype))[1:-1])
+        opening = b","
+    keep(b"]")
+    keep(end)
+    return strings if numbers is None else [numbers.view]
 
 
 def _packed_strings(tensor: Tensor) -> list[bytes]:
@@ -157,6 +164,16 @@ def _packed_strings(tensor: Tensor) -> list[bytes]:
     return pieces if len(pieces) > 4 else [b"".join(pieces)]
 
 
+def _most_bytes(datatype: DataType) -> int:
+    """That a number has, with a comma."""
+    if datatype is BOOL:
+        return len("false,")
+    if datatype is FP32 or datatype is FP64:
+        return len("-0.0000012345678901234567,")
+    limits = np.iinfo(datatype.storage)
+    return max(len(str(limits.min)), len(str(limits.max))) + 1
+
+
 def _elements(flat: np.ndarray, datatype: DataType) -> bytes:
     if datatype is BYTES:
         return _strings(flat.tolist())
@@ -168,6 +185,8 @@ def _elements(flat: np.ndarray, datatype: DataType) -> bytes:
 
 def _doubles(flat: np.ndarray) -> bytes:
     text = orjson.dumps(flat, option=orjson.OPT_SERIALIZE_NUMPY)
+    if b"e" not in text and b"n" not in text:  # no exponent, no null
+        return text
     magnitude = np.abs(flat)
     same = (magnitude >= 1e-4) & (magnitude < 1e16) | (magnitude < 1e-6)  # where orjson's notation is Triton's
     if same.all():

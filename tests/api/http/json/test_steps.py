@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,13 @@ import orjson
 import pytest
 
 from trireme.api.http.infer import response
-from trireme.api.http.infer.request import AS_JSON, DecodedInfer
+from trireme.api.http.infer.request import AS_BINARY, AS_JSON, DecodedInfer
 from trireme.api.http.infer.response import encode_infer
 from trireme.api.http.json import pieces as json_pieces
 from trireme.api.http.json import scan as json_scan
 from trireme.api.http.json import steps as json_steps
 from trireme.api.http.json import strict as json_strict
+from trireme.api.http.json import tensor as json_tensor
 from trireme.api.http.json import writer as json_writer
 from trireme.api.http.json.pieces import cut
 from trireme.api.http.json.reader import infer_places
@@ -23,7 +25,8 @@ from trireme.api.http.json.scan import PIECE_BYTES, scan
 from trireme.api.http.json.strict import parse_strictly
 from trireme.api.pipeline import MANY_ELEMENTS, element_by_element
 from trireme.engine.admission.large_requests import LARGE_BYTES
-from trireme.engine.datatypes import BYTES, FP64, INT32, DataType
+from trireme.engine.datatypes import BOOL, BYTES, FP64, INT32, INT64, DataType
+from trireme.engine.errors import InternalError
 from trireme.engine.request import InferenceRequest, InferenceResponse
 from trireme.engine.tensor import Buffer, Tensor, joined, pack_bytes
 
@@ -155,10 +158,65 @@ def test_a_large_answer_is_put_together_in_pieces(pieces: Pieces, monkeypatch: p
         return joined(parts, between)
 
     monkeypatch.setattr(response, "joined", counted)
-    tensor = Tensor("A", FP64, (1_000_000,), array=np.random.default_rng(0).random(1_000_000))
+    tensor = Tensor("A", BYTES, (200_000,), pack_bytes([b"s" * 60] * 200_000))
     answer = encode_infer(InferenceResponse("m", 1, "", [tensor]), DecodedInfer(InferenceRequest("m"), {}, AS_JSON))
     assert answer.tail is not None
+    assert before > 0
     assert len(pieces.sizes) - before >= len(answer.tail) >> 20 > 10
+
+
+def test_an_answer_of_many_numbers_is_sent_from_where_it_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(response, "joined", None)
+    numbers = np.random.default_rng(0).random(100_000)
+    few = Tensor("A", INT32, (2,), array=np.array([1, 2], np.int32))
+    tensors = [few, Tensor("B", FP64, (100_000,), array=numbers)]
+    answer = encode_infer(InferenceResponse("m", 1, "", tensors), DecodedInfer(InferenceRequest("m"), {}, AS_JSON))
+    assert answer.tail is not None
+    assert len(answer.tail) > 1_000_000
+    first, second = orjson.loads(bytes(answer.body) + bytes(answer.tail))["outputs"]
+    assert (first["data"], second["data"]) == ([1, 2], numbers.tolist())
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0), (0, 0), (1, 1)])
+@pytest.mark.parametrize("count", [3, 200_000])
+def test_outputs_of_both_forms_are_closed_once(order: tuple[int, ...], count: int) -> None:
+    forms = {str(number): (AS_JSON, AS_BINARY)[binary] for number, binary in enumerate(order)}
+    tensors = [Tensor(name, FP64, (count,), array=np.arange(count) + 0.5) for name in forms]
+    answer = encode_infer(InferenceResponse("m", 1, "", tensors), DecodedInfer(InferenceRequest("m"), forms, AS_JSON))
+    whole = bytes(answer.body) + bytes(answer.tail or b"")
+    outputs = orjson.loads(whole[: len(whole) - 8 * count * sum(order)])["outputs"]
+    assert [len(each.get("data", ())) for each in outputs] == [0 if binary else count for binary in order]
+
+
+def test_numbers_that_are_written_large_fit_into_their_memory() -> None:
+    longest = [-1.2345678901234567e-06, -2.2250738585072014e-308, -123456789012345680000.0, -1.7976931348623157e308]
+    text = json_writer.tensor_data(Tensor("A", FP64, (80_000,), array=np.array(longest * 20_000)))
+    assert orjson.loads(text) == longest * 20_000
+    integers = Tensor("A", INT64, (80_000,), array=np.full(80_000, -(2**63)))
+    assert len(json_writer.tensor_data(integers)) == 80_000 * 21 + 1
+
+
+def test_numbers_alone_are_not_looked_at_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which takes as long as to make them."""
+    seen: list[int] = []
+    flatten = json_tensor._flatten
+    monkeypatch.setattr(json_tensor, "_flatten", lambda data: seen.append(len(data)) or flatten(data))
+    for data, looked_at in ((NUMBERS, 0), (NUMBERS[:-1] + b",true]", 1)):
+        text = memoryview(document(data))
+        value, _ = cut(text, scan(text), infer_places)
+        large = value["inputs"][0]["data"]
+        count = large.values
+        with pytest.raises(InternalError) if looked_at else nullcontext():
+            json_tensor.tensor_from_json("A", FP64, (count,), large)
+        assert len(seen) == looked_at
+
+
+@pytest.mark.parametrize("datatype", [BOOL, INT32])
+def test_numbers_alone_are_still_of_a_type(datatype: DataType) -> None:
+    text = memoryview(document(NUMBERS))
+    value, _ = cut(text, scan(text), infer_places)
+    with pytest.raises(InternalError, match="attempt to access JSON non-"):
+        json_tensor.tensor_from_json("A", datatype, (100_000,), value["inputs"][0]["data"])
 
 
 def test_giving_way_is_to_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
