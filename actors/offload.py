@@ -154,7 +154,8 @@ class Offload:
     async def in_pieces(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
         """The same for a function that asks for its turn before each piece of work (`piecework`). A caller that is
         cancelled leaves after the piece that is being done."""
-        return await run_on_thread(self.piecework.do, function, *args, limiter=self._piecework_limiter)
+        with self.piecework.loop.observed():
+            return await run_on_thread(self.piecework.do, function, *args, limiter=self._piecework_limiter)
 
 
 class ExecutorDiedError(Exception):

@@ -4,27 +4,70 @@ A thread that holds the lock for a piece of 0.3 ms costs the event loop no more 
 it to each other cost far more: the loop may insist on its turn only if no other thread has got the lock for an
 interval, so it waits for many pieces. So threads ask before each piece.
 
+To sleep takes a third as long as a piece. So a work that has the machine to itself seldom sleeps: while the event loop
+waits for something to happen, only so often that what does happen, which the thread cannot see, waits no longer than
+for three or four pieces.
+
 Rules:
  1. Of all works, one piece is done at a time.
  2. Works take turns, a piece each, in the order in which they have asked.
- 3. Whose turn it is sleeps before its piece begins. Meanwhile no thread has a piece to do, and the event loop has the
-    interpreter's lock if it wants it.
+ 3. Whose turn it is sleeps before its piece begins, if the event loop is awake (`LoopRest`), or if no work has slept
+    for a millisecond. Meanwhile no thread has a piece to do, and the event loop has the interpreter's lock if it wants
+    it.
  4. A work whose caller has been cancelled ends when it asks for its next piece.
  5. What a work does before it asks for the first time is not a piece: work that never asks waits for no one.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar, TypeVarTuple
 
 import trio
 
+from ..engine.clock import Clock, SystemClock
+
 T = TypeVar("T")
 _Ts = TypeVarTuple("_Ts")
+
+_MOST_S = 0.001
+
+
+class LoopRest(trio.abc.Instrument):
+    """Tells threads whether the event loop waits for something to happen. One that has just been woken, and has not got
+    the interpreter's lock yet, counts as waiting.
+
+    Attributes:
+        resting: it waits.
+    """
+
+    def __init__(self) -> None:
+        self.resting = False
+        self._users = 0
+
+    @contextmanager
+    def observed(self) -> Iterator[None]:
+        """Keep `resting` up to date within this block, on the event loop; otherwise it says False."""
+        if not self._users:
+            trio.lowlevel.add_instrument(self)
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if not self._users:
+                trio.lowlevel.remove_instrument(self)
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.resting = timeout > 0
+
+    def after_io_wait(self, timeout: float) -> None:
+        self.resting = False
 
 
 class Piecework:
@@ -32,13 +75,20 @@ class Piecework:
 
     Args:
         check: called by the thread of a work that asks for its next piece; what it raises ends the work (rule 4).
+        clock: of rule 3.
 
     Attributes:
+        loop: what the event loop does (rule 3).
         waiting: threads that wait for their turn.
     """
 
-    def __init__(self, check: Callable[[], object] = trio.from_thread.check_cancelled) -> None:
+    def __init__(
+        self, check: Callable[[], object] = trio.from_thread.check_cancelled, clock: Clock | None = None
+    ) -> None:
+        self.loop = LoopRest()
         self._check = check
+        self._now_s = (clock or SystemClock()).now_s
+        self._slept_s = -math.inf
         self._guard = threading.Lock()
         self._taken = False
         self._queue: deque[threading.Lock] = deque()
@@ -97,6 +147,12 @@ class Piecework:
         """Rule 4."""
         self._check()
 
+    def sleep(self, sleep: Callable[[], object]) -> None:
+        """Rule 3; for whose turn it is."""
+        if not self.loop.resting or self._now_s() - self._slept_s >= _MOST_S:
+            sleep()
+            self._slept_s = self._now_s()
+
 
 class _Work:
     """One work, on its thread."""
@@ -107,13 +163,14 @@ class _Work:
         self._piecework = piecework
         self._has_turn = False
 
-    def next_piece(self) -> None:
+    def next_piece(self, sleep: Callable[[], object]) -> None:
         if self._has_turn:
             self._piecework.pass_on()
         else:
             self._piecework.take()
             self._has_turn = True
         self._piecework.check()
+        self._piecework.sleep(sleep)
 
     def end(self) -> None:
         if self._has_turn:
@@ -126,12 +183,13 @@ _WORK: ContextVar[_Work | None] = ContextVar("work", default=None)
 
 def next_piece(sleep: Callable[[], object]) -> None:
     """The calling thread has done a piece of its work, if it has begun, and is about to do the next one: wait for its
-    turn, then sleep. A thread that is at no work of a `Piecework` only sleeps.
+    turn, then sleep if need be (rule 3). A thread that is at no work of a `Piecework` only sleeps.
 
     Raises:
         trio.Cancelled: the work is not waited for any more.
     """
     work = _WORK.get()
-    if work is not None:
-        work.next_piece()
-    sleep()
+    if work is None:
+        sleep()
+    else:
+        work.next_piece(sleep)

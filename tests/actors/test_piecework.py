@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from functools import partial
 
 import pytest
@@ -12,6 +13,13 @@ import trio
 
 from trireme.actors.offload import Offload
 from trireme.actors.piecework import Piecework, next_piece
+from trireme.engine.clock import SystemClock
+
+
+class HandClock(SystemClock):
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        super().__init__(lambda: self.seconds)
 
 
 def nothing() -> None:
@@ -76,6 +84,43 @@ def test_a_work_that_fails_gives_its_turn_to_the_next() -> None:
     for thread in threads:
         thread.join()
     assert seen == ["fails", "works", "works"]
+
+
+@pytest.mark.parametrize(("resting", "naps"), [(False, [0, 1, 2, 3, 4, 5]), (True, [0, 3])])
+def test_a_work_sleeps_seldom_while_the_event_loop_waits_for_something_to_happen(
+    resting: bool, naps: list[int]
+) -> None:
+    clock = HandClock()
+    piecework = Piecework(check=nothing, clock=clock)
+    piecework.loop.resting = resting
+    seen: list[int] = []
+
+    def pieces() -> None:
+        for number in range(6):
+            next_piece(partial(seen.append, number))
+            clock.seconds += 0.0004
+
+    copy_context().run(piecework.do, pieces)
+    assert seen == naps
+
+
+async def test_threads_see_whether_the_event_loop_waits() -> None:
+    offload = Offload()
+    loop = offload.piecework.loop
+    rested: list[bool] = []
+
+    def work() -> None:
+        while not loop.resting:  # the loop has nothing to do but to wait for this
+            os.sched_yield()
+        rested.append(trio.from_thread.run_sync(lambda: loop.resting))
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(offload.in_pieces, work)
+            await offload.in_pieces(work)
+    assert rested == [False, False]
+    with pytest.raises(KeyError):  # without works, the loop is not looked at
+        trio.lowlevel.remove_instrument(loop)
 
 
 def test_who_does_no_piecework_only_sleeps() -> None:
