@@ -24,6 +24,8 @@ from house_rules import Source, imports
 from markdown_it import MarkdownIt
 from repository_models import link_models
 
+from trireme.engine.version import VERSION
+
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("actors", "api", "engine", "front_ends", "package", "proto", "python_backend", "simulations")
 TOP = "package"
@@ -111,7 +113,7 @@ def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def metadata(installed: Path) -> Message:
-    return email.message_from_string((installed / "trireme_server-0.1.0.dist-info" / "METADATA").read_text())
+    return email.message_from_string((installed / f"trireme_server-{VERSION}.dist-info" / "METADATA").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +157,7 @@ def test_wheel_holds_every_file(installed: Path) -> None:
     files = {path.relative_to(ROOT) for folder in FOLDERS for kind in kinds for path in (ROOT / folder).rglob(kind)}
     assert {path for path in files if not (installed / "trireme" / below_trireme(path)).is_file()} == set()
     assert Path("proto/model_config.pb") in files
-    assert {path.name for path in installed.iterdir()} == {"trireme", "trireme_server-0.1.0.dist-info"}
+    assert {path.name for path in installed.iterdir()} == {"trireme", f"trireme_server-{VERSION}.dist-info"}
 
 
 def test_every_module_of_the_wheel_imports(installed: Path) -> None:
@@ -164,6 +166,12 @@ def test_every_module_of_the_wheel_imports(installed: Path) -> None:
     files = json.loads(run_installed(installed, IMPORT_EACH, *names))
     assert set(files) == set(names)
     assert [file for file in files.values() if not file.startswith(str(installed))] == []
+
+
+def test_the_chart_has_the_servers_version() -> None:
+    chart = (ROOT / "deploy" / "helm" / "trireme" / "Chart.yaml").read_text()
+    versions = re.findall(r"^(?:version|appVersion): (.*)$", chart, re.MULTILINE)
+    assert versions == [VERSION, VERSION]
 
 
 def test_metadata_are_complete(metadata: Message) -> None:
@@ -194,7 +202,7 @@ def test_links_of_the_description_are_absolute(metadata: Message) -> None:
     assert [link for link in shown if not link.startswith("https://")] == []
     ours = [link.removeprefix(f"{base}/") for link in shown if link.startswith(base)]
     assert len(ours) > 30
-    assert {"blob/v0.1.0/docs/benchmarks.md#goals", "raw/v0.1.0/docs/bench/bench.png"} <= set(ours)
+    assert {f"blob/v{VERSION}/docs/benchmarks.md#goals", f"raw/v{VERSION}/docs/bench/bench.png"} <= set(ours)
     paths = {link.split("/", 2)[2].partition("#")[0] for link in ours}
     assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
 
@@ -231,16 +239,37 @@ def test_wheel_runs_in_a_fresh_environment(fresh: Path, tmp_path: Path) -> None:
         return subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.strip()
 
     python = str(fresh / "python")
-    assert told(str(fresh / "trireme"), "--version") == told(python, "-m", "trireme", "--version") == "trireme 0.1.0"
+    assert (
+        told(str(fresh / "trireme"), "--version") == told(python, "-m", "trireme", "--version") == f"trireme {VERSION}"
+    )
     version, file = told(python, "-c", "import trireme; print(trireme.__version__, trireme.__file__)").split()
-    assert (version, Path(file).is_relative_to(fresh.parent)) == ("0.1.0", True)
+    assert (version, Path(file).is_relative_to(fresh.parent)) == (VERSION, True)
+
+
+@pytest.mark.slow
+def test_wheel_installs_with_all_that_it_needs(built: Path, tmp_path: Path) -> None:
+    """What the metadata ask for is enough to serve, in an environment of nothing else."""
+    venv.create(tmp_path / "all", symlinks=True)
+    (wheel,) = built.glob("*.whl")
+    wanted = f"{DISTRIBUTION}[all] @ {wheel.as_uri()}"
+    pip = [sys.executable, "-m", "pip", "--python", str(tmp_path / "all"), "install", "--quiet", "--no-compile"]
+    done = subprocess.run([*pip, "--constraint", str(ROOT / "constraints.txt"), wanted], capture_output=True, text=True)
+    if "connection broken" in done.stderr:
+        pytest.skip(f"the package index cannot be reached: {done.stderr}")
+    assert done.returncode == 0, done.stderr
+    serve_simple(tmp_path / "all" / "bin" / "python", tmp_path)
 
 
 def test_wheel_serves_in_a_fresh_environment(fresh: Path, tmp_path: Path) -> None:
+    serve_simple(fresh / "python", tmp_path)
+
+
+def serve_simple(python: Path, tmp_path: Path) -> None:
+    """Ask the model `simple`, served by that interpreter."""
     models = link_models(tmp_path / "models", "simple")
     words = ["-m", "trireme", "serve", f"--model-repository={models}", "--http-address=127.0.0.1", "--http-port=0"]
     words += ["--allow-grpc=false", "--allow-metrics=false", "--front-ends=0"]
-    process = subprocess.Popen([str(fresh / "python"), *words], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([str(python), *words], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         started = (re.search(r"Started HTTPService at 127\.0\.0\.1:(\d+)", line) for line in process.stdout)
