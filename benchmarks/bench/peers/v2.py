@@ -57,7 +57,7 @@ class Trireme(V2Peer):
     program: tuple[str, ...] | None = None
 
     def install(self) -> str:
-        return version("trireme")
+        return version("trireme-server")
 
     @contextmanager
     def serve(self, models: Sequence[Model], folder: Path, *, grpc: bool) -> Iterator[Server]:
