@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ...engine.clock import Clock, SystemClock
 from ...engine.errors import TriremeError
+from ...engine.metrics.access import access_families
 from ...engine.metrics.adaptive import adaptive_families
 from ...engine.metrics.families import (
     HostReadings,
@@ -74,6 +75,8 @@ class ServerCollector:
         yield from added.families(Section.LAST, scrape)
         yield from sealed_families(entries)
         yield from refused_families(entries, self._server.refusal_statistics())
+        if self._server.access is not None:
+            yield from access_families(self._server.access.control)
         yield from adaptive_families(entries)
         yield from _instance_families(self._server.model_statistics())
         budget = self._server.budget_statistics()

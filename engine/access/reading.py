@@ -6,7 +6,6 @@ within a value over several lines has the line on which the value begins.
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -129,6 +128,8 @@ class FileTable:
 
     def finish(self) -> None:
         """Refuse what was not asked for, here and in the tables within."""
+        import difflib  # only for what is refused
+
         for key in self._values:
             if key not in self._asked:
                 near = difflib.get_close_matches(key, self._asked, 1)
