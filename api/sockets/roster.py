@@ -15,9 +15,11 @@ Rule 3: Closing the sending side alone counts as closing. A client process that 
 Rule 4: At `Limits.max_connections` the listeners wait for a place.
 Rule 5: An address that holds its share of the places (`has_room`) loses an idle connection for each new one; if none is
         idle, the new one is closed.
-Rule 6: While the service drains, new connections are accepted and served. A connection takes what its client asks, or
-        has on its way, and then has it connect anew: over HTTP/1.x by ``Connection: close`` in the next answer, over
-        HTTP/2 by GOAWAY. One that has come since, and was asked nothing yet, is left until it is.
+Rule 6: While the service drains, new connections are accepted and served. A connection answers what its client has
+        sent, and then has it connect anew: over HTTP/1.x by ``Connection: close`` in the next answer behind which
+        nothing has come, over HTTP/2 by GOAWAY. One that has come since, and was asked nothing yet, is left until it
+        is. Over HTTP/1.x what a client sends behind a request while its answer is on the way is read, and not answered:
+        the client is told to send it anew. With TLS that goes for requests in further records as well.
 Rule 7: Once no more connections are accepted, those in which nothing is asked have little time left.
 """
 

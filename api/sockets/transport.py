@@ -8,6 +8,7 @@ checkpoints cost more than the rest of a small request.
 
 from __future__ import annotations
 
+import select
 import socket
 import ssl
 from collections.abc import Sequence
@@ -222,6 +223,16 @@ class TlsTransport:
 
 
 Transport = PlainTransport | TlsTransport
+
+
+def has_come(transport: Transport) -> bool:
+    """Whether the system has something to read, or the end, by now. What TLS holds of earlier reads does not count."""
+    descriptor = transport.fileno()
+    if descriptor < 0:
+        return False
+    poller = select.poll()
+    poller.register(descriptor, select.POLLIN)
+    return bool(poller.poll(0))
 
 
 async def linger(transport: Transport) -> None:

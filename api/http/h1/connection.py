@@ -30,7 +30,7 @@ from ...http2.connection import Http2Group
 from ...http2.frames import PREFACE
 from ...sockets.limits import BodyPace
 from ...sockets.roster import Connection, ConnectionPhase, Roster
-from ...sockets.transport import PeerGoneError, PlainTransport, TlsTransport, Transport, linger
+from ...sockets.transport import PeerGoneError, PlainTransport, TlsTransport, Transport, has_come, linger
 from ..exchange import Answer, Application, json_refusal
 from ..h2.connection import H2Connection
 from ..infer.handler import ImmediateCall, ImmediateInfer
@@ -87,8 +87,7 @@ class H1Connection(Connection):
         self.abort()
 
     def retire(self) -> None:
-        if self._exchange is not None and not self._parser.requests:  # those behind it have come, too
-            self._exchange.retire()
+        """Each answer settles it (`ends_after`)."""
 
     def go_away(self) -> None:
         if self.phase is ConnectionPhase.HANDSHAKE or (self.phase is _IDLE and not self._transport.has_more):
@@ -277,7 +276,7 @@ class H1Connection(Connection):
     def _respond(self, answer: Answer) -> None:
         """Sends the answer to the request that has been taken up."""
         self._call = None
-        transport, lasts = self._heard, self._roster.lasting
+        transport, lasts = self._heard, self._roster.lasting or not self._nothing_behind()
         assert transport is not None, "it has a listener"
         try:
             self._unsent = transport.send_now(whole_response(answer, lasts))
@@ -306,8 +305,6 @@ class H1Connection(Connection):
         self._exchange = exchange = H1Exchange(self, request, self._parser, self._client)
         if not self._roster.accepting:
             exchange.keep_alive = False
-        elif not self._roster.lasting:
-            self.retire()
         await self._app(exchange)
         if not exchange.done:
             log.error("the application left its response to %s %r unfinished", request.method, request.target)
@@ -353,11 +350,21 @@ class H1Connection(Connection):
                 await linger(self._transport)
             await self._transport.close_gracefully()
 
+    def _nothing_behind(self) -> bool:
+        """Nothing has come behind the current request, which is complete."""
+        return self._parser.between_requests and not has_come(self._transport)
+
     # ---- used by the exchange ----
 
     @property
     def certificate(self) -> bytes:
         return self._transport.certificate
+
+    def ends_after(self, request: Request) -> bool:
+        """Whether the service drains, and the answer to `request` is the one to say so (`Roster`, rule 6)."""
+        if self._roster.lasting or self._parser.requests:
+            return False
+        return not request.complete or self._nothing_behind()
 
     async def give_up(self, refusal: Refusal | None = None) -> NoReturn:
         """Ends the connection from inside the application, by cancellation."""

@@ -28,6 +28,10 @@ class Carrier(Protocol):
         """See `Transport.certificate`."""
         ...
 
+    def ends_after(self, request: Request) -> bool:
+        """Whether the client is to connect anew after the answer to `request`, whose head is about to be written."""
+        ...
+
     async def write(self, buffers: list[Buffer]) -> None:
         """Send; wait until the socket has taken it all."""
 
@@ -59,11 +63,6 @@ class H1Exchange(Exchange):
         self._http10 = request.http_version == "1.0"
         self._head: list[Buffer] = []  # of a response that has no piece yet
         self.keep_alive = request.keep_alive
-
-    def retire(self) -> None:
-        """Have the client connect anew, unless its answer has begun without saying so."""
-        if not (self.begun or self._head):
-            self.keep_alive = False
 
     async def read(self) -> tuple[Buffer, bool]:
         request = self._request
@@ -98,6 +97,8 @@ class H1Exchange(Exchange):
         request = self._request
         too_much = (request.remaining or 0) > self._connection.limits.drain_bytes
         if not request.complete and (request.expects_continue or too_much):
+            self.keep_alive = False
+        if self._connection.ends_after(request):
             self.keep_alive = False
         return whole_response(answer, self.keep_alive, http10=self._http10, with_body=with_body, framing=framing)
 

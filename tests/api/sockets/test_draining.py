@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 from authority import Authority
+from gated_server import gated_server
 from http_sockets import Response, Responses, connect, echo, read_body, read_to_end, reply, serving, tell, until
 
 from trireme.api.http.app import HttpService
@@ -91,8 +92,9 @@ async def test_a_request_that_is_running_says_so_unless_its_answer_has_begun() -
         assert await read_to_end(streams) == b""
 
 
-async def test_what_comes_while_the_last_request_runs_does_not_reset_the_connection() -> None:
-    """It is not answered, and the client may not lose the answer before it for that."""
+@pytest.mark.parametrize("behind", [GET, GET + GET[:9]], ids=["a request", "a request, and part of another one"])
+async def test_what_comes_while_a_request_runs_is_answered(behind: bytes) -> None:
+    """It was sent before the client was told to connect anew."""
     began, go_on = trio.Event(), trio.Event()
 
     async def app(exchange: Exchange) -> None:
@@ -105,12 +107,39 @@ async def test_what_comes_while_the_last_request_runs_does_not_reset_the_connect
         await stream.send_all(GET)
         await began.wait()
         service.begin_drain()
-        await stream.send_all(GET)
-        await until(lambda: all(each._transport.has_more for each in service._roster._connections))
+        await stream.send_all(behind)
         go_on.set()
-        response = await Responses(stream).next()
-        assert (response.status, LAST in response.headers) == (200, True)
+        responses = Responses(stream)
+        first, second = await responses.next(), await responses.next()
+        assert ([first.status, second.status], LAST in first.headers) == ([200, 200], False)
+        if behind == GET:
+            assert LAST in second.headers
+        else:
+            await stream.send_all(GET[9:])
+            assert LAST in (await responses.next()).headers
         assert await stream.receive_some() == b""  # and not a reset
+
+
+async def test_what_comes_behind_a_request_without_a_task_is_answered(tmp_path: Path) -> None:
+    body = b'{"inputs":[{"name":"IN","datatype":"FP32","shape":[1,1],"data":[1]}]}'
+    infer = b"POST /v2/models/gated/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    async with gated_server(tmp_path) as gated, await connect(gated.http) as stream:
+        gated.gate.set()
+        for _ in range(3):
+            assert (await ask(stream, infer)).status == 200
+        (connection,) = gated.http._roster._connections
+        gated.gate.clear()
+        await stream.send_all(infer)
+        await until(lambda: len(gated.jobs) == 4)
+        assert connection._call is not None  # pyright: ignore[reportAttributeAccessIssue]
+        gated.http.begin_drain()
+        await stream.send_all(infer)
+        gated.gate.set()
+        responses = Responses(stream)
+        first, second = await responses.next(), await responses.next()
+        assert ([first.status, second.status], LAST in first.headers) == ([200, 200], False)
+        assert LAST in second.headers
+        assert await stream.receive_some() == b""
 
 
 async def test_over_tls(tmp_path: Path) -> None:
