@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -77,12 +78,36 @@ def served(tmp_path: Path, environment: dict[str, str]) -> Iterator[tuple[subpro
         process.communicate()
 
 
+@pytest.mark.parametrize(
+    ("flags", "variables", "url"),
+    [
+        ("tritonserver --model-repository=/models", {}, "http://127.0.0.1:8000/v2/health/live"),
+        ("serve --http-port 80 --http-address ::1", {}, "http://[::1]:80/v2/health/live"),
+        ("serve --http-port=80 --http-address=10.0.0.1", {}, "http://10.0.0.1:80/v2/health/live"),
+        ("serve --http-use-ssl=1 --http-server-cert=c", {}, "https://127.0.0.1:8000/v2/health/live"),
+        ("serve --allow-http=False --http-address=::", {}, "http://[::1]:8002/metrics"),
+        ("serve --allow-http off --metrics-port=9 --metrics-address=1.2.3.4", {}, "http://1.2.3.4:9/metrics"),
+        ("serve --allow-http=0 --allow-metrics=0 --http-address=1.2.3.4", {}, "tcp://127.0.0.1:8001"),
+        ("serve --allow-http=false --allow-sagemaker=true --sagemaker-port=81", {}, "tcp://127.0.0.1:81"),
+        ("sagemaker", {}, "tcp://127.0.0.1:8080"),
+        ("sagemaker", {"SAGEMAKER_BIND_TO_PORT": "82"}, "tcp://127.0.0.1:82"),
+        ("serve", {"AIP_MODE": "PREDICTION", "AIP_HTTP_PORT": "83"}, "tcp://127.0.0.1:83"),
+        ("serve --allow-http=true", {"AIP_MODE": "PREDICTION"}, "http://127.0.0.1:8000/v2/health/live"),
+    ],
+)
+def test_the_health_check_asks_where_the_server_is(flags: str, variables: dict[str, str], url: str) -> None:
+    health = runpy.run_path(str(COMMANDS / "trireme-health"))
+    assert health["place"](["/opt/trireme/bin/python", "/opt/trireme/bin/trireme", *flags.split()], variables) == url
+
+
 def test_the_health_check_tells_whether_it_lives(
     served: tuple[subprocess.Popen[str], int], environment: dict[str, str]
 ) -> None:
     """And the signal that stops a container ends it: the entry point is the server by then."""
     process, port = served
     asked = {**environment, "HEALTH_URL": f"http://127.0.0.1:{port}/v2/health/live"}
+    assert run("trireme-health", environment=asked).returncode == 0
+    asked["HEALTH_URL"] = f"tcp://127.0.0.1:{port}"
     assert run("trireme-health", environment=asked).returncode == 0
     asked["HEALTH_URL"] = f"http://127.0.0.1:{port}/v2/models/none/ready"
     assert run("trireme-health", environment=asked).returncode == 1
@@ -91,3 +116,4 @@ def test_the_health_check_tells_whether_it_lives(
     assert process.returncode == 0
     done = run("trireme-health", environment=asked)
     assert (done.returncode, done.stderr.startswith(asked["HEALTH_URL"])) == (1, True)
+    assert run("trireme-health", str(process.pid), environment=environment).returncode == 1
