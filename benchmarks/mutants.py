@@ -72,13 +72,17 @@ def mutants_of(path: str, source: str) -> list[Mutant]:
     """All mutants of a file that compile, in the order of the source."""
     finder = _Finder(path, source)
     finder.visit(ast.parse(source))
-    unique = {(each.start, each.end, each.replacement): each for each in finder.found}
-    return [each for each in unique.values() if each.applied(source) != source and _compiles(each.applied(source))]
+    unique = {(each.start, each.end, each.replacement): (each, around) for each, around in finder.found}
+    return [
+        each for each, around in unique.values() if each.applied(source) != source and _compiles(each, source, around)
+    ]
 
 
-def _compiles(source: str) -> bool:
+def _compiles(mutant: Mutant, source: str, around: slice) -> bool:
+    """Whether the changed function is Python; `around`, its lines, is all that is compiled: files have many mutants."""
+    function = source[around.start : mutant.start] + mutant.replacement + source[mutant.end : around.stop]
     try:
-        compile(source, "<mutant>", "exec", dont_inherit=True)
+        compile(f"if True:\n{function}" if function[0].isspace() else function, "<mutant>", "exec", dont_inherit=True)
     except SyntaxError:
         return False
     return True
@@ -88,7 +92,7 @@ class _Finder(ast.NodeVisitor):
     """Goes through a file, and notes what can be changed inside functions."""
 
     def __init__(self, path: str, source: str) -> None:
-        self.found: list[Mutant] = []
+        self.found: list[tuple[Mutant, slice]] = []
         self._path = path
         self._source = source
         self._lines = [0]
@@ -96,6 +100,7 @@ class _Finder(ast.NodeVisitor):
             self._lines.append(self._lines[-1] + len(line))
         self._names: list[str] = []
         self._inside = 0  # functions around
+        self._around = slice(0, 0)  # the lines of the outermost one
 
     def _offset(self, line: int, column: int) -> int:
         """`column` counts UTF-8 bytes, as `ast` does."""
@@ -116,7 +121,8 @@ class _Finder(ast.NodeVisitor):
         before = " ".join(self._source[start:end].split())
         replacement = text if isinstance(node, ast.stmt) else f"({text})"
         function = ".".join(self._names)
-        self.found.append(Mutant(self._path, function, node.lineno, operator, before, text, start, end, replacement))
+        mutant = Mutant(self._path, function, node.lineno, operator, before, text, start, end, replacement)
+        self.found.append((mutant, self._around))
 
     # What is left out, and where we are.
 
@@ -130,6 +136,8 @@ class _Finder(ast.NodeVisitor):
         if node.name in _UNSEEN_FUNCTIONS:
             return
         self._names.append(node.name)
+        if not self._inside:
+            self._around = slice(self._lines[node.lineno - 1], self._span(node)[1])
         self._inside += 1
         for default in (*node.args.defaults, *filter(None, node.args.kw_defaults)):
             self.visit(default)
