@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 
 from trireme.simulations.hunt import hunt, shrunk
@@ -12,26 +14,72 @@ from trireme.simulations.play import play
 SEEDS = range(1, 1001)
 
 FIRST_SEEDS = {
-    "members-first": 130,
-    "order-holds-the-model": 50,
-    "forgotten-instance": 70,
-    "hit-overtakes": 60,
-    "small-demands-first": 60,
-    "sickness-unnoticed": 30,
-    "never-let-go": 80,
-    "bound-early": 12,
-    "bound-never": 12,
+    "first-step-alone": 3,
+    "reordered-answers": 5,
+    "held-for-ever": 5,
+    "names-alone": 6,
+    "requests-go-on": 8,
+    "bell-not-rung": 8,
+    "posted-too-late": 9,
+    "delay-of-the-first": 9,
+    "longer-override": 12,
+    "bound-never": 14,
     "credit-lost": 14,
     "spare-is-idle": 14,
-    "impatient-refusal": 125,
-    "forgotten-rows": 70,
-    "time-of-the-dead": 45,
-    "change-unheard": 421,
-    "ring-overwritten": 120,
-    "followed-too-early": 140,
-    "room-untold": 130,
+    "lost-flush": 14,
+    "one-credit-too-many": 14,
+    "one-batch-answers": 14,
+    "lost-reply": 14,
+    "unknown-while-stopping": 16,
+    "impatient-restart": 17,
+    "healthy-corpse": 17,
+    "answered-in-place": 18,
+    "locks-nothing": 18,
+    "padding-of-a-client": 20,
+    "place-lost-with-its-slot": 22,
+    "sequence-outlives-its-slot": 22,
+    "loss-unnoticed": 22,
+    "number-used-again": 23,
+    "shared-stream": 23,
+    "memory-back-early": 23,
+    "followed-unheard": 23,
+    "step-taken-twice": 26,
+    "comes-back-last": 27,
+    "one-slot-less": 27,
+    "state-written-in-place": 28,
+    "sickness-unnoticed": 31,
+    "bound-early": 34,
+    "late-failure": 36,
+    "priorities-ignored": 38,
+    "taken-unheard": 39,
+    "grant-lost": 39,
+    "segment-kept": 46,
+    "time-of-the-dead": 48,
+    "hit-overtakes": 68,
+    "small-demands-first": 70,
+    "forgotten-rows": 78,
+    "forgotten-instance": 79,
+    "lease-kept": 85,
+    "never-let-go": 87,
+    "refused-in-one-breath": 92,
+    "order-holds-the-model": 110,
+    "late-end-counts": 115,
+    "ring-overwritten": 127,
+    "impatient-refusal": 130,
+    "members-first": 139,
+    "room-untold": 140,
+    "followed-too-early": 145,
+    "lost-with-all": 150,
+    "still-held-in-place": 153,
+    "drained-without-end": 186,
+    "resource-dies-with-its-holder": 205,
+    "change-unheard": 971,
 }
-"""Where to begin with those that take long to meet, or whose first seeds take long to play."""
+"""Where to begin with those that take long to meet, or whose first seeds take long to play. They age whenever something
+else is drawn: the test takes longer then, and says so."""
+
+SOON = 10
+"""Seeds that may be played before a bug is met without a word about `FIRST_SEEDS`."""
 
 NOTICED_AS = {
     "lost-reply": "answers leave when they may, neither before nor after",
@@ -73,12 +121,15 @@ RARE = {"stays-in-line"}
 
 @pytest.mark.parametrize("bug", [bug for bug in PLANTED if bug not in RARE])
 def test_a_planted_bug_is_found_within_a_thousand_seeds(bug: str) -> None:
-    seeds = range(FIRST_SEEDS.get(bug, 1), SEEDS.stop)
+    first = FIRST_SEEDS.get(bug, SEEDS.start)
+    seeds = [*range(first, SEEDS.stop), *range(SEEDS.start, first)]
     found = next((found for found in hunt(seeds, bug=bug) if found.violation is not None), None)
     assert found is not None, f"{bug} was not found"
     assert found.violation is not None
     clean = next(iter(hunt([found.seed])))
     assert clean.violation is None, "the seed finds the planted bug, not another one"
+    if seeds.index(found.seed) >= SOON:
+        warnings.warn(f"{found.seed} should stand in FIRST_SEEDS for {bug}: what is drawn has changed", stacklevel=1)
 
 
 @pytest.mark.slow
