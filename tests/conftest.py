@@ -30,6 +30,7 @@ from trireme.engine.backends.registry import BackendRegistry
 from trireme.engine.options import ServerOptions
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # tests mean the same on every machine; a test brings its own GPUs
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # hundreds of processes import numpy, whose threads spin for a while
 
 # A machine that stands still for a moment is no defect of what is tested, so no example has a time limit. And what was
 # right yesterday fails today only if something has changed: every run tries the same examples.
