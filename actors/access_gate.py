@@ -24,6 +24,7 @@ from ..engine.access.tokens import KeysWanted
 from ..engine.admission.shares import ModelShare
 from ..engine.clock import Clock
 from ..engine.errors import PermissionDeniedError, RefusalReason, TriremeError, UnauthenticatedError
+from ..engine.request import InferenceRequest
 from .budget import Lease
 
 
@@ -224,6 +225,24 @@ class LocalAccess(AccessGate):
             holder.release(nbytes)
             raise
         return CallerPlace(holder, self.control, caller)
+
+    def check_sent(self, request: InferenceRequest) -> None:
+        """Decide about a request that a front end in another process has let through, by rules that may be older.
+
+        Raises:
+            TriremeError: its caller is not in the rules any more, or has not the right.
+        """
+        if request.caller is None:
+            self.control.note_refusal(None, RefusalReason.UNAUTHENTICATED)
+            raise UnauthenticatedError("the caller is not in the access rules any more")
+        self.control.check(request.caller, Right.INFER, request.model_name)
+
+    def note_denied(self, number: int, call: AccessCall) -> None:
+        """Such a front end has refused a caller."""
+        caller = self.control.caller_of(number)
+        self.control.note_refusal(caller, RefusalReason.PERMISSION_DENIED)
+        reason = "" if caller is None or call.right is None else f"without the right '{call.right.value}'"
+        self._note(caller, call, "refused", reason)
 
 
 _AUDITED = (Right.MANAGE, Right.ADMIN)

@@ -14,12 +14,14 @@ from typing import Any, Protocol
 
 import orjson
 
+from ..actors.access_gate import LocalAccess
 from ..actors.facade import Management, TraceChanges
 from ..engine.errors import UnsupportedError
 from ..engine.memory.regions import RegionKind
 from ..engine.request import LATEST
 from ..engine.tensor import Buffer
 from ..python_backend.child.codec import Payload
+from .access import AUTHORISE, answer_authorise, read_authorise
 from .kinds import RESULT
 from .link import LinkHead
 from .slots import aligned, check_payload
@@ -261,6 +263,7 @@ _READERS: Mapping[str, _Read] = {
     "trace_settings": _trace,
     "custom_metric": _name,
     "log_settings": _log_changes,
+    AUTHORISE: read_authorise,
 }
 
 
@@ -269,12 +272,20 @@ class EngineCalls:
 
     Args:
         management: of the server.
+        access: its rules; None if there are none.
         log: its log; None if it has none that clients may see.
         refused: names of calls that no client may make, whatever a front end says.
     """
 
-    def __init__(self, management: Management, log: _Log | None = None, refused: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        management: Management,
+        log: _Log | None = None,
+        refused: frozenset[str] = frozenset(),
+        access: LocalAccess | None = None,
+    ) -> None:
         self._management = management
+        self._access = access
         self._log = log
         self._refused = refused
 
@@ -290,10 +301,13 @@ class EngineCalls:
         values = read(read_list(arguments), payload)
 
         async def call() -> Any:
-            if name in self._refused or (name == "log_settings" and self._log is None):
+            missing = {"log_settings": self._log, AUTHORISE: self._access}
+            if name in self._refused or missing.get(name, self) is None:
                 raise UnsupportedError("this server does not let clients do that")
             if name == "log_settings" and self._log is not None:
                 return asdict(await self._log.change_and_show(**values[0]))
+            if name == AUTHORISE and self._access is not None:
+                return await answer_authorise(self._access, *values)
             return await getattr(self._management, name)(*values)
 
         return call

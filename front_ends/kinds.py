@@ -42,6 +42,9 @@ FAILED: Final = 13
 REFUSED: Final = 14
 """reason, model or an empty text, version, count: so many requests or connections were refused (`refusals`)."""
 
+DENIED: Final = 15
+"""number of a caller, call: it was refused for want of a right (`access`)."""
+
 # From the engine to a front end.
 
 ANSWER: Final = 32
@@ -70,5 +73,7 @@ SYNC: Final = 43
 """number: to be answered by `HEARD`, which says that all that was sent before has come."""
 LOG: Final = 44
 """settings: what is logged, and how; a dictionary of those that can change."""
+ACCESS: Final = 46
+"""generation, open health: which access rules there are now (`access`)."""
 BEGIN_DRAIN: Final = 45
 """nothing: serve on, and have clients connect anew. `DRAIN` follows."""

@@ -32,6 +32,7 @@ from ..engine.request import InferenceRequest
 from ..engine.tracing.record import Trace
 from ..python_backend.child.codec import Payload
 from . import kinds
+from .access import hear_denied
 from .borrower import NO_DESCRIPTOR
 from .link import NOTHING, FrontEndLink, LinkError, LinkHead
 from .pending import PendingRequest
@@ -78,7 +79,9 @@ class Port(AnsweringPort):
         super().__init__(FrontEndLink(sock, rings, self._returned, self._refuse_lost), server.turn, server.offload)
         self.pid = pid
         self._server = server
-        self._requests = RequestReader(describe, server.shared_memory)
+        self._access = access = server.access
+        find_caller = None if access is None else access.control.caller_of
+        self._requests = RequestReader(describe, server.shared_memory, find_caller)
         self._hear_other = hear
         self._leases = PortLeases(server, self._say)
         self._calls = PortCalls(prepare, self._turn, self._say)
@@ -99,6 +102,7 @@ class Port(AnsweringPort):
             kinds.GIVE_UP: self._calls.give_up,
             kinds.NOTES: self._note,
             kinds.REFUSED: self._count_refusals,
+            kinds.DENIED: self._note_denied,
         }
 
     # The task.
@@ -193,6 +197,8 @@ class Port(AnsweringPort):
         self._begin_trace(sent)
         lease = self._leases.take(sent.lease) if sent.lease else None
         try:
+            if self._access is not None:
+                self._access.check_sent(sent.request)
             if sent.refusal is not None:
                 raise sent.refusal
             if sent.shared:
@@ -217,6 +223,8 @@ class Port(AnsweringPort):
             raise LinkError(f"request {number} is there already")
         pending = self._pending[number] = PendingRequest(self, number, request.id)
         try:
+            if self._access is not None:
+                self._access.check_sent(request)
             reply = self._server.admit_nowait(request, model=description)
         except TriremeError as error:
             self._refuse(pending, request, error)
@@ -356,6 +364,11 @@ class Port(AnsweringPort):
     def _count_refusals(self, head: list[Any], _payload: memoryview) -> None:
         """The front end has refused requests, or connections."""
         self._server.note_refusal(*read_refusals(head))
+
+    def _note_denied(self, head: list[Any], _payload: memoryview) -> None:
+        if self._access is None:
+            raise LinkError("it speaks of callers, where there are no access rules")
+        hear_denied(self._access, head)
 
     # Out.
 

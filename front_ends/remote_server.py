@@ -26,7 +26,6 @@ from typing import Any, cast
 import outcome
 import trio
 
-from ..actors.access_gate import AccessGate
 from ..actors.actor import Turn
 from ..actors.budget import Lease
 from ..actors.messages import Cancel
@@ -43,6 +42,7 @@ from ..engine.request import LATEST, InferenceRequest
 from ..engine.tracing.record import Trace
 from ..python_backend.child.codec import Payload
 from . import kinds
+from .access import RemoteAccess
 from .arena import ArenaLender, gather, is_to_gather
 from .borrower import NO_DESCRIPTOR
 from .calls import RemoteLog, RemoteManagement, read_result
@@ -77,6 +77,7 @@ class RemoteServer:
         options: `max_inflight_bytes`, `address_share` and `tensor_limits` count.
         front_ends: how many there are, which share what clients' bytes may take in memory.
         lender: of the link's segments, in which large inputs may lie (`arena`).
+        ruled: the engine has access rules.
         log_settings: what the log's settings are made with, of their fields (`api.logging.LogSettings`).
 
     Attributes:
@@ -97,13 +98,13 @@ class RemoteServer:
         log_settings: Callable[..., Any] = SimpleNamespace,
         clock: Clock | None = None,
         lender: ArenaLender | None = None,
+        ruled: bool = False,
     ) -> None:
         self.turn = turn
         self.readiness = readiness
         self.offload = offload
         self.options = options
         self.exiting = False
-        self.access: AccessGate | None = None
         self.models = ModelMirror()
         self.shared_memory = RemoteRegions()
         self.tracer = RemoteTracer(clock or SystemClock(), self._tell)
@@ -115,6 +116,7 @@ class RemoteServer:
         )
         self.management = RemoteManagement(self.ask)
         self.log = RemoteLog(self.ask, log_settings)
+        self.access = RemoteAccess(self.ask, self._tell, clock or SystemClock()) if ruled else None
         self.ready_to_serve = False
         self.told = trio.Event()
         self._send = send
@@ -421,6 +423,10 @@ class RemoteServer:
         self.ready_to_serve = True
         self.told.set()
 
+    def _rules(self, head: list[Any], _payload: memoryview) -> None:
+        if self.access is not None:
+            self.access.update(head)
+
     def __repr__(self) -> str:
         state = "exiting" if self.exiting else "serving" if self.ready_to_serve else "starting"
         return f"<RemoteServer {state}: {len(self._sent)} in flight, {len(self._unsent)} messages wait>"
@@ -436,6 +442,7 @@ _TAKE: dict[int, Callable[[RemoteServer, list[Any], memoryview], None]] = {
     kinds.MODELS: RemoteServer._models,
     kinds.REGIONS: RemoteServer._regions,
     kinds.STATE: RemoteServer._state,
+    kinds.ACCESS: RemoteServer._rules,
 }
 
 __all__ = ["LinkError", "RemoteServer", "Send"]

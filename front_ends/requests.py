@@ -1,6 +1,7 @@
 """Inference requests on their way from a front end to the engine (`kinds.ADMIT`).
 
-A spec (`slots`) is ``[model, version, description, requested outputs, inputs]``. An input is ``[name, datatype, shape,
+A spec (`slots`) is ``[model, version, description, requested outputs, inputs]``, and the number of the caller, if there
+are access rules. An input is ``[name, datatype, shape,
 bytes]``, and in shared memory ``[..., region, offset]``. What few requests have stands in the extras, a dictionary; so
 does where inputs begin that were received straight into a segment (`arena`).
 
@@ -15,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..engine.access.callers import Caller
 from ..engine.datatypes import BYTES
 from ..engine.description import ModelDescription
 from ..engine.errors import TriremeError
@@ -98,8 +100,10 @@ class RequestWriter:
         payload = Payload()
         if request.in_regions:
             return self._write_with_regions(number, request, description, lease, wish, payload)
-        outputs = request.requested_outputs
+        outputs, caller = request.requested_outputs, request.caller
         key: tuple[object, ...] = (request.model_name, request.model_version, description, outputs)
+        if caller is not None:
+            key += (caller.number,)
         add = payload.add
         for tensor in request.inputs:
             buffer = tensor.buffer
@@ -162,7 +166,8 @@ def _written(tensor: Tensor, nbytes: int) -> list[Any]:
 
 def _spec(request: InferenceRequest, description: int, inputs: list[Any]) -> list[Any]:
     outputs = [write_text(name) for name in request.requested_outputs]
-    return [write_text(request.model_name), request.model_version, description, outputs, inputs]
+    spec = [write_text(request.model_name), request.model_version, description, outputs, inputs]
+    return spec if request.caller is None else [*spec, request.caller.number]
 
 
 def _has_extras(request: InferenceRequest) -> bool:
@@ -222,6 +227,7 @@ class _Template:
 
     Attributes:
         description: its number.
+        caller: number of the caller; 0 for none.
         inputs: those in the payload, one behind the other.
         regions: the others, each with region and offset, at their places among all inputs.
         nbytes: where what follows the inputs begins.
@@ -229,6 +235,7 @@ class _Template:
     """
 
     __slots__ = (
+        "caller",
         "description",
         "has_texts",
         "inputs",
@@ -241,7 +248,8 @@ class _Template:
     )
 
     def __init__(self, spec: Any) -> None:
-        name, version, description, outputs, inputs = read_list(spec, 5, 5)
+        name, version, description, outputs, inputs, *caller = read_list(spec, 5, 6)
+        self.caller = read_integer(caller[0], 1) if caller else 0
         self.model_name = read_text(name)
         self.version = read_integer(version, _LEAST_VERSION)
         self.description = read_integer(description)
@@ -326,12 +334,19 @@ class RequestReader:
     Args:
         describe: finds descriptions by their numbers; None for one that does not hold any more, or never was.
         regions: the shared memory that is registered.
+        find_caller: finds callers by their numbers, if there are access rules.
     """
 
-    __slots__ = ("_describe", "_regions", "_slots")
+    __slots__ = ("_describe", "_find_caller", "_regions", "_slots")
 
-    def __init__(self, describe: Callable[[int], ModelDescription | None], regions: Regions) -> None:
+    def __init__(
+        self,
+        describe: Callable[[int], ModelDescription | None],
+        regions: Regions,
+        find_caller: Callable[[int], Caller | None] | None = None,
+    ) -> None:
         self._describe = describe
+        self._find_caller = find_caller
         self._regions = regions
         self._slots: Slots[_Template] = Slots()
 
@@ -352,6 +367,8 @@ class RequestReader:
             return None
         inputs = [Tensor(name, kind, shape, payload[start:end]) for name, kind, shape, start, end in template.inputs]
         request = InferenceRequest(template.model_name, template.version, request_id, inputs, template.outputs)
+        if self._find_caller is not None:
+            request.caller = self._find_caller(template.caller)
         return request, self._describe(template.description)
 
     def read(self, head: list[Any], payload: memoryview) -> SentRequest:
@@ -384,6 +401,8 @@ class RequestReader:
                 Tensor(each.name, each.datatype, each.shape, payload[each.start : each.end]) for each in template.inputs
             ]
         request = InferenceRequest(template.model_name, template.version, name, inputs, template.outputs)
+        if self._find_caller is not None:
+            request.caller = self._find_caller(template.caller)
         sent = SentRequest(number, request, self._describe(template.description))
         if count == 6:
             self._read_extras(head[5], sent, payload, template.nbytes)

@@ -29,6 +29,7 @@ from ..logging import LogSettings, escape_wanted
 from ..sockets.limits import Limits
 from ..sockets.service import ServiceOptions
 from ..sockets.transport import TlsOptions
+from .access import AccessSettings
 from .cloud_flags import (
     SageMakerSettings,
     VertexAiSettings,
@@ -74,7 +75,8 @@ class GrpcSettings(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ServeCommand:
-    """A whole `trireme serve` command line. Of services that are not wanted, and of a log of requests, there is None;
+    """A whole `trireme serve` command line. Of services that are not wanted, of a log of requests, and of access rules,
+    there is None;
     `front_ends` is the number of processes that serve HTTP and gRPC, 0 if the server does; `drain_s` says how long the
     server drains, by signal; `deprecations` are lines for stderr before anything else, `warnings` what to log about
     flags that have no effect."""
@@ -87,6 +89,7 @@ class ServeCommand:
     vertex_ai: VertexAiSettings | None
     metrics: MetricsSettings | None
     request_log: Path | None
+    access: AccessSettings | None
     front_ends: int
     drain_s: Mapping[int, float]
     deprecations: tuple[str, ...]
@@ -127,6 +130,7 @@ def build_command(flags: ParsedFlags, environment: Mapping[str, str]) -> ServeCo
         vertex_ai=vertex_ai_settings(flags, environment, http_options(flags), _http_limits(flags)),
         metrics=metrics_settings(flags) if flags["allow-metrics"] else None,
         request_log=Path(flags["request-log"]) if flags["request-log"] else None,
+        access=_access(flags),
         front_ends=front_ends,
         drain_s=_drain_s(flags),
         deprecations=tuple(_deprecations(flags)),
@@ -208,6 +212,15 @@ def _server_options(flags: ParsedFlags, environment: Mapping[str, str], front_en
     )
 
 
+def _access(flags: ParsedFlags) -> AccessSettings | None:
+    config, audit_log = flags["access-config"], flags["audit-log"]
+    if not config:
+        if audit_log:
+            raise UsageError("Error: --audit-log has no effect without --access-config.")
+        return None
+    return AccessSettings(Path(config), Path(audit_log) if audit_log else None)
+
+
 def _cache_config(flags: ParsedFlags) -> dict[str, dict[str, str]]:
     """By name of the cache; giving several is the server's to refuse."""
     if "response-cache-byte-size" in flags:
@@ -252,7 +265,7 @@ def _drain_s(flags: ParsedFlags) -> dict[int, float]:
 
 def _open_management(flags: ParsedFlags) -> Iterator[str]:
     """One line if every client on the network can load models; see docs/security.md."""
-    if flags["model-control-mode"] != "explicit":
+    if flags["model-control-mode"] != "explicit" or flags["access-config"]:
         return
     places = [
         f"{title} at {flags[f'{protocol}-address']}:{flags[f'{protocol}-port']}"
@@ -265,9 +278,9 @@ def _open_management(flags: ParsedFlags) -> Iterator[str]:
     if places:
         code = ", and with them code that this server runs" if flags["allow-code-upload"] else ""
         yield (
-            f"clients that reach {' or '.join(places)} can load models{code}: restrict this by --http-address and "
-            "--grpc-address, by --http-restricted-api and --grpc-restricted-protocol (model-repository), or by "
-            "--allow-code-upload=false"
+            f"clients that reach {' or '.join(places)} can load models{code}: restrict this by --access-config, by "
+            "--http-address and --grpc-address, by --http-restricted-api and --grpc-restricted-protocol "
+            "(model-repository), or by --allow-code-upload=false"
         )
 
 

@@ -620,6 +620,23 @@ GROUPS: tuple[Group, ...] = (
         ),
     ),
     Group(
+        "Access",
+        Flag(
+            "access-config",
+            STRING,
+            "File (TOML) that says who the callers are, what they may do, and how much. It is read again when it "
+            "changes. Without it anyone may do anything.",
+            "",
+        ),
+        Flag(
+            "audit-log",
+            STRING,
+            "File to which refusals, and calls that change the server, are appended, a line of JSON each. Needs "
+            "--access-config.",
+            "",
+        ),
+    ),
+    Group(
         "Simulation",
         Flag(
             "request-log",

@@ -45,10 +45,12 @@ class FrontEndSettings:
 
     Attributes:
         front_ends: how many there are.
+        ruled: there are access rules.
         server: limits alone; it names no repository.
     """
 
     front_ends: int
+    ruled: bool
     server: ServerOptions
     log: LogSettings
     http: HttpSettings | None
@@ -72,7 +74,8 @@ def front_end_command(command: ServeCommand) -> FrontEndCommand:
     if grpc is not None:
         calls = replace(grpc.options, restrictions=tuple(each.sealed() for each in grpc.options.restrictions))
         grpc = GrpcSettings(replace(grpc.service, reuse_port=True), calls)
-    settings = pickle.dumps(FrontEndSettings(command.front_ends, server, command.log, http, grpc))
+    ruled = command.access is not None
+    settings = pickle.dumps(FrontEndSettings(command.front_ends, ruled, server, command.log, http, grpc))
     return FrontEndCommand((sys.executable, "-m", __name__), settings)
 
 
@@ -104,6 +107,7 @@ async def _run(settings: FrontEndSettings, log: Log, sock: socket.socket, rings:
             front_ends=settings.front_ends,
             log_settings=LogSettings,
             lender=uplink.lender,
+            ruled=settings.ruled,
         )
         listener = EngineListener(server, uplink.send, log.change)
         nursery.start_soon(_FrontEnd(settings, server, listener, nursery).serve)

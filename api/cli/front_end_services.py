@@ -12,6 +12,7 @@ import trio
 from ...actors import InferenceServer
 from ...engine.errors import TriremeError
 from ...front_ends import kinds
+from ...front_ends.access import write_access
 from ...front_ends.calls import EngineCalls
 from ...front_ends.processes import FrontEnds
 from ..logging import Log, LogSettings
@@ -50,8 +51,12 @@ class FrontEndServices(ClientServices):
             if http is not None:
                 http = http._replace(service=self._reserve(http.service))
             started = front_end_command(replace(command, http=http, grpc=grpc))
-            calls = EngineCalls(self._server.management, self._log, self._refused())
+            calls = EngineCalls(self._server.management, self._log, self._refused(), self._server.access)
             front_ends = self._front_ends = FrontEnds(self._server, calls, command.front_ends, started.start)
+            access = self._server.access
+            if access is not None:
+                front_ends.tell(write_access(access))
+                access.control.followers.append(lambda: front_ends.tell(write_access(access)))
             self._log.follow(lambda settings: front_ends.tell((kinds.LOG, _changeable(settings))))
             await nursery.start(front_ends.run)
         except TriremeError as error:

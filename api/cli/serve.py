@@ -20,19 +20,24 @@ from pathlib import Path
 import trio
 
 from ...actors import InferenceServer, StartupError
+from ...actors.access_gate import LocalAccess
 from ...engine.clock import SystemClock
 from ...engine.config.json_text import wide_fields
 from ...engine.description import IndexEntry
 from ...engine.errors import InvalidArgumentError, TriremeError
 from ...engine.logs.request_log import RequestLog
+from ...engine.metrics.access import access_families
+from ...engine.metrics.page import Section
 from ...engine.repository.source import RepositorySource, Scan
 from ...engine.repository.temporary import remove_abandoned
 from ...engine.request import InferenceRequest
+from ..access import AccessChecks
 from ..http.app import HttpService
 from ..logging import Log, log_bare, log_table, logging_to
 from ..metrics.collector import MetricsApplication, ServerCollector
 from ..metrics.host import HostMeter
 from ..sockets.limits import raise_open_file_limit
+from .access import AccessService
 from .cloud_services import CloudServices
 from .command import MetricsSettings, ServeCommand, build_command, limits_in_vain
 from .flag_table import FLAGS, GROUPS
@@ -95,7 +100,8 @@ async def _run(command: ServeCommand, log: Log) -> int:
 async def _serve(command: ServeCommand, log: Log, shutdown: EndSignals) -> int:
     try:
         async with contextlib.AsyncExitStack() as stack:
-            server = await _load(command, log, stack)
+            gate = await _open_access(command, stack)
+            server = await _load(command, log, stack, gate)
             log.follow(lambda settings: server.tell_requests(settings.verbose > 0))
             in_time = await _serve_ports(server, command, log, shutdown)
             if not in_time:
@@ -114,7 +120,20 @@ class _Unspecified(RepositorySource):
         raise InvalidArgumentError("--model-repository must be specified")
 
 
-async def _load(command: ServeCommand, log: Log, stack: contextlib.AsyncExitStack) -> InferenceServer:
+async def _open_access(command: ServeCommand, stack: contextlib.AsyncExitStack) -> LocalAccess | None:
+    """The access rules; None if there are none. StartError if they cannot be read."""
+    if command.access is None:
+        return None
+    try:
+        return (await stack.enter_async_context(AccessService(command.access))).gate
+    except TriremeError as error:
+        log_bare(f"error: reading access rules: {error.kind.value} - {error.message}", logging.ERROR)
+        raise StartError from error
+
+
+async def _load(
+    command: ServeCommand, log: Log, stack: contextlib.AsyncExitStack, gate: LocalAccess | None
+) -> InferenceServer:
     """Open the server and show what it has got. StartError if it does not open."""
     server = None
     try:
@@ -128,7 +147,9 @@ async def _load(command: ServeCommand, log: Log, stack: contextlib.AsyncExitStac
                 logger.debug("\t%s", field)
         with load_display(log.handler) as on_load:
             source = None if command.server.model_repository else _Unspecified()
-            server = InferenceServer(command.server, on_load, source=source, on_request=on_request)
+            server = InferenceServer(command.server, on_load, source=source, on_request=on_request, access=gate)
+            if gate is not None:
+                server.metrics.add(Section.LAST, lambda _scrape: access_families(gate.control))
             await stack.enter_async_context(server)
     except TriremeError as error:
         if server is not None and isinstance(error, StartupError):
@@ -212,7 +233,7 @@ def _start_metrics(server: InferenceServer, settings: MetricsSettings, nursery: 
     collector = ServerCollector(
         server, meter.readings, counter_latencies=settings.counter_latencies, quantiles=settings.quantiles
     )
-    return MetricsApplication(collector)
+    return MetricsApplication(collector, AccessChecks.of(server, "metrics"))
 
 
 # ``--request-log``: the arrivals of requests, in a file that the simulator can play (`engine.logs.request_log`).

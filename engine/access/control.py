@@ -13,7 +13,7 @@ Rules:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from ..errors import PermissionDeniedError, RefusalReason, TriremeError, UnauthenticatedError, shown
@@ -44,6 +44,7 @@ class AccessControl:
         open_health: see `AccessRules`.
         unidentified: refusals of requests of which it is not known whose they are, by reason.
         updates: how often rules and keys were replaced, or new ones refused.
+        followers: called whenever there are new rules.
     """
 
     def __init__(self, rules: AccessRules, memo_key: bytes, now_s: float) -> None:
@@ -63,6 +64,7 @@ class AccessControl:
         self._callers: list[tuple[CallerRule, Caller]] = []
         self._keys: dict[str, tuple[KeyRule, Caller]] = {}
         self._rules = rules
+        self.followers: list[Callable[[], object]] = []
         self._issuers: dict[str, Issuer] = {}
         self._replace(rules, now_s)
 
@@ -92,6 +94,8 @@ class AccessControl:
             name: known if (known := self._issuers.get(name)) is not None and known.rule == rule else Issuer(rule)
             for name, rule in rules.issuers.items()
         }
+        for follower in self.followers:
+            follower()
 
     def _make_caller(self, rule: CallerRule, kept: dict[str, CallerUsage], now_s: float) -> Caller:
         usage = kept.get(rule.name)

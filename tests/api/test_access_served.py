@@ -5,12 +5,15 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import grpc
 import pytest
+from authority import Authority
 from grpc_stub import MESSAGES, OpenStream, infer_request, stub_for
 from ruled_server import RuledServer, key_of, ruled_server, rules_text
+from triton_messages import Stub
 
 from trireme.api.http.app import HttpApplication
 from trireme.api.http.exchange import Exchange
@@ -47,17 +50,19 @@ class Web:
     """One HTTP/1.1 connection."""
 
     def __init__(self, server: RuledServer) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=60)
+        self.connection: http.client.HTTPConnection = http.client.HTTPConnection(
+            "127.0.0.1", server.http_port, timeout=60
+        )
 
     def ask(self, path: str, body: Any = None, caller: str = "", **headers: str) -> Page:
         given = {"X-API-Key": key_of(caller)} if caller else {}
         data = None if body is None else json.dumps(body).encode()
         method = "GET" if body is None else "POST"
-        self._connection.putrequest(method, f"/v2{path}", skip_accept_encoding=True)
+        self.connection.putrequest(method, f"/v2{path}", skip_accept_encoding=True)
         for name, value in (given | headers | {"Content-Length": str(len(data or b""))}).items():
-            self._connection.putheader(name, value)
-        self._connection.endheaders(data)
-        answer = self._connection.getresponse()
+            self.connection.putheader(name, value)
+        self.connection.endheaders(data)
+        answer = self.connection.getresponse()
         text = answer.read()
         return Page(
             answer.status, {name.lower(): value for name, value in answer.getheaders()}, json.loads(text or b"0")
@@ -227,3 +232,25 @@ def wait_for(server: RuledServer, condition: Any) -> None:
         if server.call(condition):
             return
     raise AssertionError("waited in vain")
+
+
+def test_the_certificate_of_a_connection_tells_the_caller(tmp_path: Path) -> None:
+    """Unless a key is presented. The same over HTTP and gRPC."""
+    authority = Authority(tmp_path)
+    issued = authority.ca.issue_cert("client@localhost")
+    rules = '[[callers]]\nname = "holder"\ninfer = ["plain"]\ncertificates = [{ email = "client@*" }]\n'
+    (tmp_path / "models").mkdir()
+    denied = REFUSED.format("holder", "infer", "model 'many'")
+    with ruled_server(tmp_path / "models", rules + RULES, authority.mutual_options) as server:
+        context = authority.context()
+        issued.configure_cert(context)
+        web = Web(server)
+        web.connection = http.client.HTTPSConnection("localhost", server.http_port, context=context, timeout=60)
+        assert web.infer().status == 200
+        assert web.infer("many")[::2] == (403, {"error": denied})
+        assert web.infer(caller="reader").error == REFUSED.format("reader", "infer", "model 'plain'")
+        with grpc.secure_channel(f"localhost:{server.grpc_port}", authority.credentials(authority.ca)) as channel:
+            stub = Stub(channel)
+            assert told(stub.ModelInfer, infer_request()) == ("OK", "")
+            assert told(stub.ModelInfer, infer_request("many")) == ("PERMISSION_DENIED", denied)
+            assert told(stub.ModelInfer, infer_request(), "reader")[0] == "PERMISSION_DENIED"

@@ -20,6 +20,7 @@ from trireme.api.grpc.service import GrpcService
 from trireme.api.http.app import HttpApplication, HttpService
 from trireme.api.http.exchange import HttpOptions
 from trireme.api.sockets.service import ServiceOptions
+from trireme.api.sockets.transport import TlsOptions
 from trireme.engine.access.control import AccessControl
 from trireme.engine.access.keys import make_key
 from trireme.engine.access.rules import read_rules
@@ -69,8 +70,8 @@ class RuledServer:
 
 
 @contextmanager
-def ruled_server(repository: Path, text: str, **options: Any) -> Iterator[RuledServer]:
-    """Serve the scripted models; `repository` is an empty folder."""
+def ruled_server(repository: Path, text: str, tls: TlsOptions | None = None, **options: Any) -> Iterator[RuledServer]:
+    """Serve the scripted models; `repository` is an empty folder, `text` an access file."""
     write_scripted_models(repository)
     script = Script()
 
@@ -88,9 +89,9 @@ def ruled_server(repository: Path, text: str, **options: Any) -> Iterator[RuledS
         access = LocalAccess(control, clock, audit)
         async with InferenceServer(told, backends=script.backends(), access=access) as server:
             application = GrpcApplication(server, GrpcOptions(allow_client_shm=True))
-            grpc = GrpcService(application.services, GrpcServiceOptions(("127.0.0.1:0",)))
+            grpc = GrpcService(application.services, GrpcServiceOptions(("127.0.0.1:0",), tls=tls))
             pages = HttpApplication(server, HttpOptions(allow_client_shm=True))
-            http = HttpService(pages, ServiceOptions(("127.0.0.1:0",)))
+            http = HttpService(pages, ServiceOptions(("127.0.0.1:0",), tls=tls))
             async with trio.open_nursery() as nursery:
                 (grpc_port,) = await nursery.start(grpc.serve)
                 (http_port,) = await nursery.start(http.serve)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from trireme.api.cli.access import AccessSettings
 from trireme.api.cli.command import ServeCommand, build_command, limits_in_vain
 from trireme.api.cli.flag_table import FLAGS, GROUPS
 from trireme.api.cli.flags import UsageError, parse, usage_text
@@ -380,8 +381,8 @@ def test_flags_that_name_a_gpu_which_is_not_there_are_told_of() -> None:
 
 
 OPEN = (
-    "clients that reach {} can load models{}: restrict this by --http-address and --grpc-address, by "
-    "--http-restricted-api and --grpc-restricted-protocol (model-repository), or by --allow-code-upload=false"
+    "clients that reach {} can load models{}: restrict this by --access-config, by --http-address and --grpc-address, "
+    "by --http-restricted-api and --grpc-restricted-protocol (model-repository), or by --allow-code-upload=false"
 )
 CODE = ", and with them code that this server runs"
 
@@ -395,6 +396,7 @@ CODE = ", and with them code that this server runs"
         (("--http-address=::1", "--grpc-address=10.0.0.1"), OPEN.format("gRPC at 10.0.0.1:8001", CODE)),
         (("--allow-grpc=false", "--http-port=80"), OPEN.format("HTTP at 0.0.0.0:80", CODE)),
         (("--http-address=localhost", "--grpc-address=127.0.0.2"), None),
+        (("--access-config=rules.toml",), None),
         (("--allow-grpc=false", "--http-restricted-api=logging,model-repository:k=v"), None),
         (("--http-restricted-api=logging:k=v", "--allow-grpc=0"), OPEN.format("HTTP at 0.0.0.0:8000", CODE)),
     ],
@@ -424,6 +426,14 @@ def test_without_a_file_nothing_is_traced_and_that_is_said() -> None:
     assert exporting.warnings == ("Tensor level tracing is not supported by the mode: opentelemetry",)
 
 
+def test_access_rules() -> None:
+    assert command("--access-config=a.toml").access == AccessSettings(Path("a.toml"))
+    told = command("--access-config=a.toml", "--audit-log=b").access
+    assert told == AccessSettings(Path("a.toml"), Path("b"))
+    assert command().access is None
+    assert refusal("--audit-log=b") == "Error: --audit-log has no effect without --access-config."
+
+
 def test_the_usage_text_names_every_flag_under_its_group() -> None:
     text = usage_text("trireme serve", GROUPS)
     assert text.startswith("Usage: trireme serve [options]\n  --help\n\tShow this text.\n\nServer:\n  --id <string>\n")
@@ -450,7 +460,7 @@ def test_the_usage_text_names_every_flag_under_its_group() -> None:
             "Rate Limiter:",
             "Memory/Device Management:",
         ),
-        *("Shared Memory:", "Limits:", "Simulation:", "DEPRECATED:"),
+        *("Shared Memory:", "Limits:", "Access:", "Simulation:", "DEPRECATED:"),
     ]
 
 
