@@ -14,7 +14,7 @@ from trireme.engine.datatypes import BOOL, BY_NAME
 from trireme.engine.memory.regions import Regions
 from trireme.engine.tensor_limits import TensorLimits
 
-ELEMENTS = 1 << 18
+ELEMENTS = 1 << 17
 LIMITS = TensorLimits(max_elements=ELEMENTS)
 PIECE_BYTES = 4_096
 WORKING_BYTES = 64 * PIECE_BYTES
