@@ -5,7 +5,7 @@
 - kubectl renders the Kustomize base, helm lints the chart and renders it for several values; kubernetes-validate checks
   the results, and the runtime for KServe, against the schemas of Kubernetes, or of KServe's package;
 - promtool checks the rules and plays series to them, systemd-analyze checks the unit; docker, podman or buildah build
-  the image.
+  the image, and without them its instructions are carried out here (`rehearse.py`).
 
 A check whose tool is missing is skipped and says so. The exit code is 1 if one has failed.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import shutil
 import subprocess
 import sys
@@ -137,7 +138,19 @@ def image() -> None:
     run(command, "build", "--file", HERE / "Containerfile", HERE.parent)
 
 
-CHECKS: tuple[Callable[[], None], ...] = (kustomize, helm, promtool, kserve, systemd, image)
+def rehearsal() -> None:
+    command = tool("unshare")
+    try:
+        run(command, "--mount", "true")
+    except CheckError:
+        raise SkippedError("only root may do that") from None
+    base = re.search(r"python:(\d+)\.(\d+)", (HERE / "Containerfile").read_text())
+    if base is None or tuple(map(int, base.groups())) != sys.version_info[:2]:
+        raise SkippedError("this Python has another version than the image's")
+    run(sys.executable, "-B", HERE / "rehearse.py")
+
+
+CHECKS: tuple[Callable[[], None], ...] = (kustomize, helm, promtool, kserve, systemd, image, rehearsal)
 
 
 def results() -> Iterator[tuple[str, str, bool]]:
