@@ -137,7 +137,8 @@ class SageMakerApplication(CloudApplication):
     def needs(self, match: Match, method: str) -> tuple[Right, str, bool]:
         """What is loaded here is the platform's, which has the right on all models, whatever it calls them."""
         if match.route is self._management:
-            return needed("model-repository", changes=method != "GET")
+            right, on_all, _ = needed("model-repository", changes=method != "GET")
+            return right, on_all, False
         return super().needs(match, method)
 
     def _find_default(self, target: bytes) -> Match | None:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...actors.facade import Facade
+from ...engine.access.callers import Right
 from ...engine.description import IndexEntry
 from ...engine.errors import InvalidArgumentError
+from ..access import needed
 from ..http.exchange import TEXT, Answer, BodyKind, Context, Exchange, HttpOptions, HttpRequest, Match, Route
 from ..http.infer.handler import infer
 from ..http.routes import Router
@@ -80,6 +82,10 @@ class VertexAiApplication(CloudApplication):
         self._health = health_route(settings.health)
         self._predict = Match(route_to(infer, settings.predict), model)
         self._page = route_to(self._show_metrics, "/metrics", "metrics", BodyKind.MANAGEMENT)
+
+    def needs(self, match: Match, method: str) -> tuple[Right, str, bool]:
+        """Metrics are asked for by POST here."""
+        return needed("metrics") if match.route is self._page else super().needs(match, method)
 
     def _find_default(self, target: bytes) -> Match | None:
         path = target.partition(b"?")[0]

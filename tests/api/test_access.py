@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from trireme.api.access import identity_of, needed, readable
+from trireme.actors.access_gate import AccessCall, AccessGate
+from trireme.api.access import AccessChecks, identity_of, needed, readable
 from trireme.api.request_parameters import RESTRICTABLE
 from trireme.engine.access.callers import Caller, Right
 from trireme.engine.access.credentials import Credential, CredentialKind
+from trireme.engine.errors import TriremeError, UnauthenticatedError
 
 KEY, BEARER, CERTIFICATE = CredentialKind.API_KEY, CredentialKind.BEARER, CredentialKind.CERTIFICATE
 
@@ -45,3 +47,50 @@ def test_an_index_shows_what_the_caller_may_read() -> None:
     rows = [{"name": "a"}, {"name": "b", "version": "1"}]
     assert readable(None, rows) == rows
     assert readable(Caller("x", 1, {Right.READ: ("b*",)}, 1), rows) == rows[1:]
+
+
+class Gate(AccessGate):
+    """Knows a caller whose credential ends after 10 s; counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.now = 0.0
+        self.rules = 1
+
+    @property
+    def generation(self) -> int:
+        return self.rules
+
+    @property
+    def open_health(self) -> bool:
+        return True
+
+    def now_s(self) -> float:
+        return self.now
+
+    def recognise(self, credential: Credential) -> Caller | None:
+        self.asked += 1
+        return Caller("x", 1, {}, self.rules, 10.0) if self.now < 10.0 else None
+
+    async def authorise(self, credential: Credential, call: AccessCall) -> Caller:
+        raise UnauthenticatedError("it has expired")
+
+    def check(self, caller: Caller, call: AccessCall) -> None:
+        call.check(caller)
+
+
+async def test_a_caller_is_asked_about_again_when_rules_are_new_or_its_credential_has_ended() -> None:
+    gate = Gate()
+    counted: list[TriremeError] = []
+    checks, identity = AccessChecks(gate, "http", counted.append), identity_of([(b"x-api-key", b"k")])
+    for _ in range(3):
+        assert checks.known(identity) is not None
+    assert gate.asked == 1
+    gate.rules = 2
+    assert await checks.identify(identity, "x", "") is checks.known(identity) is not None
+    assert gate.asked == 2
+    gate.now = 10.0
+    assert checks.known(identity) is None
+    with pytest.raises(UnauthenticatedError):
+        await checks.identify(identity, "x", "")
+    assert len(counted) == 1
