@@ -132,7 +132,7 @@ class LargeArray(Large):
                 string.check()
             else:
                 piece = _with_brackets(bytes(self._text[start:stop]), depth, open_after, first=first, last=last)
-                yield _read(piece, strict=self._strict), not any(map(piece[1:-1].__contains__, _NO_NUMBERS))
+                yield _read(piece, strict=self._strict), all(piece.find(mark, 1) < 0 for mark in _NO_NUMBERS)
             start, depth = stop + 1, open_after
         self._checked = True
 
