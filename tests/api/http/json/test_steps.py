@@ -103,6 +103,23 @@ def test_a_text_is_looked_at_in_pieces(pieces: Pieces) -> None:
     assert len(pieces.sizes) - 1 == len(NUMBERS) // PIECE_BYTES + 1
 
 
+@pytest.mark.parametrize(("data", "looked_at"), [(NUMBERS, 2), (ROWS, len(ROWS) // PIECE_BYTES + 1)])
+def test_flat_numbers_are_only_looked_at_closely_where_they_begin_and_end(
+    monkeypatch: pytest.MonkeyPatch, data: bytes, looked_at: int
+) -> None:
+    seen: list[int] = []
+    structure = json_scan._Scanner._structure
+
+    def counted(scanner: Any, characters: np.ndarray, start: int) -> Any:
+        seen.append(start)
+        return structure(scanner, characters, start)
+
+    monkeypatch.setattr(json_scan._Scanner, "_structure", counted)
+    found = scan(memoryview(document(data)))
+    assert len(seen) == looked_at
+    assert found.runs[0].values == data.count(b",") + data.count(b"[")
+
+
 def test_a_large_text_is_read_strictly_in_pieces(pieces: Pieces) -> None:
     assert len(parse_strictly(NUMBERS)) == 100_000
     assert len(pieces.sizes) > len(NUMBERS) / 16_384
