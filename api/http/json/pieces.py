@@ -36,8 +36,8 @@ _MARK = b"\x7f"
 
 _MARKS = (_MARK, b"\\u007f", b"\\u007F")
 _BLANKS = b" \t\r\n"
-_NO_NUMBERS = (b"[", b'"', b"{", b"u", b"l")
-"""What JSON's other values have: arrays, strings, objects; true and null; false and null."""
+_NO_NUMBERS = (b'"', b"{", b"u", b"l")
+"""What JSON's other values have, but for arrays: strings; objects; true and null; false and null."""
 _LONG_STRING = re.compile(rb'[\[ \t\r\n]*"')
 _AFTER_LONG_STRING = re.compile(rb'"[\] \t\r\n]*\Z')
 _WHOLE_CHARACTERS = re.compile(
@@ -119,8 +119,8 @@ class LargeArray(Large):
             yield piece
 
     def judged_pieces(self) -> Iterator[tuple[list[Any] | LargeString, bool]]:
-        """The same, each with whether its text has shown that it is a list of numbers alone. To look at the type of
-        each value takes as long as to make it."""
+        """The same, each with whether its text has shown that it has nothing but numbers, nested or not. To look at the
+        type of each value takes as long as to make it."""
         run = self._run
         start, depth = run.start, 0
         for stop, open_after in [*run.cuts, (run.stop, 0)]:
@@ -132,7 +132,7 @@ class LargeArray(Large):
                 string.check()
             else:
                 piece = _with_brackets(bytes(self._text[start:stop]), depth, open_after, first=first, last=last)
-                yield _read(piece, strict=self._strict), all(piece.find(mark, 1) < 0 for mark in _NO_NUMBERS)
+                yield _read(piece, strict=self._strict), not any(map(piece.__contains__, _NO_NUMBERS))
             start, depth = stop + 1, open_after
         self._checked = True
 

@@ -176,12 +176,16 @@ def _plain_numbers(data: list[Any], element: _Element) -> np.ndarray | None:
 
 
 def _packed_numbers(data: list[Any], element: _Element) -> np.ndarray | None:
-    """The same for what can be nothing but numbers, in less than half the time."""
+    """The same for what can have nothing but numbers and lists in it, in less than half the time."""
     if element is _BOOLEAN:  # as which `struct` takes anything
         return None
     try:
+        for _ in range(MAX_NESTING - 2):
+            if not data or type(data[0]) is not list:
+                break
+            data = list(chain.from_iterable(data))
         return np.frombuffer(struct.pack(f"{len(data)}{element.wide}", *data), element.wide)
-    except (struct.error, OverflowError):  # a fraction among integers, or beyond 64 bits
+    except (struct.error, OverflowError, TypeError):  # a fraction among integers, beyond 64 bits; uneven nesting
         return None
 
 
