@@ -182,11 +182,15 @@ def test_limits_count_a_request_until_its_final_answer(server: RuledServer, web:
     refused = web.infer(caller="bounded")
     assert (refused.status, refused.headers["retry-after"]) == (429, "1")
     assert told(stub.ModelInfer, infer_request(), "bounded") == ("RESOURCE_EXHAUSTED", refused.error)
+    large = {"name": "IN", "shape": [40_000], "datatype": "FP32", "data": [0.25] * 40_000}
+    assert web.ask("/models/plain/infer", {"inputs": [large]}, "bounded").status == 429
+    assert server.inflight == (1, 4), "what was refused has given its room back"
     first.cancel()
     server.script.gates["g"].set()
     wait_for(server, lambda: not any(each.in_flight for each in server.control.usages()))
-    assert web.infer(caller="bounded").status == 200
+    assert web.ask("/models/plain/infer", {"inputs": [large]}, "bounded").status == 200
     wait_for(server, lambda: not any(each.in_flight for each in server.control.usages()))
+    assert server.inflight == (0, 0)
 
 
 def test_a_stream_is_refused_when_it_opens_and_each_request_for_its_model(server: RuledServer, stub: Any) -> None:

@@ -64,6 +64,12 @@ class RuledServer:
     audit: Notes
     call: Callable[..., Any]
 
+    @property
+    def inflight(self) -> tuple[int, int]:
+        """Requests and bytes that the server has accepted and not answered."""
+        statistics = self.call(self.server.budget_statistics)
+        return statistics.requests, statistics.bytes
+
     def reload(self, text: str) -> None:
         """Other rules."""
         self.call(lambda: self.control.apply(read_rules(text, "rules"), 0.0))

@@ -23,6 +23,7 @@ from tritonclient.utils import InferenceServerException
 
 MODELS = Path(__file__).parents[2] / "model_repository"
 MODEL = "simple_identity"
+SCARCE = 'infer = ["*"]\nlimits = { requests-per-second = 0.001, burst = 1 }'
 
 
 class Ruled(NamedTuple):
@@ -41,7 +42,9 @@ def ruled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("ruled")
     shutil.copytree(MODELS / MODEL, folder / "models" / MODEL)
     rules, audit = folder / "rules.toml", folder / "audit.jsonl"
-    rules.write_text(rules_text(infers='infer = ["simple*"]', reader='read = ["*"]', keeper='manage = ["*"]'))
+    rules.write_text(
+        rules_text(infers='infer = ["simple*"]', reader='read = ["*"]', keeper='manage = ["*"]', scarce=SCARCE)
+    )
     flags = ("--front-ends", str(request.param), "--model-control-mode=explicit", f"--load-model={MODEL}")
     with serve_process(folder / "models", *flags, f"--access-config={rules}", f"--audit-log={audit}") as server:
         yield Ruled(server, rules, audit)
@@ -98,6 +101,14 @@ def test_streams(ruled: Ruled) -> None:
         client.stop_stream()
         client.start_stream(lambda result, error: answers.put(error or result))
         assert "a credential is needed" in str(answers.get(timeout=PATIENCE_S))
+
+
+def test_limits_hold_over_all_protocols_together(ruled: Ruled) -> None:
+    reached = "caller 'scarce' has reached its limit of 0.001 requests a second"
+    with client_of(ruled, grpcclient) as one, client_of(ruled, httpclient) as other:
+        assert told(partial(one.infer, MODEL, inputs(grpcclient)), "scarce") == ""
+        assert told(partial(one.infer, MODEL, inputs(grpcclient)), "scarce").startswith(reached)
+        assert told(partial(other.infer, MODEL, inputs(httpclient)), "scarce").startswith(reached)
 
 
 def test_metrics_need_the_right_to_read_all(ruled: Ruled) -> None:
