@@ -126,8 +126,7 @@ async def test_a_fetch_that_takes_too_long_is_given_up(tmp_path: Path, monkeypat
     monkeypatch.setattr(access_watch, "FETCH_LIMIT_S", 0.01)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(task.run)
-        await trio.testing.wait_all_tasks_blocked()
-        await task.fetch_keys("i")
+        await task.fetch_keys("i")  # waits for the one fetch, which the task begins in its first step
         nursery.cancel_scope.cancel()
     released.set()
     assert control.updates["keys_failed"] == 1
