@@ -13,7 +13,7 @@ import trio
 from http_sockets import PATIENCE_S, until
 
 _PIECE_BYTES = 65_536
-_POLL_S = 0.01
+_POLL_S = 0.02
 
 
 @dataclass(eq=False)

@@ -117,7 +117,7 @@ class Load:
         triton = httpclient if protocol == "http" else grpcclient
         with triton.InferenceServerClient(f"127.0.0.1:{port}") as client:
             number = 0
-            while not self._over.wait(0.002):
+            while not self._over.wait(0.005):
                 number += 1
                 given = triton.InferInput("INPUT0", [1, 4], "FP32")
                 given.set_data_from_numpy(array(number))

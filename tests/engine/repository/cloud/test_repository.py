@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -264,6 +267,26 @@ class TestRanges:
         again = sum(1 for each in told.asked if each[0] == "m/2/model.bin")
         assert 1 <= again <= 10 - (there - 1)
         assert list(tmp_path.glob("*/parts/*")) == []
+
+    def test_the_log_says_how_far_it_is(self, told: Told, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        """From time to time, and at the end; also what an earlier attempt had got."""
+        caplog.set_level("INFO")
+        told.put({"m/2/model.bin": bytes(95)})
+        clock = SimpleNamespace(now_s=lambda: 3.0 * len(told.asked))
+
+        def fail(asked: Any) -> None:
+            if asked[:2] == ("m/2/model.bin", 90):
+                raise GenericError("connection lost")
+
+        for told.before in (fail, lambda _asked: None):
+            here = repository(told, tmp_path)
+            here._clock = clock  # pyright: ignore[reportAttributeAccessIssue]
+            with suppress(TriremeError):
+                fetch(here)
+        said = [record.message for record in caplog.records if "fetch" in record.message]
+        assert any(re.fullmatch(r"fetching model 'm': \d+ % \(\d+ of 99 bytes\)", each) for each in said)
+        end = r"fetched \d+ bytes of model 'm' in \d+\.0 s, of which \d+ bytes were there from an earlier attempt"
+        assert re.fullmatch(end, said[-1]), said
 
     def test_ranges_of_another_object_do_not_count(self, told: Told, tmp_path: Path) -> None:
         """What was begun is of the object that was there then."""
