@@ -276,7 +276,8 @@ class H1Connection(Connection):
     def _respond(self, answer: Answer) -> None:
         """Sends the answer to the request that has been taken up."""
         self._call = None
-        transport, lasts = self._heard, self._roster.lasting or not self._nothing_behind()
+        transport, roster = self._heard, self._roster
+        lasts = roster.lasting or (roster.accepting and not self._nothing_behind())
         assert transport is not None, "it has a listener"
         try:
             self._unsent = transport.send_now(whole_response(answer, lasts))
