@@ -72,8 +72,10 @@ class AccessService:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        with trio.CancelScope(shield=True):
+        try:
             if self._audit is not None:
-                await self._audit.close(_AUDIT_LIMIT_S)
+                with trio.CancelScope(shield=True):
+                    await self._audit.close(_AUDIT_LIMIT_S)
+        finally:
             self._nursery.cancel_scope.cancel()
             await self._tasks.aclose()

@@ -26,8 +26,6 @@ from ...engine.config.json_text import wide_fields
 from ...engine.description import IndexEntry
 from ...engine.errors import InvalidArgumentError, TriremeError
 from ...engine.logs.request_log import RequestLog
-from ...engine.metrics.access import access_families
-from ...engine.metrics.page import Section
 from ...engine.repository.source import RepositorySource, Scan
 from ...engine.repository.temporary import remove_abandoned
 from ...engine.request import InferenceRequest
@@ -148,8 +146,6 @@ async def _load(
         with load_display(log.handler) as on_load:
             source = None if command.server.model_repository else _Unspecified()
             server = InferenceServer(command.server, on_load, source=source, on_request=on_request, access=gate)
-            if gate is not None:
-                server.metrics.add(Section.LAST, lambda _scrape: access_families(gate.control))
             await stack.enter_async_context(server)
     except TriremeError as error:
         if server is not None and isinstance(error, StartupError):
