@@ -120,6 +120,29 @@ async def test_what_comes_while_a_request_runs_is_answered(behind: bytes) -> Non
         assert await stream.receive_some() == b""  # and not a reset
 
 
+async def test_what_comes_while_the_service_stops_does_not_reset_the_connection() -> None:
+    """It is not answered, and the answer before it says so: the client may not lose that for it."""
+    began, go_on = trio.Event(), trio.Event()
+
+    async def app(exchange: Exchange) -> None:
+        began.set()
+        await go_on.wait()
+        await reply(exchange)
+
+    async with serving(app) as service, await connect(service) as stream, trio.open_nursery() as nursery:
+        await stream.send_all(GET)
+        await began.wait()
+        nursery.start_soon(service.drain, 30)
+        await until(lambda: not service.statistics().accepting)
+        await stream.send_all(GET)
+        await until(lambda: all(each._transport.has_more for each in service._roster._connections))
+        go_on.set()
+        response = await Responses(stream).next()
+        assert (response.status, LAST in response.headers) == (200, True)
+        assert await stream.receive_some() == b""  # and not a reset
+        await stream.aclose()
+
+
 async def test_what_comes_behind_a_request_without_a_task_is_answered(tmp_path: Path) -> None:
     body = b'{"inputs":[{"name":"IN","datatype":"FP32","shape":[1,1],"data":[1]}]}'
     infer = b"POST /v2/models/gated/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
