@@ -449,7 +449,8 @@ class ModelControl:
     def _related(self, names: Iterable[str]) -> frozenset[str]:
         """With them, all that need each other, directly or not."""
         related = set(names)
-        groups = [{identity, *self._members_of(identity)} for identity in self._known]
+        ensembles = {identity: needed for identity in self._known if (needed := self._members_of(identity))}
+        groups = [{identity, *needed} for identity, needed in ensembles.items()]
         while any(not related.isdisjoint(group) and not group <= related for group in groups):
             for group in groups:
                 if not related.isdisjoint(group):
