@@ -114,7 +114,7 @@ class AccessWatch:
             fetch: Callable[[], tuple[VerificationKey, ...]] = partial(fetch_jwks, rule, self._path.parent)
             try:
                 keys = await trio.to_thread.run_sync(fetch, abandon_on_cancel=True)
-            except (TriremeError, OSError, RuntimeError) as error:
+            except (TriremeError, OSError, RuntimeError, ValueError) as error:  # the last for names that cannot be
                 complaint = error.message if isinstance(error, TriremeError) else str(error)
             else:
                 self._complaints.pop(rule.name, None)

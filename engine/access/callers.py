@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from ..errors import PermissionDeniedError, shown
@@ -64,10 +64,7 @@ class Caller:
         self.patterns = patterns
         self.generation = generation
         self.expires_s = expires_s
-        self._allowed = {
-            right: NamePatterns(pattern for each in by for pattern in patterns.get(each, ()))
-            for right, by in _INCLUDED_IN.items()
-        }
+        self._allowed: dict[Right, NamePatterns] = {}
         self._known = {right: Memo[bool](_DECISIONS, LONGEST_NAME) for right in Right}
 
     def until(self, expires_s: float | None) -> Caller:
@@ -85,13 +82,19 @@ class Caller:
         known = self._known[right]
         found = known.get(model)
         if found is None:
-            found = model in self._allowed[right]
+            allowed = self._allowed.get(right)
+            if allowed is None:  # not before: there may be thousands of callers, of which few ever ask
+                allowed = self._allowed[right] = NamePatterns(self._patterns_of(right))
+            found = model in allowed
             known.remember(model, found)
         return found
 
     def may_any(self, right: Right) -> bool:
         """Whether it has a right on any model that there could be."""
-        return bool(self._allowed[right].patterns)
+        return any(True for _ in self._patterns_of(right))
+
+    def _patterns_of(self, right: Right) -> Iterator[str]:
+        return (pattern for each in _INCLUDED_IN[right] for pattern in self.patterns.get(each, ()))
 
     def check(self, right: Right, model: str = ALL_MODELS) -> None:
         """Raises PermissionDeniedError if it does not have a right on a model; without one, on all models."""

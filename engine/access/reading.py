@@ -48,6 +48,8 @@ def read_strictly(text: str, name: str, read: Callable[[FileTable], T]) -> T:
         raise InvalidArgumentError(f"{name}: not valid TOML: {error}") from error
     except RecursionError as error:
         raise InvalidArgumentError(f"{name}: nested too deeply") from error
+    except ValueError as error:  # what Python does not make a number of
+        raise InvalidArgumentError(f"{name}: {error}") from error
     except FaultyEntryError as error:
         lines = key_lines(text)
         line = next((lines[part] for part in _prefixes(error.path) if part in lines), None)

@@ -132,6 +132,20 @@ async def test_a_fetch_that_takes_too_long_is_given_up(tmp_path: Path, monkeypat
     assert control.updates["keys_failed"] == 1
 
 
+async def test_a_place_of_keys_that_cannot_be_is_a_failure_like_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "access.toml"
+    path.write_text(ISSUER.format("keys\\u0000"))
+    control, task = watch(path, 1000.0)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(task.run)
+        await task.fetch_keys("i")
+        nursery.cancel_scope.cancel()
+    assert control.updates["keys_failed"] == 1
+    assert "embedded null byte" in caplog.text
+
+
 @contextmanager
 def served(status: int, body: bytes, **headers: str) -> Iterator[str]:
     """An address where there is this answer."""

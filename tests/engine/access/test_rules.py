@@ -130,6 +130,11 @@ def test_what_is_wrong_is_told_with_its_place(text: str, message: str) -> None:
     assert message in caught.value.message
 
 
+def test_a_number_that_is_too_long_to_read_is_an_error_of_the_file() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"the file: .*4300 digits"):
+        read_rules(f"open-health = {'1' * 5000}", "the file")
+
+
 def test_no_secret_gets_into_an_error() -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         read_rules(CALLER.replace(HASH, f"trk_k1ab_{'s' * 64}"), "f")
