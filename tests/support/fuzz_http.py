@@ -291,7 +291,7 @@ def check_form(status: int, body: bytes, sent: Any) -> None:
 def ask(target: Target, rng: random.Random) -> None:
     """One request whose framing is right gets one answer, of a status that its route has."""
     sent = any_request(rng)
-    heard = converse(target, target.http_port, [sent.encoded()])
+    heard = converse(target, target.http_port, [sent.encoded()], ends=False)
     head, separator, body = heard.partition(b"\r\n\r\n")
     if not separator or not head.startswith(b"HTTP/1.1 "):
         raise Finding(f"no answer but {heard!r} to {described(sent)}")

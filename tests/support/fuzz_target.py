@@ -179,11 +179,12 @@ def fuzz_target(repository: Path, by_front_end: bool = False) -> Iterator[Target
     target.end()
 
 
-def converse(target: Target, port: int, pieces: list[bytes], *, abrupt: bool = False) -> bytes:
+def converse(target: Target, port: int, pieces: list[bytes], *, abrupt: bool = False, ends: bool = True) -> bytes:
     """Say `pieces`, then that nothing follows, and read to the end.
 
     Args:
         abrupt: leave at once instead, in the rudest manner.
+        ends: say that nothing follows: a client that does so before it has its answer is taken for gone.
 
     Raises:
         Finding: the server does not come to an end.
@@ -196,7 +197,8 @@ def converse(target: Target, port: int, pieces: list[bytes], *, abrupt: bool = F
             if abrupt:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
                 return b""
-            connection.shutdown(socket.SHUT_WR)
+            if ends:
+                connection.shutdown(socket.SHUT_WR)
         except OSError:  # it has closed already; what it said is still there
             pass
         try:
