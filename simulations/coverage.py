@@ -46,6 +46,7 @@ from .invariants.state import WorldState
 from .plan import RESIZED_TO, Fault
 from .reach import REACHABLE_SERVING
 from .regions import LEFT, LOST_LATE, REACHABLE_REGIONS
+from .texts import A_TEXT
 
 REACHABLE = (
     *(f"sealed: {reason.value}" for reason in SealReason if reason is not SealReason.STRATEGY),  # which needs a package
@@ -79,6 +80,7 @@ REACHABLE = (
     "stopped before it was drained",
     "the server-wide budget was used up",
     "a state kept",
+    A_TEXT,
     "a state found",
     *REACHABLE_SERVING,
     *REACHABLE_ANSWERS,
@@ -292,6 +294,8 @@ class Coverage:
             self.count("a state found")
         if event.left != event.found:
             self.count("a state kept")
+            if event.is_text:
+                self.count(A_TEXT)
 
     def _attached(self, event: InstanceAttached) -> None:
         if self._state.models[event.model].ready:

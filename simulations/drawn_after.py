@@ -15,6 +15,7 @@ from .reshaped import reshaped
 from .resized import broken, holding, resized
 from .self_checks import checking
 from .slow_caches import slowed
+from .texts import kept_as_texts
 
 DRAWN_AFTER = (
     moved_to_gpus,
@@ -38,5 +39,6 @@ DRAWN_AFTER = (
     impatient,
     fronted,
     left_to_instances,
+    kept_as_texts,
 )
 """Functions from a plan to a plan, in the order in which they are asked."""

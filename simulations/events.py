@@ -232,12 +232,14 @@ GIVEN_UP = "given up"
 
 @record
 class StateUsed:
-    """A model with implicit state executed a request: what it found of the sequence, and what it left."""
+    """A model with implicit state executed a request: what it found of the sequence, and what it left; as texts, or as
+    numbers."""
 
     at_ns: int
     request: int
     found: float
     left: float
+    is_text: bool = False
 
 
 @record

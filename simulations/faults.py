@@ -12,6 +12,7 @@ from functools import partial
 
 from ..engine.backends.interface import InstanceSpec, ProcessLostError
 from ..engine.config.model import ModelConfig
+from ..engine.datatypes import BYTES
 from ..engine.errors import InternalError
 from ..engine.gpu.device import SickDeviceError
 from ..engine.job import ExecutionBatch, Job
@@ -219,7 +220,8 @@ class FaultyModels:
                     self._strike(request)
                     job.respond(response)
             if SUM in job.inputs:
-                self._recorder.record(StateUsed(self._recorder.now_ns(), request.number, found_sum, left))
+                is_text = job.inputs[SUM].datatype is BYTES
+                self._recorder.record(StateUsed(self._recorder.now_ns(), request.number, found_sum, left, is_text))
 
     def _amid(self, request: RequestPlan) -> Fault:
         """What strikes a request while its batch is answered."""

@@ -24,7 +24,7 @@ from ..engine.config.model import (
 )
 from ..engine.config.objective import PARAMETER
 from ..engine.config.sequence import ControlKind
-from ..engine.datatypes import FP32, UINT64
+from ..engine.datatypes import BYTES, FP32, UINT64
 from ..engine.errors import InvalidArgumentError
 from ..engine.request import LATEST
 from .front_ends_plan import NO_FRONT_ENDS, FrontEndsPlan
@@ -220,7 +220,8 @@ class ModelPlan:
             batching.direct.max_queue_delay_microseconds = self.delay_us
             batching.direct.minimum_slot_utilization = sequences.utilization
         if sequences.sums:
-            state = batching.state.add(input_name=SUM, output_name=NEW_SUM, data_type=FP32.number, dims=[1])
+            kept = BYTES if sequences.texts else FP32
+            state = batching.state.add(input_name=SUM, output_name=NEW_SUM, data_type=kept.number, dims=[1])
             state.use_same_buffer_for_input_output = sequences.same_buffer
         for kind in ControlKind:
             control = batching.control_input.add(name=kind.name).control.add(kind=kind.value)

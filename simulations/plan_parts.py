@@ -33,6 +33,7 @@ class SequencesPlan:
         idle_us: how long a sequence may be silent.
         sums: the server keeps the sum of a sequence's requests, which are answered with it (implicit state).
         same_buffer: of `sums`: it is kept in one place.
+        texts: of `sums`: it is kept as a text.
         iterative: a request may be executed again and again before it is answered.
     """
 
@@ -42,6 +43,7 @@ class SequencesPlan:
     idle_us: int = 1_000_000
     sums: bool = False
     same_buffer: bool = False
+    texts: bool = False
     iterative: bool = False
 
 

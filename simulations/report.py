@@ -100,7 +100,7 @@ def _sequences(sequences: SequencesPlan) -> str:
     if sequences.utilization and not sequences.oldest:
         parts.append(f"utilization {sequences.utilization:g}")
     if sequences.sums:
-        parts.append("summed" + " in one place" * sequences.same_buffer)
+        parts.append("summed" + " as text" * sequences.texts + " in one place" * sequences.same_buffer)
     return ", ".join([*parts, f"silent for {sequences.idle_us / 1e3:g} ms at most"])
 
 

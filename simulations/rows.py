@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ..engine.config.model import ModelConfig
-from ..engine.datatypes import FP32
+from ..engine.datatypes import BYTES, FP32
 from ..engine.job import ExecutionBatch, Job
 from ..engine.memory.tensors import RegionTensor
 from ..engine.scheduling.batch import BatchLayout
@@ -22,6 +22,7 @@ from ..engine.tensor import Tensor
 from .graphs import answer
 from .plan import NEW_SUM, SUM, ControlKind
 from .shapes import COUNTS, EXTRA
+from .texts import read_texts, texts
 
 ROW = 1_000
 """How much more the rows of a request hold, each than the one before it."""
@@ -59,7 +60,7 @@ class ModelRows:
         if self._read is not None and names_regions(batch.jobs):
             return self._execute_in_regions(batch, self._read)
         jobs, inputs = self._layout.gather(batch.jobs)
-        sums = inputs.get(SUM)
+        sums = read_texts(inputs[SUM]) if SUM in inputs else None
         found = [0.0] * len(jobs) if sums is None else [float(each) for each in np.ravel(sums)]
         if COUNTS in inputs:
             self._look_at_counts(batch, inputs[COUNTS])
@@ -89,7 +90,9 @@ class ModelRows:
     def keep(self, jobs: list[Job], outputs: list[Tensor]) -> None:
         """Keep the new sums of these jobs, together."""
         sums = np.stack([output.array.flat[:1] for output in outputs]) if self._batching else outputs[0].array.flat[:1]
-        keep_states(jobs, [Tensor(NEW_SUM, FP32, sums.shape, array=sums)], self._batching)
+        datatype = jobs[0].inputs[SUM].datatype
+        kept = texts(sums) if datatype is BYTES else sums
+        keep_states(jobs, [Tensor(NEW_SUM, datatype, kept.shape, array=kept)], self._batching)
 
 
 def answer_alone(job: Job) -> Tensor:

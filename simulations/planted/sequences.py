@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ...engine.datatypes import BYTES
 from ...engine.job import Job
 from ...engine.scheduling.core import Action, InstanceId, Wait, WaitUntil
 from ...engine.scheduling.dispatcher import Dispatcher
@@ -29,6 +30,15 @@ def _state_written_in_place(original: Any, state: SequenceState, output: Tensor)
     del original
     (tensor,) = state.inputs.values()
     np.copyto(tensor.array, output.array)
+
+
+def _text_not_written(original: Any, state: SequenceState, output: Tensor) -> None:
+    """A text that is to be kept in one place is not, if it is longer than the one that is there."""
+    (tensor,) = state.inputs.values()
+    in_place = state._layout.states[0].same_buffer and output.datatype is BYTES
+    if in_place and 0 < len(tensor.array.flat[0]) < len(output.array.flat[0]):
+        return
+    original(state, output)
 
 
 def _last_comes_first(original: Any, backlog: Backlog) -> Any:
@@ -59,6 +69,7 @@ def _forgotten_beside_a_queue(original: Any, dispatcher: Dispatcher, instance: I
 SEQUENCE_BUGS: Mapping[str, tuple[type, str, Callable[..., Any]]] = {
     "reaper-never-rests": (SequenceBatcher, "next_action", _reaper_never_rests),
     "state-written-in-place": (SequenceState, "write", _state_written_in_place),
+    "text-not-written": (SequenceState, "write", _text_not_written),
     "last-comes-first": (Backlog, "pop", _last_comes_first),
     "one-slot-less": (DirectHost, "__init__", _one_slot_less),
     "padding-of-a-client": (NullJob, "__init__", _padding_of_a_client),
