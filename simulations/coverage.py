@@ -36,6 +36,7 @@ from .events import (
     StateUsed,
     StepSubmitted,
 )
+from .failed_starts import NOT_STARTED
 from .front_ends import REACHABLE_FRONT_ENDS
 from .generations import model_of
 from .graphs import is_step
@@ -81,6 +82,7 @@ REACHABLE = (
     "the server-wide budget was used up",
     "a state kept",
     A_TEXT,
+    NOT_STARTED,
     "a state found",
     *REACHABLE_SERVING,
     *REACHABLE_ANSWERS,

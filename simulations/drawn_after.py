@@ -5,6 +5,7 @@ from __future__ import annotations
 from .control import impatient, named, polled
 from .dying import dying, killing
 from .entries import entered
+from .failed_starts import failing_to_start
 from .front_ends import fronted
 from .inner import asked_inside, changed_inside
 from .moved_to_gpus import moved_to_gpus
@@ -40,5 +41,6 @@ DRAWN_AFTER = (
     fronted,
     left_to_instances,
     kept_as_texts,
+    failing_to_start,
 )
 """Functions from a plan to a plan, in the order in which they are asked."""

@@ -359,6 +359,8 @@ class Plan:
         probes: questions whether models are ready.
         offload_ns: what threads take for each request that they check, or read the inputs of.
         named, poll_ns, patience_s: see `control`; 0 for no polling, and for the usual patience.
+        fails_to_start, first_failing: before it, the server is started in vain: of this model only so many instances
+            less one can be made; see `failed_starts`.
         max_inflight_requests, hang_limit_s, restart_limit, restart_window_s, exit_timeout_s: see `ServerOptions`.
     """
 
@@ -391,6 +393,8 @@ class Plan:
     poll_ns: int = 0
     patience_s: float = 0.0
     front_ends: FrontEndsPlan = NO_FRONT_ENDS
+    fails_to_start: str = ""
+    first_failing: int = 0
 
     def at_once(self, model: ModelPlan) -> int:
         """How many batches each instance of a model may have in flight; see `actors.instance`."""

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import trio
 
@@ -28,6 +29,8 @@ from .control import control_options, models_named
 from .coverage import Coverage
 from .driver import Driver
 from .events import PhaseBegan
+from .failed_starts import INVARIANT as NOT_STARTED_WELL
+from .failed_starts import NOT_STARTED, FailedStart
 from .faults import FaultyModels
 from .faulty_gpus import HANGS, SLOWNESS, gpus_of
 from .front_ends import NOTHING_LEFT, VirtualFrontEnds
@@ -86,7 +89,10 @@ def play(plan: Plan) -> RunOutcome:
     with _quiet_logs(), no_garbage_collection():
         run = _Run(plan)
         try:
-            play_in_world(run.play, plan.seed, GIVEN_UP_S, run.clock, run.recorder, plan.window, STUCK_S)
+            if plan.fails_to_start:
+                run.start_in_vain()
+            if run.watch.violation is None:
+                play_in_world(run.play, plan.seed, GIVEN_UP_S, run.clock, run.recorder, plan.window, STUCK_S)
         except (trio.TrioInternalError, BaseExceptionGroup) as error:
             run.watch.violation = _defect(error)
         outcome = RunOutcome(run.watch.violation, run.coverage.counts, run.recorder.history())
@@ -234,28 +240,20 @@ class _Run:
         """Something is broken: no need to wait for more."""
         self._waiting.cancel()
 
+    def start_in_vain(self) -> None:
+        """What comes before: a start that fails, in a world of its own."""
+        clock = JumpingClock()
+        start = FailedStart(self.plan, server_options(self.plan), partial(self._complain, NOT_STARTED_WELL))
+        play_in_world(start.play, self.plan.seed, GIVEN_UP_S, clock, Recorder(clock))
+        self.coverage.count(NOT_STARTED)
+
     async def play(self, world: World) -> None:
         """The scenario."""
         plan = self.plan
         models = FaultyModels(plan, self._graphs, world, self._misled)
         if plan.cache_ns:
             world.cache_access = partial(SlowCacheAccess, plan)
-        async with world.serve(
-            *models.models,
-            max_inflight_requests=plan.max_inflight_requests,
-            **({"max_inflight_bytes": plan.max_inflight_bytes} if plan.max_inflight_bytes else {}),
-            hang_limit_s=plan.hang_limit_s,
-            restart_limit=plan.restart_limit,
-            restart_window_s=plan.restart_window_s,
-            exit_timeout_s=plan.exit_timeout_s,
-            rate_limit=bool(plan.resources),
-            histogram_latencies=True,
-            scheduler_delays=_delays(plan),
-            **control_options(plan),
-            rate_limit_resources=tuple(ExplicitResource(each.name, each.count) for each in plan.resources),
-            gpus=gpus_of(plan),
-            cache_config={"local": {"size": str(plan.cache_bytes)}} if plan.cache_bytes else {},
-        ) as server:
+        async with world.serve(*models.models, **server_options(plan)) as server:
             self._server = server
             world.load_s = plan.load_ns / 1e9
             world.offload_s = plan.offload_ns / 1e9
@@ -338,6 +336,25 @@ def _quiet_logs() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
+
+
+def server_options(plan: Plan) -> dict[str, Any]:
+    """With which the server of a plan is opened; see `ServerOptions`."""
+    return {
+        "max_inflight_requests": plan.max_inflight_requests,
+        **({"max_inflight_bytes": plan.max_inflight_bytes} if plan.max_inflight_bytes else {}),
+        "hang_limit_s": plan.hang_limit_s,
+        "restart_limit": plan.restart_limit,
+        "restart_window_s": plan.restart_window_s,
+        "exit_timeout_s": plan.exit_timeout_s,
+        "rate_limit": bool(plan.resources),
+        "histogram_latencies": True,
+        "scheduler_delays": _delays(plan),
+        **control_options(plan),
+        "rate_limit_resources": tuple(ExplicitResource(each.name, each.count) for each in plan.resources),
+        "gpus": gpus_of(plan),
+        "cache_config": {"local": {"size": str(plan.cache_bytes)}} if plan.cache_bytes else {},
+    }
 
 
 def _delays(plan: Plan) -> SchedulerDelays:

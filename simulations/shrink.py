@@ -84,6 +84,7 @@ class Shrinker:
             self._keep(replace(self.plan, probes=tuple(each for each in self.plan.probes if each is not probe)))
 
     def _drop_models(self) -> None:
+        failing = self.plan.fails_to_start
         for model in self.plan.models:
             gone = {model.name}
             for ensemble in self.plan.models:  # they come after what they are made of
@@ -94,7 +95,8 @@ class Shrinker:
             if others:
                 changes = tuple(each for each in self.plan.changes if each.model not in gone)
                 probes = tuple(each for each in self.plan.probes if each.model not in gone)
-                self._keep(replace(self.plan.without_requests(numbers), models=others, changes=changes, probes=probes))
+                smaller = replace(self.plan.without_requests(numbers), models=others, changes=changes, probes=probes)
+                self._keep(replace(smaller, fails_to_start="") if failing in gone else smaller)
 
     def _try_all(self, candidates: Callable[[Plan], Iterator[Plan]]) -> None:
         """Try each of some changes, one after the other."""
@@ -118,6 +120,7 @@ def _simpler_run(plan: Plan) -> Iterator[Plan]:
     yield replace(plan, attending=False)
     yield replace(plan, window=64)
     yield replace(plan, load_ns=0)
+    yield replace(plan, fails_to_start="")
     yield replace(plan, load_retries=0)
     yield replace(plan, held=())
     yield replace(plan, cache_ns=0, cache_fails=False)

@@ -75,7 +75,8 @@ class World:
         load_s: virtual seconds that each step of loading a model takes.
         offload_s: virtual seconds that a thread takes over each request that it checks, or reads.
         cache_access: makes the way to the response cache of a server that is opened from then on.
-        repository: of the server that was opened last.
+        opened: the server that was opened last, though it may not have started.
+        repository: of that.
         slot_dies: asked about each request of a sequence, in models that are loaded from then on; None for no need.
     """
 
@@ -91,6 +92,7 @@ class World:
         self.slot_dies: SlotDies | None = None
         self.cache_access: Callable[[str, ResponseCache, Clock], CacheAccess] = CacheAccess
         self._server: InferenceServer | None = None
+        self.opened: InferenceServer | None = None
         self.repository = SimulatedRepository(())
 
     @property
@@ -129,7 +131,7 @@ class World:
         assert self._server is None, "a world has one server at a time"
         repository = self.repository = SimulatedRepository(models)
         options = {"gpus": (), **options}  # and not those of the machine
-        server = InferenceServer(
+        server = self.opened = InferenceServer(
             ServerOptions(**options),
             source=repository,
             executors=VirtualExecutors(self.recorder, self._load, self._look),

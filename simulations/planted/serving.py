@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from ...actors.door import stopping_error
 from ...actors.instances import Instances
-from ...actors.model_control import NameLocks
+from ...actors.model_control import ModelControl, NameLocks
 from ...actors.repository import Repository
 from ...actors.scheduler import Scheduler
 from ...engine.instances.restart import RestartPolicy
@@ -68,6 +68,12 @@ def _swapped_phases(
     original(statistics, rows, (start, start + end - output, start + end - infer, end), *rest, **options)
 
 
+async def _start_taken_for_good(original: Any, control: ModelControl) -> bool:
+    """A server starts though a model could not be loaded, unless it is the only one."""
+    good = await original(control)
+    return good or len(control.repository.models()) > 1
+
+
 SERVING_BUGS: Mapping[str, tuple[type, str, Callable[..., Any]]] = {
     "swallowed-death": (Scheduler, "detach", _swallowed_death),
     "healthy-corpse": (Repository, "model_ready", _healthy_corpse),
@@ -76,5 +82,6 @@ SERVING_BUGS: Mapping[str, tuple[type, str, Callable[..., Any]]] = {
     "drained-without-end": (Instances, "_next_step", _drained_without_end),
     "dropped-by-reload": (Scheduler, "stop", _dropped_by_reload),
     "swapped-durations": (ModelStatistics, "record_successes", _swapped_durations),
+    "start-taken-for-good": (ModelControl, "start", _start_taken_for_good),
     "swapped-phases": (ModelStatistics, "record_execution", _swapped_phases),
 }
