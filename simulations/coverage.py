@@ -48,6 +48,7 @@ from .plan import RESIZED_TO, Fault
 from .reach import REACHABLE_SERVING
 from .regions import LEFT, LOST_LATE, REACHABLE_REGIONS
 from .texts import A_TEXT
+from .views import VIEWED
 
 REACHABLE = (
     *(f"sealed: {reason.value}" for reason in SealReason if reason is not SealReason.STRATEGY),  # which needs a package
@@ -83,6 +84,7 @@ REACHABLE = (
     "a state kept",
     A_TEXT,
     NOT_STARTED,
+    VIEWED,
     "a state found",
     *REACHABLE_SERVING,
     *REACHABLE_ANSWERS,

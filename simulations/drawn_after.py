@@ -17,6 +17,7 @@ from .resized import broken, holding, resized
 from .self_checks import checking
 from .slow_caches import slowed
 from .texts import kept_as_texts
+from .views import viewed
 
 DRAWN_AFTER = (
     moved_to_gpus,
@@ -42,5 +43,6 @@ DRAWN_AFTER = (
     left_to_instances,
     kept_as_texts,
     failing_to_start,
+    viewed,
 )
 """Functions from a plan to a plan, in the order in which they are asked."""

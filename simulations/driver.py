@@ -28,6 +28,7 @@ from .graphs import Graphs
 from .history import Recorder, error_text
 from .invariants.serving import UNKNOWN
 from .plan import UNKNOWN_MODEL, Change, ChangePlan, Manner, Plan, ProbePlan, RequestPlan
+from .plan_parts import ViewPlan
 from .readers import Reader, record_taken, when_final
 from .regions import is_left, is_lost_late, spoil
 from .requests import RequestMaker
@@ -94,9 +95,11 @@ class Driver:
             self._at(change.at_ns / 1e9, partial(self._start_change, change))
         self.probes: Probes | None = None
         self._followed = followed if plan.poll_ns else None
-        self._probing = len(plan.probes)
+        self._probing = len(plan.probes) + len(plan.views)
         for probe in plan.probes:
             self._at(probe.at_ns / 1e9, partial(self._probe, probe))
+        for view in plan.views:
+            self._at(view.at_ns / 1e9, partial(self._view, view))
         self._look_whether_done()
 
     @property
@@ -404,6 +407,12 @@ class Driver:
     def _probe(self, plan: ProbePlan) -> None:
         assert self.probes is not None, "the run has them"
         self._nursery.start_soon(self.probes.ask, plan, self._clock)
+
+    def _view(self, plan: ViewPlan) -> None:
+        if self.front_ends is None:
+            self.probe_over()
+        else:
+            self.front_ends.view(plan, self.probe_over)
 
     def probe_over(self) -> None:
         """One of them has its answer."""

@@ -20,6 +20,7 @@ import trio
 from ..actors import InferenceServer, Reply
 from ..actors.actor import Turn
 from ..actors.budget import Lease
+from ..actors.facade import Management
 from ..actors.offload import Offload
 from ..engine.description import ModelDescription
 from ..engine.errors import TriremeError
@@ -40,7 +41,9 @@ from .front_ends_plan import HEARING_NS, FrontEndsPlan, draw_front_ends
 from .history import error_text
 from .links import Bells, VirtualReadiness, rings, socket_pair
 from .plan import Plan
+from .plan_parts import ViewPlan
 from .services import ConnectionPoint
+from .views import HeardManagement, Views
 
 SETTLED_BELLS = 20
 """So many bells after the last one, each end has heard all."""
@@ -346,7 +349,9 @@ class VirtualFrontEnds:
         Tapped.refused, Tapped.ended = staticmethod(refused), staticmethod(self._port_ended)
         Tapped.broken, Tapped.count = staticmethod(self._port_broken), staticmethod(self.count)
         engine = EngineSide(server, self._readiness, submitted)
-        calls = EngineCalls(server.management)
+        heard = HeardManagement(server.management)
+        self._views = Views(heard, self.plan.short > 0, complain, count)
+        calls = EngineCalls(cast(Management, heard))
         self._members = Played(cast(InferenceServer, engine), calls, self.plan.count, self._start)
 
     def count(self, what: str) -> None:
@@ -364,6 +369,10 @@ class VirtualFrontEnds:
         """Where a client connects; None if there is no front end that serves."""
         serving = [each.service for each in self._living.values() if each.serves]
         return serving[key % len(serving)] if serving else None
+
+    def view(self, plan: ViewPlan, over: Callable[[], None]) -> None:
+        """A client asks what the server is, if there is a front end that serves."""
+        self._views.begin(plan, self.service(plan.at_ns), over)
 
     def services(self) -> list[ConnectionPoint]:
         """Those that serve."""

@@ -30,7 +30,7 @@ from ..engine.request import LATEST
 from .front_ends_plan import NO_FRONT_ENDS, FrontEndsPlan
 from .models import BACKEND, Ends
 from .plain import plain, read_plain
-from .plan_parts import GpuPlan, PolicyPlan, ResourcePlan, SequencesPlan, StepPlan
+from .plan_parts import GpuPlan, PolicyPlan, ResourcePlan, SequencesPlan, StepPlan, ViewPlan
 from .records import record
 from .shapes import WIDTH, Shapes, with_shapes
 from .workloads import WayIn
@@ -357,6 +357,7 @@ class Plan:
         cache_ns, cache_fails: how long a call of it takes, 0 for one in memory; and whether some come to nothing.
         max_inflight_bytes: see `ServerOptions`; 0 for plenty.
         probes: questions whether models are ready.
+        views: what clients of front ends ask about the server.
         offload_ns: what threads take for each request that they check, or read the inputs of.
         named, poll_ns, patience_s: see `control`; 0 for no polling, and for the usual patience.
         fails_to_start, first_failing: before it, the server is started in vain: of this model only so many instances
@@ -393,6 +394,7 @@ class Plan:
     poll_ns: int = 0
     patience_s: float = 0.0
     front_ends: FrontEndsPlan = NO_FRONT_ENDS
+    views: tuple[ViewPlan, ...] = ()
     fails_to_start: str = ""
     first_failing: int = 0
 

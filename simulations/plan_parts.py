@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 
 from ..engine.config.model import QueuePolicy, TimeoutAction
@@ -83,3 +84,23 @@ class StepPlan:
 
     model: str
     takes: tuple[int, ...] = (0,)
+
+
+class View(enum.Enum):
+    """What a client asks about the server: methods of `Management`."""
+
+    LIVE = "live"
+    READY = "ready"
+    MODEL_READY = "model_ready"
+    METADATA = "server_metadata"
+    STATISTICS = "model_statistics"
+    INDEX = "repository_index"
+
+
+@dataclass(frozen=True, slots=True)
+class ViewPlan:
+    """Such a question, about a model if it is about one, and when it is asked."""
+
+    at_ns: int
+    view: View
+    model: str

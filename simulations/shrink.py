@@ -80,6 +80,8 @@ class Shrinker:
         for change in self.plan.changes:
             self._keep(replace(self.plan, changes=tuple(each for each in self.plan.changes if each is not change)))
         self._keep(replace(self.plan, changes=tuple(replace(each, inside=False) for each in self.plan.changes)))
+        for view in self.plan.views:
+            self._keep(replace(self.plan, views=tuple(each for each in self.plan.views if each is not view)))
         for probe in self.plan.probes:
             self._keep(replace(self.plan, probes=tuple(each for each in self.plan.probes if each is not probe)))
 

@@ -33,9 +33,7 @@ def kept_as_texts(plan: Plan) -> Plan:
 def texts(sums: np.ndarray) -> np.ndarray:
     """Sums as texts, longer ones for larger sums."""
     written = [f"{float(each)} {'=' * (int(each) % 13)}".encode() for each in sums.flat]
-    array = np.empty(sums.shape, object)
-    array.flat = written
-    return array
+    return np.array(written, object).reshape(sums.shape)
 
 
 def read_texts(kept: np.ndarray) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ...front_ends import kinds
 from ...front_ends.leases import RemoteBudget
 from ...front_ends.link import FrontEndLink
 from ...front_ends.port import Port
@@ -64,6 +65,12 @@ def _followed_too_early(original: Any, port: Port, head: Any, payload: Any) -> N
         original(port, head, payload)
 
 
+def _result_of_another(original: Any, server: RemoteServer, head: Any, payload: Any) -> None:
+    """The result of a call is taken for that of the one that was made first."""
+    first = min(server._calls, default=0)
+    original(server, [kinds.RESULT, first, *head[2:]] if first and head[0] == kinds.RESULT else head, payload)
+
+
 async def _not_settled(original: Any, front_ends: FrontEnds) -> None:
     """Who changes a model does not wait until all front ends know."""
 
@@ -96,5 +103,6 @@ FRONT_END_BUGS: Mapping[str, tuple[type, str, Callable[..., Any]]] = {
     "taken-unheard": (Port, "_taken", _taken_unheard),
     "change-unheard": (FrontEnds, "_settled", _not_settled),
     "grant-lost": (RemoteBudget, "granted", _grant_lost),
+    "result-of-another": (RemoteServer, "received", _result_of_another),
     "segment-kept": (FrontEndLink, "flush", _segment_kept),
 }
