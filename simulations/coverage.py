@@ -48,6 +48,7 @@ from .plan import RESIZED_TO, Fault
 from .reach import REACHABLE_SERVING
 from .regions import LEFT, LOST_LATE, REACHABLE_REGIONS
 from .texts import A_TEXT
+from .traced import REACHABLE_TRACES
 from .views import VIEWED
 
 REACHABLE = (
@@ -85,6 +86,7 @@ REACHABLE = (
     A_TEXT,
     NOT_STARTED,
     VIEWED,
+    *REACHABLE_TRACES,
     "a state found",
     *REACHABLE_SERVING,
     *REACHABLE_ANSWERS,

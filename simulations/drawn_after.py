@@ -17,6 +17,7 @@ from .resized import broken, holding, resized
 from .self_checks import checking
 from .slow_caches import slowed
 from .texts import kept_as_texts
+from .traced import traced
 from .views import viewed
 
 DRAWN_AFTER = (
@@ -44,5 +45,6 @@ DRAWN_AFTER = (
     kept_as_texts,
     failing_to_start,
     viewed,
+    traced,
 )
 """Functions from a plan to a plan, in the order in which they are asked."""

@@ -16,10 +16,10 @@ import trio
 
 from ..actors import InferenceServer, Reply
 from ..actors.budget import Lease
-from ..actors.facade import Management
-from ..engine.backends.services import ModelAccess, Question
+from ..engine.backends.services import Question
 from ..engine.errors import TriremeError
 from ..engine.request import InferenceRequest, InferenceResponse
+from .changers import FromOutside, Inside
 from .clock import JumpingClock, Sleeper
 from .entries import ARRIVING
 from .events import ChangeAsked, ChangeDone, RequestAbandoned, RequestAnswered, RequestRefused, RequestSubmitted
@@ -34,6 +34,7 @@ from .regions import is_left, is_lost_late, spoil
 from .requests import RequestMaker
 from .self_checks import Probes
 from .services import ConnectionPoint, turns_of
+from .traced import Traces
 from .workloads import WayIn
 
 
@@ -57,6 +58,7 @@ class Driver:
         clock: JumpingClock,
         recorder: Recorder,
         misled: Callable[[str], None],
+        traces: Traces,
         touch: Callable[[ChangePlan], None],
         followed: Callable[[str], Awaitable[str]],
     ) -> None:
@@ -69,6 +71,7 @@ class Driver:
         self.front_ends: VirtualFrontEnds | None = None
         self._recorder = recorder
         self._misled = misled
+        self.traces = traces
         self._graphs = Graphs(plan)
         self._requests = RequestMaker(plan)
         self._models = {model.name: model for model in plan.models}
@@ -228,7 +231,8 @@ class Driver:
     def _submitted(self, plan: RequestPlan, service: ConnectionPoint) -> InferenceRequest:
         if service is self._direct:
             self.submitted(plan.number)
-        return self._requests.make(plan)
+        request = self._requests.make(plan)
+        return request if plan.entry is WayIn.INNER else self.traces.begin(plan.number, request, service.server.tracer)
 
     def submitted(self, number: int) -> None:
         """The server hears of a request."""
@@ -254,7 +258,7 @@ class Driver:
         """The server has a request: its client may write to where its inputs were, unless they were left there."""
         if service is not self._direct and self.front_ends is not None:
             self.front_ends.followers.follow(plan.number, reply)
-        if is_left(plan, self._models.get(plan.model)):
+        if is_left(plan, self._models.get(plan.model)) and request.trace is None:
             self._left[plan.number] = request
         else:
             spoil(request)
@@ -377,6 +381,7 @@ class Driver:
 
     def _settled(self, plan: RequestPlan, _reply: Reply | None = None) -> None:
         """The server has no more to do for this request."""
+        self.traces.end(plan.number)
         del self._unfinished[plan.number]
         for service in self._services():
             service.over(plan.number)
@@ -385,6 +390,7 @@ class Driver:
     def lost(self, service: ConnectionPoint) -> None:
         """A front end has ended, and the connections of its clients with it."""
         for plan in service.open.values():
+            self.traces.lose(plan.number)
             self._recorder.record(RequestAbandoned(self._recorder.now_ns(), plan.number))
             self.replies.pop(plan.number, None)
             self._go_on(plan)
@@ -424,10 +430,10 @@ class Driver:
     def _start_change(self, plan: ChangePlan) -> None:
         self._nursery.start_soon(self._change, plan)
 
-    def _control(self, plan: ChangePlan, service: ConnectionPoint | None) -> _Inside | _FromOutside:
+    def _control(self, plan: ChangePlan, service: ConnectionPoint | None) -> Inside | FromOutside:
         if service is not None:
-            return _FromOutside(service.server.management)
-        return _Inside(self._server.services.models) if plan.inside else _FromOutside(self._server)
+            return FromOutside(service.server.management)
+        return Inside(self._server.services.models) if plan.inside else FromOutside(self._server)
 
     def _changing_service(self, plan: ChangePlan) -> ConnectionPoint | None:
         """The front end that a change comes by; None if it comes otherwise."""
@@ -461,39 +467,3 @@ class Driver:
             self.front_ends.check_heard(plan.model)
         self.changing -= 1
         self._look_whether_done()
-
-
-class _Inside:
-    """Has models loaded and unloaded as a model does that serves."""
-
-    def __init__(self, calls: ModelAccess) -> None:
-        self._calls = calls
-
-    async def load(self, model: str) -> None:
-        await self._done(partial(self._calls.load_model, model, {}))
-
-    async def unload(self, model: str, dependents: bool) -> None:
-        await self._done(partial(self._calls.unload_model, model, dependents))
-
-    async def _done(self, begin: Callable[[Callable[[TriremeError | None], None]], None]) -> None:
-        done, errors = trio.Event(), list[TriremeError | None]()
-
-        def over(error: TriremeError | None) -> None:
-            errors.append(error)
-            done.set()
-
-        begin(over)
-        await done.wait()
-        if errors[0] is not None:
-            raise errors[0]
-
-
-class _FromOutside:
-    """The same, as a client."""
-
-    def __init__(self, server: InferenceServer | Management) -> None:
-        self.unload = server.unload_model
-        self._server = server
-
-    async def load(self, model: str) -> None:
-        await self._server.load_model(model, {})

@@ -357,6 +357,8 @@ class Plan:
         cache_ns, cache_fails: how long a call of it takes, 0 for one in memory; and whether some come to nothing.
         max_inflight_bytes: see `ServerOptions`; 0 for plenty.
         probes: questions whether models are ready.
+        trace_rate, trace_count: of so many requests one is traced, and so many at most; rate 0 for none, count -1 for
+            any number.
         views: what clients of front ends ask about the server.
         offload_ns: what threads take for each request that they check, or read the inputs of.
         named, poll_ns, patience_s: see `control`; 0 for no polling, and for the usual patience.
@@ -394,6 +396,8 @@ class Plan:
     poll_ns: int = 0
     patience_s: float = 0.0
     front_ends: FrontEndsPlan = NO_FRONT_ENDS
+    trace_rate: int = 0
+    trace_count: int = -1
     views: tuple[ViewPlan, ...] = ()
     fails_to_start: str = ""
     first_failing: int = 0

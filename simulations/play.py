@@ -45,6 +45,7 @@ from .plan import MANY_REQUESTS, PLENTY_BYTES, Fault, Manner, Plan
 from .reach import ServingCoverage
 from .self_checks import INVARIANT, Probes
 from .slow_caches import SlowCacheAccess
+from .traced import Traces
 from .world import World, play_in_world
 
 LONGEST_RESTART_S = 30.0
@@ -260,7 +261,10 @@ class _Run:
             if not server.ready():
                 self._complain("models load", f"not ready: {server.model_statistics()}")
             control = models.change, models.followed
-            driver = Driver(plan, server, self.clock, self.recorder, self._misled, *control)
+            traces = Traces(plan, self.clock, self._complain, self.coverage.count)
+            self.recorder.listen(traces.handlers())
+            server.tracer = traces.tracer
+            driver = Driver(plan, server, self.clock, self.recorder, self._misled, traces, *control)
             driver.probes = Probes(
                 plan, self._graphs, server, models.checks, partial(self._complain, INVARIANT), driver.probe_over
             )
@@ -277,6 +281,7 @@ class _Run:
         self.watch.instant_over(self.clock.now_ns())
         if self.watch.violation is None:
             self.watch.finish()
+            traces.finish()
             left = list(leftovers(server, world.schedulers, driver.replies))
             driver.replies.clear()  # errors in them refer to what they came of
             for text in (*left, *models.gpus.leftovers()):

@@ -36,6 +36,8 @@ def _run(plan: Plan) -> str:
         parts.append(f"window {plan.window}")
     if plan.load_ns:
         parts.append(f"loads take {plan.load_ns / MS:g} ms a step")
+    if plan.trace_rate:
+        parts.append(f"one in {plan.trace_rate} traced")
     if plan.fails_to_start:
         parts.append(f"after a start at which instance {plan.first_failing} of {plan.fails_to_start} failed")
     if plan.attending:

@@ -123,6 +123,7 @@ def _simpler_run(plan: Plan) -> Iterator[Plan]:
     yield replace(plan, window=64)
     yield replace(plan, load_ns=0)
     yield replace(plan, fails_to_start="")
+    yield replace(plan, trace_rate=0)
     yield replace(plan, load_retries=0)
     yield replace(plan, held=())
     yield replace(plan, cache_ns=0, cache_fails=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ...engine.tracing.record import Trace
 from ...front_ends import kinds
 from ...front_ends.leases import RemoteBudget
 from ...front_ends.link import FrontEndLink
@@ -71,6 +72,20 @@ def _result_of_another(original: Any, server: RemoteServer, head: Any, payload: 
     original(server, [kinds.RESULT, first, *head[2:]] if first and head[0] == kinds.RESULT else head, payload)
 
 
+def _notes_lost(original: Any, port: Port, head: Any, payload: Any) -> None:
+    """Of two requests that come by a front end, the notes of one are not heard."""
+    if head[1] % 2:
+        original(port, head, payload)
+
+
+def _steps_untold(original: Any, trace: Trace) -> Trace:
+    """Of an ensemble's steps, only the first few are found under it."""
+    step = original(trace)
+    if len(trace.descendants) > 2:
+        trace.descendants.pop()
+    return step
+
+
 async def _not_settled(original: Any, front_ends: FrontEnds) -> None:
     """Who changes a model does not wait until all front ends know."""
 
@@ -104,5 +119,7 @@ FRONT_END_BUGS: Mapping[str, tuple[type, str, Callable[..., Any]]] = {
     "change-unheard": (FrontEnds, "_settled", _not_settled),
     "grant-lost": (RemoteBudget, "granted", _grant_lost),
     "result-of-another": (RemoteServer, "received", _result_of_another),
+    "notes-lost": (Port, "_note", _notes_lost),
+    "steps-untold": (Trace, "step", _steps_untold),
     "segment-kept": (FrontEndLink, "flush", _segment_kept),
 }

@@ -74,6 +74,9 @@ FIRST_SEEDS = {
     "drained-without-end": 186,
     "resource-dies-with-its-holder": 205,
     "change-unheard": 971,
+    "start-taken-for-good": 126,
+    "notes-lost": 39,
+    "steps-untold": 30,
 }
 """Where to begin with those that take long to meet, or whose first seeds take long to play. They age whenever something
 else is drawn: the test takes longer then, and says so."""
