@@ -75,6 +75,7 @@ FIRST_SEEDS = {
     "resource-dies-with-its-holder": 205,
     "change-unheard": 971,
     "start-taken-for-good": 126,
+    "result-of-another": 23,
     "notes-lost": 39,
     "steps-untold": 30,
 }
