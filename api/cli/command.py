@@ -264,28 +264,39 @@ def _drain_s(flags: ParsedFlags) -> dict[int, float]:
 
 
 def _open_management(flags: ParsedFlags) -> Iterator[str]:
-    """One line if every client on the network can load models; see docs/security.md."""
-    if flags["model-control-mode"] != "explicit" or flags["access-config"]:
+    """One line if every client on the network can make calls that change the server; see docs/security.md."""
+    if flags["access-config"]:
         return
-    places = [
-        f"{title} at {flags[f'{protocol}-address']}:{flags[f'{protocol}-port']}"
-        for title, protocol, restricted in (
-            ("HTTP", "http", "http-restricted-api"),
-            ("gRPC", "grpc", "grpc-restricted-protocol"),
-        )
-        if flags[f"allow-{protocol}"] and _is_public(flags[f"{protocol}-address"]) and not _guards(flags, restricted)
-    ]
-    if places:
-        code = ", and with them code that this server runs" if flags["allow-code-upload"] else ""
-        yield (
-            f"clients that reach {' or '.join(places)} can load models{code}: restrict this by --access-config, by "
-            "--http-address and --grpc-address, by --http-restricted-api and --grpc-restricted-protocol "
-            "(model-repository), or by --allow-code-upload=false"
-        )
-
-
-def _guards(flags: ParsedFlags, name: str) -> bool:
-    return any("model-repository" in restriction.categories for restriction in flags[name])
+    loads = flags["model-control-mode"] == "explicit"
+    categories = {
+        "model-repository": "load models" if loads else "",
+        "shared-memory": "register shared memory" if flags["allow-client-shm"] else "",
+        "trace": "change what is traced",
+        "logging": "change what is logged",
+    }
+    found: set[str] = set()
+    places: list[str] = []
+    for title, protocol, restricted in (
+        ("HTTP", "http", "http-restricted-api"),
+        ("gRPC", "grpc", "grpc-restricted-protocol"),
+    ):
+        guarded = {category for restriction in flags[restricted] for category in restriction.categories}
+        opened = {category for category, what in categories.items() if what} - guarded
+        if opened and flags[f"allow-{protocol}"] and _is_public(flags[f"{protocol}-address"]):
+            found |= opened
+            places.append(f"{title} at {flags[f'{protocol}-address']}:{flags[f'{protocol}-port']}")
+    if not places:
+        return
+    opened = [category for category in categories if category in found]
+    doing = [categories[category] for category in opened]
+    code = "model-repository" in found and flags["allow-code-upload"]
+    if code:
+        doing[0] += ", and with them code that this server runs"
+    yield (
+        f"clients that reach {' or '.join(places)} can {', '.join(doing)}: restrict this by --access-config, by "
+        "--http-address and --grpc-address, or by --http-restricted-api and --grpc-restricted-protocol "
+        f"({', '.join(opened)})" + ("; code by --allow-code-upload=false" if code else "")
+    )
 
 
 def _is_public(address: str) -> bool:

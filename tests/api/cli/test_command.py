@@ -380,34 +380,6 @@ def test_flags_that_name_a_gpu_which_is_not_there_are_told_of() -> None:
     ]
 
 
-OPEN = (
-    "clients that reach {} can load models{}: restrict this by --access-config, by --http-address and --grpc-address, "
-    "by --http-restricted-api and --grpc-restricted-protocol (model-repository), or by --allow-code-upload=false"
-)
-CODE = ", and with them code that this server runs"
-
-
-@pytest.mark.parametrize(
-    ("words", "warned"),
-    [
-        ((), OPEN.format("HTTP at 0.0.0.0:8000 or gRPC at 0.0.0.0:8001", CODE)),
-        (("--allow-code-upload=false",), OPEN.format("HTTP at 0.0.0.0:8000 or gRPC at 0.0.0.0:8001", "")),
-        (("--http-address=127.0.0.1",), OPEN.format("gRPC at 0.0.0.0:8001", CODE)),
-        (("--http-address=::1", "--grpc-address=10.0.0.1"), OPEN.format("gRPC at 10.0.0.1:8001", CODE)),
-        (("--allow-grpc=false", "--http-port=80"), OPEN.format("HTTP at 0.0.0.0:80", CODE)),
-        (("--http-address=localhost", "--grpc-address=127.0.0.2"), None),
-        (("--access-config=rules.toml",), None),
-        (("--allow-grpc=false", "--http-restricted-api=logging,model-repository:k=v"), None),
-        (("--http-restricted-api=logging:k=v", "--allow-grpc=0"), OPEN.format("HTTP at 0.0.0.0:8000", CODE)),
-    ],
-)
-def test_models_that_any_client_may_load_are_warned_of(words: tuple[str, ...], warned: str | None) -> None:
-    """In one line; nothing can be loaded in the other control modes."""
-    given = command("--model-control-mode=explicit", *words).warnings
-    assert given == (() if warned is None else (warned,))
-    assert command(*words).warnings == ()
-
-
 def test_origins_and_hosts_are_lists() -> None:
     http = command("--http-allowed-origins=https://A.example, http://b:80", "--http-allowed-hosts=a,[::1]:8000").http
     assert http is not None
@@ -418,11 +390,14 @@ def test_origins_and_hosts_are_lists() -> None:
     assert not command("--allow-code-upload=false").server.allow_code_upload
 
 
+LOCAL = ("--http-address=127.0.0.1", "--grpc-address=127.0.0.1")
+
+
 def test_without_a_file_nothing_is_traced_and_that_is_said() -> None:
     missing = "requests are not traced: --trace-config triton,file=<path> is missing"
-    assert command("--trace-config=level=TIMESTAMPS").warnings == (missing,)
-    assert command("--trace-config=level=TIMESTAMPS", "--trace-config=triton,file=t").warnings == ()
-    exporting = command("--trace-config=level=TENSORS", "--trace-config=mode=opentelemetry")
+    assert command(*LOCAL, "--trace-config=level=TIMESTAMPS").warnings == (missing,)
+    assert command(*LOCAL, "--trace-config=level=TIMESTAMPS", "--trace-config=triton,file=t").warnings == ()
+    exporting = command(*LOCAL, "--trace-config=level=TENSORS", "--trace-config=mode=opentelemetry")
     assert exporting.warnings == ("Tensor level tracing is not supported by the mode: opentelemetry",)
 
 

@@ -8,9 +8,12 @@ from trireme.api.cli.command import ServeCommand, build_command
 from trireme.api.cli.flag_table import FLAGS
 from trireme.api.cli.flags import UsageError, parse
 
+LOCAL = ("--http-address=127.0.0.1", "--grpc-address=127.0.0.1")
+
 
 def command(*words: str) -> ServeCommand:
-    return build_command(parse(words, FLAGS), {})
+    """For clients of this machine, so that nothing is warned of but what a test is about."""
+    return build_command(parse((*LOCAL, *words), FLAGS), {})
 
 
 def refusal(*words: str) -> str:
