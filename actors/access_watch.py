@@ -30,6 +30,7 @@ logger = logging.getLogger("trireme.access")
 POLL_S = 2.0
 FETCH_LIMIT_S = 15.0
 _SOCKET_LIMIT_S = 10.0
+_FETCH_THREADS = 8  # of their own: one that was given up may hang on, and others wait for threads, too
 _MAX_FILE_BYTES = 16 << 20
 
 Fingerprint = tuple[int, int, int] | None
@@ -57,6 +58,7 @@ class AccessWatch:
         self._began = trio.Event()
         self._fetches: dict[str, trio.Event] = {}
         self._complaints: dict[str, str] = {}
+        self._threads = trio.CapacityLimiter(_FETCH_THREADS)
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -113,7 +115,7 @@ class AccessWatch:
         with trio.move_on_after(FETCH_LIMIT_S):
             fetch: Callable[[], tuple[VerificationKey, ...]] = partial(fetch_jwks, rule, self._path.parent)
             try:
-                keys = await trio.to_thread.run_sync(fetch, abandon_on_cancel=True)
+                keys = await trio.to_thread.run_sync(fetch, abandon_on_cancel=True, limiter=self._threads)
             except (TriremeError, OSError, RuntimeError, ValueError) as error:  # the last for names that cannot be
                 complaint = error.message if isinstance(error, TriremeError) else str(error)
             else:
