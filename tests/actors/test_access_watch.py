@@ -127,6 +127,7 @@ async def test_a_fetch_that_takes_too_long_is_given_up(tmp_path: Path, monkeypat
     async with trio.open_nursery() as nursery:
         nursery.start_soon(task.run)
         await task.fetch_keys("i")  # waits for the one fetch, which the task begins in its first step
+        assert trio.to_thread.current_default_thread_limiter().borrowed_tokens == 0  # though its thread hangs on
         nursery.cancel_scope.cancel()
     released.set()
     assert control.updates["keys_failed"] == 1
