@@ -41,6 +41,11 @@ _CHANGING: Final[Mapping[str, Right]] = {
 """The right that other calls need: on the model that they name, or on all."""
 
 
+OTHERS_TOO: Final = (Right.MANAGE, ALL_MODELS)
+"""What loading a model with a configuration or files of the client's own needs, and unloading it with others: by its
+configuration a model can be made of others, and its files may be code."""
+
+
 def needed(category: str, model: str = ALL_MODELS, *, changes: bool = False) -> tuple[Right, str, bool]:
     """What a call of a category (`request_parameters.RESTRICTABLE`, ``metrics``) needs: a right, on which model, and
     whether any model will do.
@@ -166,14 +171,14 @@ class AccessChecks:
             raise
         return caller
 
-    def check_inference(self, caller: Caller, model: str, name: str, address: str) -> None:
-        """Whether a caller may ask a model.
+    def check(self, caller: Caller, right: Right, model: str, name: str, address: str) -> None:
+        """Check a right of a caller who has been recognised.
 
         Raises:
-            TriremeError: it may not.
+            TriremeError: it does not have it.
         """
-        if not caller.may(Right.INFER, model):
-            call = AccessCall(name, Right.INFER, model, False, self._protocol, address)
+        if not caller.may(right, model):
+            call = AccessCall(name, right, model, False, self._protocol, address)
             try:
                 self._gate.check(caller, call)
             except TriremeError as error:

@@ -39,6 +39,7 @@ from trireme.api.grpc.service import GrpcService
 from trireme.api.http.app import HttpApplication, HttpService
 from trireme.api.http.exchange import HttpOptions
 from trireme.api.sockets.service import ServiceOptions
+from trireme.engine.access.callers import Right
 from trireme.engine.access.control import AccessControl
 from trireme.engine.access.credentials import NO_CREDENTIAL, Credential, CredentialKind
 from trireme.engine.access.keys import make_key
@@ -182,7 +183,7 @@ def steps() -> None:
         ) -> None:
             caller = checks.known(identity)
             assert caller is not None
-            checks.check_inference(caller, MODEL, "infer", "127.0.0.1")
+            checks.check(caller, Right.INFER, MODEL, "infer", "127.0.0.1")
             gate.admit(caller, 64, share).release(64)
 
         times = timeit.repeat(request, number=20_000, repeat=15)

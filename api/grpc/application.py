@@ -17,7 +17,7 @@ from grpclib.exceptions import GRPCError
 
 from ...engine.memory.regions import RegionKind
 from ...proto.messages import inference as pb
-from ..access import AccessChecks, needed, readable
+from ..access import OTHERS_TOO, AccessChecks, needed, readable
 from ..request_parameters import Restriction
 from . import management, repository
 from .codec import RawMessage
@@ -83,6 +83,13 @@ def paths_of(category: str) -> list[str]:
         return [MODEL_INFER, MODEL_STREAM_INFER]
     paths = [_PREFIX + name for name, (its_category, _) in _ANSWERS.items() if its_category == category]
     return [*paths, "/grpc.health.v1.Health/Check"] if category == "health" else paths
+
+
+_CONCERNS_OTHERS: Mapping[str, Callable[[Any], bool]] = {
+    "RepositoryModelLoad": repository.has_content,
+    "RepositoryModelUnload": repository.unloads_others,
+}
+"""See `access.OTHERS_TOO`."""
 
 
 def _knows(access: AccessChecks, head: CallHead) -> bool:
@@ -185,6 +192,8 @@ class GrpcApplication:
             message = await repository.read_load(self._context, message)
         model = "" if category == "shared-memory" else getattr(message, "model_name", getattr(message, "name", ""))
         need = needed(category, model, changes=name in _CHANGES or bool(getattr(message, "settings", None)))
+        if name in _CONCERNS_OTHERS and _CONCERNS_OTHERS[name](message):
+            need = (*OTHERS_TOO, False)
         return message, await access.authorise(identity, category, need, name, address)
 
     async def _infer_stream(self, stream: StreamingCall) -> None:

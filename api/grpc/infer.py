@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from grpclib.const import Status
 
 from ...actors.budget import Lease
-from ...engine.access.callers import Caller
+from ...engine.access.callers import Caller, Right
 from ...engine.description import ModelDescription
 from ...engine.errors import RefusalReason, TriremeError, UnavailableError, UnsupportedError
 from ...engine.logs.request_lines import about
@@ -152,7 +152,7 @@ class GrpcInfer(Adapter):
         """Raises TriremeError: the caller may not ask the model."""
         access = self.context.access
         if access is not None:
-            access.check_inference(caller, model, self.head.path, self.owner.address)
+            access.check(caller, Right.INFER, model, self.head.path, self.owner.address)
 
     def received(self, tracer: Tracer) -> None:
         self.trace = GrpcTrace(tracer, self.head.metadata)

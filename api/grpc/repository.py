@@ -121,6 +121,16 @@ async def unload(context: GrpcContext, message: pb.RepositoryModelUnloadRequest)
     await context.server.management.unload_model(message.model_name, _unload_dependents(message.parameters))
 
 
+def has_content(request: WireLoad) -> bool:
+    """Whether a load brings a configuration or files."""
+    return bool(request.parameters)
+
+
+def unloads_others(message: pb.RepositoryModelUnloadRequest) -> bool:
+    """Whether an unload is for more than its model."""
+    return _unload_dependents(message.parameters)
+
+
 def _refuse_repository_name(name: str) -> None:
     if name:
         raise UnsupportedError("'repository_name' specification is not supported")

@@ -173,6 +173,34 @@ def test_what_changes_the_server_needs_more_than_what_reads_it(server: RuledServ
     assert allowed == [("keeper", "plain"), ("admins", ""), ("keeper", "plain")]
 
 
+def test_a_load_with_content_and_an_unload_of_others_need_the_right_on_all(
+    server: RuledServer, web: Web, stub: Any
+) -> None:
+    """A configuration can make a model an ensemble of any other ones."""
+    denied = REFUSED.format("keeper", "manage", "all models")
+    load, unload = MESSAGES.RepositoryModelLoadRequest, MESSAGES.RepositoryModelUnloadRequest
+    loads: dict[str, Any] = {"config": '{"max_batch_size":0}'}
+    loading, unloading = load(model_name="plain"), unload(model_name="plain")
+    loading.parameters["config"].string_param = loads["config"]
+    unloading.parameters["unload_dependents"].bool_param = True
+    path = "/repository/models/plain"
+    for parameters, call, request in (
+        (loads, "load", loading),
+        ({"file:1/model.py": "AA=="}, "load", loading),
+        ({"unload_dependents": True}, "unload", unloading),
+    ):
+        refused = web.ask(f"{path}/{call}", {"parameters": parameters}, "keeper")
+        assert (refused.status, refused.error) == (403, denied)
+        method = stub.RepositoryModelLoad if call == "load" else stub.RepositoryModelUnload
+        assert told(method, request, "keeper") == ("PERMISSION_DENIED", denied)
+        assert web.ask("/models/plain/ready", None, "admins").status == 200
+    assert told(stub.RepositoryModelUnload, unloading, "admins") == ("OK", "")
+    assert web.ask(f"{path}/unload", {"parameters": {"unload_dependents": False}}, "keeper").status == 200
+    refusals = [each for each in server.audit.lines if each["outcome"] == "refused"]
+    assert {each["reason"] for each in refusals} == {denied}
+    assert len(refusals) == 6
+
+
 def test_limits_count_a_request_until_its_final_answer(server: RuledServer, web: Web, stub: Any) -> None:
     """Over both protocols together; what is given up is given back once, and refusals hold nothing."""
     metadata = (("x-api-key", key_of("bounded")),)

@@ -21,7 +21,7 @@ from ....engine.repository.uploads import FILE_PREFIX
 from ....engine.tensor import Buffer
 from ... import about
 from ...about import check_traced_model, read_trace_change
-from ...access import readable
+from ...access import OTHERS_TOO, readable
 from ...logging import FORMATS, LogFacade, LogSettings, log_file_refused, log_unreachable, verbose_level
 from ...request_parameters import refuse_region_changes
 from ..bodies import read_json, too_large
@@ -247,6 +247,8 @@ async def load_model(context: Context, request: HttpRequest) -> Answer:
     limit_bytes = context.options.max_management_bytes
     if len(request.body) > limit_bytes and not any(name.startswith(FILE_PREFIX) for name in parameters):
         return too_large(len(request.body), limit_bytes, "http-max-management-size")
+    if parameters:
+        _check_others_too(context, request)
     await context.server.management.load_model(request.match.name, parameters)
     return Answer(200, JSON)
 
@@ -254,8 +256,19 @@ async def load_model(context: Context, request: HttpRequest) -> Answer:
 async def unload_model(context: Context, request: HttpRequest) -> Answer:
     """``POST /v2/repository/models/M/unload``: answered when unloading has begun."""
     _refuse_repository_name(request)
-    await context.server.management.unload_model(request.match.name, await _unload_dependents(context, request))
+    dependents = await _unload_dependents(context, request)
+    if dependents:
+        _check_others_too(context, request)
+    await context.server.management.unload_model(request.match.name, dependents)
     return Answer(200, JSON)
+
+
+def _check_others_too(context: Context, request: HttpRequest) -> None:
+    """See `access.OTHERS_TOO`."""
+    exchange = request.exchange
+    if context.access is not None and exchange.caller is not None:
+        name = f"{exchange.method} {request.match.route.template}"
+        context.access.check(exchange.caller, *OTHERS_TOO, name, exchange.address)
 
 
 def _refuse_repository_name(request: HttpRequest) -> None:
