@@ -20,6 +20,7 @@ from typing import NamedTuple, Protocol
 from ..engine.access.callers import ALL_MODELS, Caller, Right
 from ..engine.access.control import AccessControl
 from ..engine.access.credentials import Credential
+from ..engine.access.limits import CallerUsage
 from ..engine.access.tokens import KeysWanted
 from ..engine.admission.shares import ModelShare
 from ..engine.clock import Clock
@@ -56,12 +57,13 @@ class AccessCall(NamedTuple):
 
 
 class AccessGate(ABC):
-    """What the front ends of a process ask; for the event loop's thread."""
+    """What the front ends of a process ask; for the event loop's thread.
 
-    @property
-    @abstractmethod
-    def generation(self) -> int:
-        """Of the rules: callers of another one are to be recognised anew."""
+    Attributes:
+        generation: of the rules: callers of another one are to be recognised anew. Every request asks for it.
+    """
+
+    generation: int
 
     @property
     @abstractmethod
@@ -106,16 +108,15 @@ class AccessAudit(Protocol):
 class CallerPlace:
     """What a request of a caller holds: its share of the budget, and what counts for the caller's limits."""
 
-    __slots__ = ("_caller", "_control", "_holder")
+    __slots__ = ("_holder", "_usage")
 
-    def __init__(self, holder: ModelShare | Lease, control: AccessControl, caller: Caller) -> None:
+    def __init__(self, holder: ModelShare | Lease, usage: CallerUsage) -> None:
         self._holder = holder
-        self._control = control
-        self._caller = caller
+        self._usage = usage
 
     def release(self, nbytes: int) -> None:
         """The request has its final answer."""
-        self._control.complete(self._caller)
+        self._usage.complete()
         self._holder.release(nbytes)
 
 
@@ -138,10 +139,11 @@ class LocalAccess(AccessGate):
         self._clock = clock
         self._fetch_keys = fetch_keys
         self._audit = audit
+        self.generation = control.generation
+        control.followers.append(self._follow)
 
-    @property
-    def generation(self) -> int:
-        return self.control.generation
+    def _follow(self) -> None:
+        self.generation = self.control.generation
 
     @property
     def open_health(self) -> bool:
@@ -159,8 +161,7 @@ class LocalAccess(AccessGate):
             caller = await self._identify(credential)
             self._check(caller, call)
             if call.right not in (None, Right.INFER):
-                self.control.admit(caller, 0, self._clock.now_s())
-                self.control.complete(caller)
+                self.control.admit(caller, 0, self._clock.now_s()).complete()
         except TriremeError as error:
             self._note(caller, call, "refused", error.message)
             raise
@@ -220,11 +221,11 @@ class LocalAccess(AccessGate):
                 given back.
         """
         try:
-            self.control.admit(caller, nbytes, self._clock.now_s())
+            usage = self.control.admit(caller, nbytes, self._clock.now_s())
         except TriremeError:
             holder.release(nbytes)
             raise
-        return CallerPlace(holder, self.control, caller)
+        return CallerPlace(holder, usage)
 
     def check_sent(self, request: InferenceRequest) -> None:
         """Decide about a request that a front end in another process has let through, by rules that may be older.

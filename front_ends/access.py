@@ -78,14 +78,10 @@ class RemoteAccess(AccessGate):
         self._ask = ask
         self._tell = tell
         self._clock = clock
-        self._generation = 0
+        self.generation = 0
         self._open_health = False
         self._key = secrets.token_bytes(32)
         self._callers: Memo[Caller] = Memo(_REMEMBERED, _DIGEST_BYTES)
-
-    @property
-    def generation(self) -> int:
-        return self._generation
 
     @property
     def open_health(self) -> bool:
@@ -97,7 +93,7 @@ class RemoteAccess(AccessGate):
     def update(self, head: list[Any]) -> None:
         """There are these rules now (`kinds.ACCESS`). Raises LinkError: it says something else."""
         _, generation, open_health = read_list(head, 3, 3)
-        self._generation, self._open_health = read_integer(generation), read_bool(open_health)
+        self.generation, self._open_health = read_integer(generation), read_bool(open_health)
         self._callers.clear()
 
     def recognise(self, credential: Credential) -> Caller | None:
@@ -112,7 +108,7 @@ class RemoteAccess(AccessGate):
         if values[4] is not None:  # on another clock
             values[4] += self._clock.now_s()
         caller = Caller.of_plain(values)
-        if caller.generation == self._generation:
+        if caller.generation == self.generation:
             self._callers.remember(self._digest(credential), caller)
         return caller
 

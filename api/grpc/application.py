@@ -92,10 +92,6 @@ _CONCERNS_OTHERS: Mapping[str, Callable[[Any], bool]] = {
 """See `access.OTHERS_TOO`."""
 
 
-def _knows(access: AccessChecks, head: CallHead) -> bool:
-    return access.known(head.identity) is not None
-
-
 class RestrictedProtocols:
     """A guard: it looks at every call when it begins, so at a stream once."""
 
@@ -143,7 +139,7 @@ class GrpcApplication:
         self.lease = server.lease
         self.model_of = model_of
         if context.access is not None:
-            self.knows = partial(_knows, context.access)
+            self.knows = context.access.known
         self.offload = server.offload
         self.client_accounts = server.client_accounts
         self.refusals = server.refusals

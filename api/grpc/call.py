@@ -308,7 +308,9 @@ class GrpcConnection(CallHost):
             self._refuse(stream_id, _TOO_LATE)
             return
         call: UnaryCall | StreamingCall
-        with_task = method.client_streaming or not (surroundings.knows is None or surroundings.knows(head))
+        with_task = method.client_streaming or (
+            surroundings.knows is not None and surroundings.knows(head.identity) is None
+        )
         call = (StreamingCall if with_task else UnaryCall)(self, stream_id, head, method)
         self.calls[stream_id] = call
         if timeout_s is not None:

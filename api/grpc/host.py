@@ -30,6 +30,8 @@ from .options import GrpcDelays, GrpcServiceOptions, delay
 if TYPE_CHECKING:
     from ...actors.budget import Lease
     from ...actors.offload import Offload
+    from ...engine.access.callers import Caller
+    from ..access import Identity
 
 
 Guard = Callable[[CallHead], None]
@@ -102,8 +104,8 @@ class Surroundings:
         lease: makes what a message takes of the server-wide budget; `client` is the address that it comes from.
         waiting: for those that wait for it.
         offload: where messages are packed, unpacked and read, if they are large.
-        knows: whether it is known who makes a call. Other calls get a task to find out in, before their message is let
-            come.
+        knows: who makes a call, if that is known. Other calls get a task to find out in, before their message is let
+            come. None if it does not matter.
     """
 
     group: Http2Group
@@ -116,7 +118,7 @@ class Surroundings:
     lease: Callable[..., Lease]
     waiting: WaitingRoom
     offload: Offload
-    knows: Callable[[CallHead], bool] | None = None
+    knows: Callable[[Identity], Caller | None] | None = None
 
 
 _REFUSALS = {

@@ -143,13 +143,14 @@ class GrpcInfer(Adapter):
 
     def describe(self, name: str, version: int) -> ModelDescription:
         """The model; raises TriremeError: there is none, or none that takes such requests."""
-        if self.caller is not None:
-            self.check_right(self.caller, name)
+        caller = self.caller
+        if caller is not None and not caller.may(Right.INFER, name):
+            self.refuse_caller(caller, name)
         model = self.model = self.context.server.describe(name, version)
         return model
 
-    def check_right(self, caller: Caller, model: str) -> None:
-        """Raises TriremeError: the caller may not ask the model."""
+    def refuse_caller(self, caller: Caller, model: str) -> None:
+        """Raises TriremeError: the caller may not ask the model, which is counted and logged."""
         access = self.context.access
         if access is not None:
             access.check(caller, Right.INFER, model, self.head.path, self.owner.address)
@@ -205,8 +206,9 @@ class UnaryInferRequest(GrpcInfer, Encoder[list[Buffer]]):
     takes_long = staticmethod(takes_long)
 
     def describe(self, name: str, version: int) -> ModelDescription:
-        if self.caller is not None:
-            self.check_right(self.caller, name)
+        caller = self.caller
+        if caller is not None and not caller.may(Right.INFER, name):
+            self.refuse_caller(caller, name)
         model = self.model = self.context.server.describe(name, version)
         if model.config.decoupled:
             raise UnsupportedError("ModelInfer RPC doesn't support models with decoupled transaction policy")

@@ -242,31 +242,34 @@ class AccessControl:
         """The caller of this number, as the rules are now; None if it is not in them."""
         return self._numbered.get(number)
 
-    def admit(self, caller: Caller, nbytes: int, now_s: float) -> None:
-        """Count a request in; `complete` has to follow.
+    def admit(self, caller: Caller, nbytes: int, now_s: float) -> CallerUsage:
+        """Count a request in.
 
         Args:
             nbytes: that it holds.
+
+        Returns:
+            Where it is counted, to be told when it is answered or given up (`CallerUsage.complete`).
 
         Raises:
             LimitExceededError: a limit of the caller does not allow it now.
             UnauthenticatedError: what the caller was recognised by has expired, or it is not in the rules any more.
         """
-        if caller.expires_s is not None and now_s >= caller.expires_s:
+        expires_s = caller.expires_s
+        if expires_s is not None and now_s >= expires_s:
             self.note_refusal(caller, RefusalReason.UNAUTHENTICATED)
             raise UnauthenticatedError(f"the credential of caller '{caller.name}' has expired")
-        if caller.number not in self._numbered:
+        number = caller.number
+        if number not in self._numbered:
             self.note_refusal(None, RefusalReason.UNAUTHENTICATED)
             raise UnauthenticatedError(f"caller '{caller.name}' is not in the access rules any more")
+        usage = self._usages[number]
         try:
-            self._usages[caller.number].admit(nbytes, now_s)
+            usage.admit(nbytes, now_s)
         except TriremeError:
             self.note_refusal(caller, RefusalReason.CALLER_LIMIT)
             raise
-
-    def complete(self, caller: Caller) -> None:
-        """A request that was admitted is answered, or given up."""
-        self._usages[caller.number].complete()
+        return usage
 
     # ---- metrics ----
 

@@ -50,11 +50,13 @@ class TokenBucket:
         self._at_s = now_s
         self.tokens = burst
 
-    def refill(self, now_s: float) -> None:
-        """Gain what has come since the last look. A clock that goes back brings nothing."""
-        if now_s > self._at_s:
-            self.tokens = min(self._burst, self.tokens + (now_s - self._at_s) * self._rate)
+    def refill(self, now_s: float) -> float:
+        """Gain what has come since the last look; how many tokens there are. A clock that goes back brings nothing."""
+        gained_s = now_s - self._at_s
+        if gained_s > 0:
+            self.tokens = min(self._burst, self.tokens + gained_s * self._rate)
             self._at_s = now_s
+        return self.tokens
 
     def wait_s(self, needed: float) -> float:
         """Seconds until there are so many tokens, from the last look on."""
@@ -105,11 +107,17 @@ class CallerUsage:
             LimitExceededError: a limit does not allow it now; says when it will.
         """
         if self.limited:
-            self._check(now_s)
-            if self._requests is not None:
-                self._requests.tokens -= 1
-            if self._bytes is not None:
-                self._bytes.tokens -= nbytes
+            most, requests, sizes = self._limits.in_flight, self._requests, self._bytes
+            if most is not None and self.in_flight >= most:
+                raise self._refusal(f"{most} requests in flight", _IN_FLIGHT_RETRY_S)
+            if requests is not None and requests.refill(now_s) < 1:
+                raise self._too_fast(now_s)
+            if sizes is not None:
+                if sizes.refill(now_s) <= 0:
+                    raise self._too_fast(now_s)
+                sizes.tokens -= nbytes
+            if requests is not None:
+                requests.tokens -= 1
         self.requests += 1
         self.in_flight += 1
 
@@ -118,22 +126,16 @@ class CallerUsage:
         assert self.in_flight > 0, f"{self.name}: more completed than admitted"
         self.in_flight -= 1
 
-    def _check(self, now_s: float) -> None:
-        limits = self._limits
-        if limits.in_flight is not None and self.in_flight >= limits.in_flight:
-            raise self._refusal(f"{limits.in_flight} requests in flight", _IN_FLIGHT_RETRY_S)
+    def _too_fast(self, now_s: float) -> LimitExceededError:
+        """Of the buckets that have too little, the one that takes longest to fill says how long to wait."""
+        limits, requests, sizes = self._limits, self._requests, self._bytes
         waits = []
-        if (bucket := self._requests) is not None:
-            bucket.refill(now_s)
-            if bucket.tokens < 1:
-                waits.append((bucket.wait_s(1), f"{limits.requests_per_s:g} requests a second"))
-        if (bucket := self._bytes) is not None:
-            bucket.refill(now_s)
-            if bucket.tokens <= 0:
-                waits.append((bucket.wait_s(1), f"{limits.bytes_per_s:g} bytes a second"))
-        if waits:
-            wait_s, limit = max(waits)
-            raise self._refusal(limit, min(wait_s, _LONGEST_RETRY_S))
+        if requests is not None and requests.refill(now_s) < 1:
+            waits.append((requests.wait_s(1), f"{limits.requests_per_s:g} requests a second"))
+        if sizes is not None and sizes.refill(now_s) <= 0:
+            waits.append((sizes.wait_s(1), f"{limits.bytes_per_s:g} bytes a second"))
+        wait_s, limit = max(waits)
+        return self._refusal(limit, min(wait_s, _LONGEST_RETRY_S))
 
     def _refusal(self, limit: str, wait_s: float) -> LimitExceededError:
         text = f"caller '{self.name}' has reached its limit of {limit}; try again in {max(1, math.ceil(wait_s))} s"

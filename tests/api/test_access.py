@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+from types import FrameType
+
 import pytest
 
-from trireme.actors.access_gate import AccessCall, AccessGate
+from trireme.actors.access_gate import AccessCall, AccessGate, LocalAccess
 from trireme.api.access import AccessChecks, identity_of, needed, readable
 from trireme.api.request_parameters import RESTRICTABLE
 from trireme.engine.access.callers import Caller, Right
+from trireme.engine.access.control import AccessControl
 from trireme.engine.access.credentials import Credential, CredentialKind
+from trireme.engine.access.keys import make_key
+from trireme.engine.access.rules import read_rules
+from trireme.engine.clock import SystemClock
 from trireme.engine.errors import TriremeError, UnauthenticatedError
 
 KEY, BEARER, CERTIFICATE = CredentialKind.API_KEY, CredentialKind.BEARER, CredentialKind.CERTIFICATE
@@ -55,11 +62,7 @@ class Gate(AccessGate):
     def __init__(self) -> None:
         self.asked = 0
         self.now = 0.0
-        self.rules = 1
-
-    @property
-    def generation(self) -> int:
-        return self.rules
+        self.generation = 1
 
     @property
     def open_health(self) -> bool:
@@ -70,7 +73,7 @@ class Gate(AccessGate):
 
     def recognise(self, credential: Credential) -> Caller | None:
         self.asked += 1
-        return Caller("x", 1, {}, self.rules, 10.0) if self.now < 10.0 else None
+        return Caller("x", 1, {}, self.generation, 10.0) if self.now < 10.0 else None
 
     async def authorise(self, credential: Credential, call: AccessCall) -> Caller:
         raise UnauthenticatedError("it has expired")
@@ -86,7 +89,7 @@ async def test_a_caller_is_asked_about_again_when_rules_are_new_or_its_credentia
     for _ in range(3):
         assert checks.known(identity) is not None
     assert gate.asked == 1
-    gate.rules = 2
+    gate.generation = 2
     assert await checks.identify(identity, "x", "") is checks.known(identity) is not None
     assert gate.asked == 2
     gate.now = 10.0
@@ -94,3 +97,67 @@ async def test_a_caller_is_asked_about_again_when_rules_are_new_or_its_credentia
     with pytest.raises(UnauthenticatedError):
         await checks.identify(identity, "x", "")
     assert len(counted) == 1
+
+
+def test_a_known_caller_costs_few_steps() -> None:
+    """Who it is, whether it may, and three limits: every Python function on the way is paid for by every request."""
+    limits = "[callers.limits]\nrequests-per-second = 1e6\nin-flight = 9\nbytes-per-second = 1e9\n"
+    key, digest = make_key("key1", "s" * 64, bytes(16))
+    text = f'[[callers]]\nname = "a"\ninfer = ["m"]\nkeys = [{{ id = "key1", hash = "{digest}" }}]\n{limits}'
+    control = AccessControl(read_rules(text, "rules"), bytes(32), 0.0)
+    gate, share = LocalAccess(control, SystemClock()), BudgetShare()
+    refusals: list[TriremeError] = []
+    checks, identity = AccessChecks(gate, "http", refusals.append), identity_of([(b"x-api-key", key.encode())])
+    caller = control.identify(identity.credential, 0.0, 0.0)
+    calls: list[str] = []
+
+    def note(frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call":
+            calls.append(frame.f_code.co_qualname)
+
+    for _ in range(2):
+        calls.clear()
+        before = sys.getprofile()
+        sys.setprofile(note)
+        try:
+            assert checks.known(identity) is caller
+            assert caller.may(Right.INFER, "m")
+            gate.admit(caller, 64, share).release(64)  # type: ignore[arg-type]
+        finally:
+            sys.setprofile(before)
+    assert share.released == 64 * 2
+    assert [each for each in calls if "BudgetShare" not in each] == [
+        "AccessChecks.known",
+        "Caller.may",
+        "LocalAccess.admit",
+        "AccessControl.admit",
+        "CallerUsage.admit",
+        "TokenBucket.refill",
+        "TokenBucket.refill",
+        "CallerPlace.__init__",
+        "CallerPlace.release",
+        "CallerUsage.complete",
+    ]
+
+
+class BudgetShare:
+    """Of a request."""
+
+    released = 0
+
+    def release(self, nbytes: int) -> None:
+        self.released += nbytes
+
+
+def test_new_rules_make_a_gate_recognise_callers_anew() -> None:
+    rules = read_rules('[anonymous]\ninfer = ["m"]\n', "rules")
+    control = AccessControl(rules, bytes(32), 0.0)
+    gate = LocalAccess(control, SystemClock())
+    refusals: list[TriremeError] = []
+    checks, identity = AccessChecks(gate, "http", refusals.append), identity_of([])
+    first = checks.known(identity)
+    assert first is not None
+    control.apply(rules, 0.0)
+    again = checks.known(identity)
+    assert again is not None
+    assert (first.generation, again.generation) == (1, 2)

@@ -139,7 +139,7 @@ def test_rights_are_checked_and_refusals_counted() -> None:
 def test_new_rules_forget_credentials_and_keep_what_is_in_flight() -> None:
     access = control(TWO)
     caller = access.identify(key("b"), 0.0, 0.0)
-    access.admit(caller, 0, 0.0)
+    flying = access.admit(caller, 0, 0.0)
     access.apply(rules(TWO.replace('infer = ["m"]', "")), 0.0)
     assert access.generation == 2
     assert access.recognise(key("b"), 0.0) is None
@@ -148,14 +148,14 @@ def test_new_rules_forget_credentials_and_keep_what_is_in_flight() -> None:
     assert not again.may(Right.INFER, "m")
     with pytest.raises(LimitExceededError):
         access.admit(again, 0, 0.0)
-    access.complete(caller)
+    flying.complete()
     access.admit(again, 0, 0.0)
 
 
 def test_a_caller_that_is_not_in_the_rules_any_more_may_nothing_and_its_requests_end_well() -> None:
     access = control(TWO)
     caller = access.identify(key("b"), 0.0, 0.0)
-    access.admit(caller, 0, 0.0)
+    flying = access.admit(caller, 0, 0.0)
     without = TWO[: TWO.index('[[callers]]\nname = "b"')]
     access.apply(rules(without), 0.0)
     with pytest.raises(UnauthenticatedError, match="caller 'b' is not in the access rules any more"):
@@ -166,7 +166,7 @@ def test_a_caller_that_is_not_in_the_rules_any_more_may_nothing_and_its_requests
     back = access.identify(key("b"), 0.0, 0.0)
     with pytest.raises(LimitExceededError):  # its request is still in flight
         access.admit(back, 0, 0.0)
-    access.complete(caller)
+    flying.complete()
     access.apply(rules(without), 0.0)
     assert {usage.name for usage in access.usages()} == {"a"}
 
@@ -182,7 +182,7 @@ def test_whatever_is_reloaded_each_request_counts_once_and_is_given_back_once(st
     for step in steps:
         if step == "complete":
             if flying:
-                access.complete(flying.pop(0))
+                flying.pop(0).complete()
         elif step == "with b":
             access.apply(rules(TWO), 0.0)
         elif step == "without b":
@@ -190,12 +190,12 @@ def test_whatever_is_reloaded_each_request_counts_once_and_is_given_back_once(st
         else:
             try:
                 caller = access.identify(key(step[-1]), 0.0, 0.0)
-                access.admit(caller, 0, 0.0)
+                usage = access.admit(caller, 0, 0.0)
             except (UnauthenticatedError, LimitExceededError):
                 pass
             else:
-                flying.append(caller)
+                flying.append(usage)
         counts = {usage.name: usage.in_flight for usage in access.usages()}
-        names = [caller.name for caller in flying]
+        names = [usage.name for usage in flying]
         assert counts["a"] == names.count("a")
         assert counts.get("b", 0) == names.count("b") <= 1
