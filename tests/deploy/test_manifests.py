@@ -24,10 +24,11 @@ CHART = DEPLOY / "helm" / "trireme"
 
 
 def command(words: list[str]) -> ServeCommand:
-    """What a container's arguments ask for; there is no warning about any of them."""
+    """What a container's arguments ask for; there is no warning about any of them, but that the server
+    is open to the network."""
     assert words[0] == "tritonserver"
     made = build_command(parse(words[1:], FLAGS), {})
-    assert made.warnings == ()
+    assert [line for line in made.warnings if not line.startswith("clients that reach")] == []
     return made
 
 

@@ -61,9 +61,11 @@ def test_the_comparison_finds_what_differs(tmp_path: Path, serve: Any) -> None:
 
 @pytest.mark.parametrize("guide", GUIDES)
 def test_commands_are_understood(guide: str) -> None:
-    """As they stand, and without a warning."""
+    """As they stand, and without a warning but that the server is open to the network."""
     commands = [text.replace("\\\n", "").split() for text in blocks(guide, "sh") if text.startswith("trireme serve")]
-    assert [build_command(parse(words[2:], FLAGS), {}).warnings for words in commands] == [()]
+    assert len(commands) == 1
+    warnings = [line for words in commands for line in build_command(parse(words[2:], FLAGS), {}).warnings]
+    assert [line for line in warnings if not line.startswith("clients that reach")] == []
 
 
 def test_flags_that_do_nothing_are_in_the_table() -> None:
