@@ -1,13 +1,13 @@
-"""What access rules cost a small request: CPU time of the server, with and without them, over HTTP and gRPC.
+"""What access rules cost a small request: CPU time of the server, with and without them.
 
     python benchmarks/access.py [--rounds 15] [--requests 4000]
 
 First the steps that a request takes because of the rules, by themselves. Then one process serves the shipped
 `identity_fp32` (FP32[16]) five times: without rules, for clients without and with a key that nothing looks at; with
 rules, where clients present nothing (`[anonymous]`); with an API key; with one whose caller has all three limits. The
-client is a process of its own with one connection a server; one request is in flight over HTTP, and eight over gRPC.
-Rounds alternate between the servers, and a round's figure is compared with that of the same round without rules and
-with the same headers: a longer head costs something without rules, too. Run on an idle machine.
+client is a process of its own with one connection a server; one request is in flight over HTTP, and eight over gRPC and
+in a stream. Rounds alternate between the servers, and a round's figure is compared with that of the same round without
+rules and with the same headers: a longer head costs something without rules, too. Run on an idle machine.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import queue
 import socket
 import statistics
 import subprocess
@@ -51,6 +52,7 @@ from trireme.engine.options import ControlMode, ServerOptions
 MODEL = "identity_fp32"
 ROOT = Path(__file__).parents[1]
 IN_FLIGHT = 8
+INFER = Right.INFER
 KEY, _DIGEST = make_key("bench", "s" * 64, bytes(16))
 _CALLER = f'[[callers]]\nname = "bench"\ninfer = ["identity*"]\nkeys = [{{ id = "bench", hash = "{_DIGEST}" }}]\n'
 _LIMITS = "[callers.limits]\nrequests-per-second = 1e9\nin-flight = 1000\nbytes-per-second = 1e12\n"
@@ -92,7 +94,7 @@ async def serving(case: Case) -> AsyncIterator[dict[str, int]]:
         http_service = HttpService(HttpApplication(server, HttpOptions()), ServiceOptions(here))
         (grpc_port,) = await nursery.start(grpc_service.serve)
         (http_port,) = await nursery.start(http_service.serve)
-        yield {"HTTP": http_port, "gRPC": grpc_port}
+        yield {"HTTP": http_port, "gRPC": grpc_port, "stream": grpc_port}
         nursery.cancel_scope.cancel()
 
 
@@ -115,11 +117,15 @@ def ask_http(port: int, key: str, count: int, connections: dict[Any, Any]) -> No
             raise SystemExit(answer.decode())
 
 
-def ask_grpc(port: int, key: str, count: int, connections: dict[Any, Any]) -> None:
+def grpc_request() -> bytes:
     request = service_pb2.ModelInferRequest(model_name=MODEL)  # type: ignore[attr-defined]
     request.inputs.add(name="INPUT0", datatype="FP32", shape=[1, 16])
     request.raw_input_contents.append(bytes(64))
-    data = request.SerializeToString()
+    return request.SerializeToString()
+
+
+def ask_grpc(port: int, key: str, count: int, connections: dict[Any, Any]) -> None:
+    data = grpc_request()
     channel = connections.get(port)
     if channel is None:
         channel = connections[port] = grpc.insecure_channel(f"127.0.0.1:{port}")
@@ -130,11 +136,34 @@ def ask_grpc(port: int, key: str, count: int, connections: dict[Any, Any]) -> No
             future.result()
 
 
+def ask_stream(port: int, key: str, count: int, connections: dict[Any, Any]) -> None:
+    data = grpc_request()
+    found = connections.get((port, "stream"))
+    if found is None:
+        messages: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        channel = connections[port, "channel"] = grpc.insecure_channel(f"127.0.0.1:{port}")
+        call = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+        answers = call(iter(messages.get, None), metadata=(("x-api-key", key),) if key else ())
+        found = connections[port, "stream"] = messages, answers
+    messages, answers = found
+    for _ in range(count // IN_FLIGHT):
+        for _ in range(IN_FLIGHT):
+            messages.put(data)
+        for _ in range(IN_FLIGHT):
+            answer = next(answers)
+        text = service_pb2.ModelStreamInferResponse.FromString(answer).error_message  # type: ignore[attr-defined]
+        if text:
+            raise SystemExit(text)
+
+
+ASK = {"HTTP": ask_http, "gRPC": ask_grpc, "stream": ask_stream}
+
+
 def client() -> None:
     connections: dict[Any, Any] = {}
     for line in sys.stdin:
         protocol, port, key, count = json.loads(line)
-        (ask_http if protocol == "HTTP" else ask_grpc)(port, key, count, connections)
+        ASK[protocol](port, key, count, connections)
         print(count, flush=True)
 
 
@@ -187,7 +216,7 @@ def steps() -> None:
         ) -> None:
             caller = checks.known(identity)
             assert caller is not None
-            checks.check(caller, Right.INFER, MODEL, "infer", "127.0.0.1")
+            assert caller.may(INFER, MODEL)
             gate.admit(caller, 64, share).release(64)
 
         times = timeit.repeat(request, number=20_000, repeat=15)
@@ -198,7 +227,7 @@ async def measure(rounds: int, requests: int) -> None:
     async with AsyncExitStack() as stack:
         ports = {case.name: await stack.enter_async_context(serving(case)) for case in CASES}
         with client_process() as process:
-            for protocol in ("HTTP", "gRPC"):
+            for protocol in ASK:
                 figures: dict[str, list[float]] = {case.name: [] for case in CASES}
                 for number in range(-1, rounds):
                     for case in CASES if number % 2 else reversed(CASES):
@@ -213,7 +242,7 @@ def show(protocol: str, figures: dict[str, list[float]]) -> None:
         costs = figures[case.name]
         base = next(figures[other.name] for other in CASES if other.key == case.key and not other.rules)
         more = statistics.median(cost - other for cost, other in zip(costs, base, strict=True))
-        print(f"{protocol:5} {case.name:22} {statistics.median(costs):7.1f} µs a request, {more:+5.1f} µs")
+        print(f"{protocol:6} {case.name:22} {statistics.median(costs):7.1f} µs a request, {more:+5.1f} µs")
 
 
 def main() -> None:

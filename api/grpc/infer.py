@@ -121,6 +121,9 @@ class GrpcTrace(RequestTrace):
         super().finish()
 
 
+_INFER = Right.INFER  # found faster here than in its class
+
+
 class GrpcInfer(Adapter):
     """What all of them have in common: see `pipeline.Adapter`. `message` is empty once it has been decoded.
 
@@ -144,7 +147,7 @@ class GrpcInfer(Adapter):
     def describe(self, name: str, version: int) -> ModelDescription:
         """The model; raises TriremeError: there is none, or none that takes such requests."""
         caller = self.caller
-        if caller is not None and not caller.may(Right.INFER, name):
+        if caller is not None and not caller.may(_INFER, name):
             self.refuse_caller(caller, name)
         model = self.model = self.context.server.describe(name, version)
         return model
@@ -153,7 +156,7 @@ class GrpcInfer(Adapter):
         """Raises TriremeError: the caller may not ask the model, which is counted and logged."""
         access = self.context.access
         if access is not None:
-            access.check(caller, Right.INFER, model, self.head.path, self.owner.address)
+            access.check(caller, _INFER, model, self.head.path, self.owner.address)
 
     def received(self, tracer: Tracer) -> None:
         self.trace = GrpcTrace(tracer, self.head.metadata)
@@ -207,7 +210,7 @@ class UnaryInferRequest(GrpcInfer, Encoder[list[Buffer]]):
 
     def describe(self, name: str, version: int) -> ModelDescription:
         caller = self.caller
-        if caller is not None and not caller.may(Right.INFER, name):
+        if caller is not None and not caller.may(_INFER, name):
             self.refuse_caller(caller, name)
         model = self.model = self.context.server.describe(name, version)
         if model.config.decoupled:
