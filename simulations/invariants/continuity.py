@@ -14,6 +14,7 @@ from ..events import (
     RequestQueued,
     RequestRefused,
     RequestRejected,
+    RequestSubmitted,
 )
 from ..generations import model_of
 from ..history import Handlers
@@ -40,7 +41,8 @@ class Going:
 class SequencesGoOn(Invariant):
     """A request that continues a sequence is refused for a missing START only if that may be so: it was silent for as
     long as it may be, a request of it was cancelled, an instance was lost, or its model was unloaded. That its model
-    was loaded again is no reason.
+    was loaded again is no reason. What comes before the START is refused, too, even if that is heard of later: another
+    generation may have it by then, which the START was for.
     """
 
     name = "sequences go on until they are over"
@@ -51,11 +53,13 @@ class SequencesGoOn(Invariant):
         self._going: dict[tuple[str, int | str], Going] = {}
         self._unloaded: set[str] = set()  # generations
         self._keys: dict[int, tuple[str, int | str]] = {}  # by accepted request
+        self._early: set[int] = set()  # requests not heard yet that came when their sequence had not begun
 
     def handlers(self) -> Handlers:
         if not any(view.sequences for view in self._state.models.values()):
             return {}
         return {
+            RequestSubmitted: self._submitted,
             RequestQueued: self._queued,
             RequestRefused: self._refused,
             RequestRejected: self._over,
@@ -66,7 +70,12 @@ class SequencesGoOn(Invariant):
             ModelStateChanged: self._changed,
         }
 
+    def _submitted(self, event: RequestSubmitted) -> None:
+        if event.sequence and (event.model, event.sequence) not in self._going:
+            self._early.add(event.request)
+
     def _queued(self, event: RequestQueued) -> None:
+        self._early.discard(event.request)
         asked = self._state.asked.get(event.request)
         batching = self._state.models[event.model].sequences
         if asked is None or not asked.sequence or batching is None or batching.iterative:
@@ -83,7 +92,7 @@ class SequencesGoOn(Invariant):
             return
         going = self._going.get((asked.model, asked.sequence))
         batching = self._state.serving[asked.model].sequences
-        if going is None or batching is None:
+        if going is None or batching is None or event.request in self._early:
             return
         if event.at_ns + TOLERANCE_NS < going.heard_ns + batching.max_sequence_idle_us * 1_000:
             self.broken(f"request {event.request} was refused, and '{going.where}' has its sequence: {event.error}")

@@ -145,6 +145,12 @@ OVER: dict[str, list[Event]] = {
     "cancelled": [*BEGUN, *told(2_000, 2), CancelHeard(2_000, 2, False), *refused(3_000)],
     "lost with its instance": [*BEGUN, InstanceDetached(2_000, "m", "m_0"), *refused(3_000)],
     "never begun": [*UP, *refused(3_000)],
+    "begun before it is refused, and after it came": [
+        *UP,
+        RequestSubmitted(1_000, 9, "m", 1, 0, 0, 7),
+        *told(1_000, 1, start=True),
+        RequestRefused(1_000, 9, f"request {NO_START}"),
+    ],
     "begun anew before the client hears of it": [
         *UP,
         *refused(1_000),
