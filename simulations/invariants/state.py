@@ -211,6 +211,7 @@ class WorldState:
         self._home: dict[int, ModelView] = {}  # by request, while it waits
         self.changing: Counter[str] = Counter()  # by model, changes that are not over
         self._counts: dict[str, int] = {}  # by model that was resized, instances that its files ask for
+        self._unclear: set[str] = set()  # whose changes that are not over began before one that failed
 
     def handlers(self) -> Handlers:
         return {
@@ -239,6 +240,10 @@ class WorldState:
     def home(self, request: int) -> ModelView | None:
         """The model in whose queue a request stands."""
         return self._home.get(request)
+
+    def is_resized(self, name: str) -> bool:
+        """Whether a change of the number of instances was asked for of this model, or of another generation."""
+        return model_of(name) in self._counts
 
     def instant_over(self) -> None:
         self.touched.clear()
@@ -336,11 +341,16 @@ class WorldState:
                     view.count = -1
 
     def _change_done(self, event: ChangeDone) -> None:
+        """A change that overlapped with one that failed may have read the files before they asked for what they do."""
         self.changing[event.model] -= 1
         view = self.serving[event.model]
-        known = event.model in self._counts and not self.changing[event.model] and not event.error
-        if known and view.sequences is None:
+        if event.error:
+            self._unclear.add(event.model)
+        if self.changing[event.model]:
+            return
+        if event.model in self._counts and event.model not in self._unclear and view.sequences is None:
             view.count = self._counts[event.model]
+        self._unclear.discard(event.model)
 
     def _stopped(self, event: SchedulerStopped) -> None:
         self._touch(event.model).stopping = True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from trireme.simulations.events import BatchSealed, ChangeAsked, ChangeDone, ModelStateChanged, RequestAnswered
 from trireme.simulations.invariants.changes import ChangesAreMade
 from trireme.simulations.invariants.state import WorldState
@@ -143,3 +145,22 @@ def test_a_load_that_did_nothing_is_noticed() -> None:
             if type(event) in handlers:
                 handlers[type(event)](event)
     assert found == ["'m' is what it was before: reload"]
+
+
+@pytest.mark.parametrize("error", ["", "the server is stopping"])
+def test_how_many_instances_there_should_be_is_unclear_after_a_change_that_overlapped_with_one_that_failed(
+    error: str,
+) -> None:
+    """The first one may have read the files before the second one was asked for, or after that."""
+    state = WorldState([ModelPlan("m").config()])
+    for event in (
+        ChangeAsked(1, "m", "resize to 1"),
+        ChangeAsked(2, "m", "resize to 2"),
+        ChangeDone(3, "m", "resize to 2", error),
+        ChangeDone(4, "m", "resize to 1", ""),
+    ):
+        state.handlers()[type(event)](event)
+    assert state.serving["m"].count == (-1 if error else 2)
+    for event in (ChangeAsked(5, "m", "resize to 3"), ChangeDone(6, "m", "resize to 3", "")):
+        state.handlers()[type(event)](event)
+    assert state.serving["m"].count == 3
