@@ -23,6 +23,7 @@ _CULPRIT = re.compile(
     r"\brequest (\d+) (?:made|was made|raised|crashed|ended)|no memory for request (\d+)"
     r"|exit status (\d+)|called exit \((\d+)\)"
 )
+_START = re.compile(r"^start \d+ of '([^']*)' fails$")
 _INSTANCE = re.compile(r"instance '([^']*)' (?:gave no answer|died: )")
 
 QUEUED = (FULL, EXPIRED, TOO_LATE, STOPPING, "timeout of the corresponding sequence has been expired")
@@ -120,11 +121,20 @@ class ErrorsHaveCauses(Invariant):
             return number in self._struck and (anywhere or (batch is not None and number in batch.requests))
         if UNANSWERED in text:
             return not own or self._struck.get(request) == Fault.SILENCE.value
+        start = _START.match(text)
+        if start is not None:
+            return not own or (batch is not None and self._has_lost_its_place(request, batch, start[1]))
         instance, of_all = _INSTANCE.search(text), any(each in text for each in OF_ALL)
         if instance is not None and own and batch is not None:
-            mine = batch.instance.partition("~")[0].rstrip("'")
+            mine = _place_of(batch)
             return mine == instance[1] or (of_all and mine.rpartition("_")[0] == instance[1].rpartition("_")[0])
         return instance is not None or of_all or UNKNOWN in text or GIVEN_UP in text
+
+    def _has_lost_its_place(self, request: int, batch: BatchSealed, instance: str) -> bool:
+        """Whether a request was to be executed again by this instance, which failed to start, and may not have been
+        wanted any more then."""
+        isolated = request in self._state.models[batch.model].isolated
+        return isolated and self._state.is_resized(batch.model) and _place_of(batch) == instance
 
     def _isolates(self, batch: BatchSealed) -> bool:
         """Whether requests are executed again that were together in this batch when its process ended."""
@@ -153,3 +163,8 @@ class ErrorsHaveCauses(Invariant):
             wrong = not any(each in error for each in INVALID[1:])
         if wrong:
             self.broken(f"request {event.request} was refused with {error!r}, which is not true")
+
+
+def _place_of(batch: BatchSealed) -> str:
+    """What the instance of a batch is called in messages."""
+    return batch.instance.partition("~")[0].rstrip("'")

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ..events import BatchSealed, ChangeAsked, ReplyDelivered, RequestIsolated
+from ..events import BatchSealed, ChangeAsked, ReplyDelivered, RequestIsolated, RequestRejected
 from ..generations import model_of
 from ..history import Handlers
 from ..invariants.base import Complain, Invariant
@@ -27,7 +27,8 @@ class IsolatedAlone(Invariant):
         return {
             RequestIsolated: self._isolated,
             BatchSealed: self._sealed,
-            ReplyDelivered: self._delivered,
+            ReplyDelivered: self._over,
+            RequestRejected: self._over,
             ChangeAsked: self._changes,
         }
 
@@ -57,7 +58,8 @@ class IsolatedAlone(Invariant):
             if request in self._place_of:
                 self.broken(f"request {request} is executed by '{event.instance}', not '{self._place_of[request]}'")
 
-    def _delivered(self, event: ReplyDelivered) -> None:
+    def _over(self, event: ReplyDelivered | RequestRejected) -> None:
+        """Of one that is rejected the answer may have to wait for its turn."""
         place = self._place_of.pop(event.request, "")
         if place:
             self._places[place].remove(event.request)

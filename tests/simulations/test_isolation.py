@@ -12,6 +12,7 @@ from trireme.simulations.events import (
     ReplyDelivered,
     RequestAnswered,
     RequestIsolated,
+    RequestRejected,
 )
 from trireme.simulations.invariants.serving import STOPPING
 from trireme.simulations.oracle.isolation import IsolatedAlone
@@ -59,6 +60,20 @@ def test_what_goes_first_or_in_company_is_noticed() -> None:
     assert not complaints((1,), (2,), (3,))
     assert complaints((3,), (1,), (2,))
     assert complaints((1, 2))
+
+
+def test_who_is_rejected_is_not_waited_for_even_if_the_answer_has_to_wait_for_its_turn() -> None:
+    found: list[str] = []
+    rule = IsolatedAlone(lambda violation: found.append(violation.text))
+    for event in (
+        *(RequestIsolated(0, number, "m", "m_0") for number in (1, 2)),
+        RequestRejected(1, 2, "Cancelled"),
+        BatchSealed(2, 1, "m", 1, "m_0", "no batching", (1,), 1),
+        BatchSealed(3, 2, "m", 1, "m_0", "instance idle", (3,), 1),
+        *(ReplyDelivered(3, number, "", True, False) for number in (1, 2)),
+    ):
+        rule.handlers()[type(event)](event)
+    assert found == []
 
 
 def test_everything_else_in_a_plan_stays_what_it_was() -> None:
