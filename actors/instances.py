@@ -121,7 +121,7 @@ class Instances:
             return error or stopping_error()
         unwanted = added if error is not None else [seat for at, seat in enumerate(staying) if at not in kept]
         for seat in unwanted:
-            seat.leaving = True
+            seat.unwanted.set()
             self._nursery.start_soon(self._see_off, seat)
         for seat in unwanted:
             if seat.instance is not None:
@@ -203,7 +203,8 @@ class Instances:
             delay_s = self._next_step(seat, death, policy)
             if delay_s is None:
                 break
-            await trio.sleep(delay_s)
+            with trio.move_on_after(delay_s):
+                await seat.unwanted.wait()
             if seat.leaving or self._closing:
                 break
             self._restarts += 1
@@ -243,7 +244,7 @@ class _Seat:
         death: what its instance died of last; empty if none has.
         settled: it has had its first instance, or gets none.
         was_up: it has had an instance that could execute batches.
-        leaving, gone: it is not wanted any more, and has left.
+        unwanted, gone: it is not wanted any more, and has left.
     """
 
     number: int
@@ -254,13 +255,17 @@ class _Seat:
     life: trio.CancelScope = field(default_factory=trio.CancelScope)
     settled: trio.Event = field(default_factory=trio.Event)
     was_up: bool = False
-    leaving: bool = False
+    unwanted: trio.Event = field(default_factory=trio.Event)
     gone: trio.Event = field(default_factory=trio.Event)
 
     def give_up(self) -> None:
         """End an instance that still starts."""
         if self.instance is not None and self.instance.state is InstanceState.STARTING:
             self.life.cancel()
+
+    @property
+    def leaving(self) -> bool:
+        return self.unwanted.is_set()
 
     @property
     def alive(self) -> bool:

@@ -87,8 +87,10 @@ async def test_those_of_an_instance_that_is_no_longer_wanted_are_told_why(
         model = server._control.repository.find("m")
         staying = next(seat.order for seat in model._instances._seats if seat.alive)
         assert await model._instances.resize([staying]) is None
+        asked_s = trio.current_time()
         for reply in replies:
             with pytest.raises(TriremeError, match="the process has ended"):
                 await reply.response()
+        assert trio.current_time() - asked_s < 0.01, "not when the instance would have been started again"
         assert server.budget_statistics().requests == 0
         assert (await server.infer(request_for())).model_name == "m"
