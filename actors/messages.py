@@ -116,7 +116,7 @@ class Registered:
 @dataclass(slots=True, eq=False)
 class Leaving:
     """This instance wants to close. It is `Dismissed` when the batches that it has are over; before that it is `Bound`
-    while it has sequences, if those are to end first."""
+    while it has sequences, if those are to end first. Then it also executes what it is to execute alone."""
 
     instance: InstanceId
     sequences_first: bool = False

@@ -13,8 +13,8 @@ Rules:
     ended, in the event loop's next turn.
  4. Where instances need leave to execute (`permits`), one that is idle by these rules is idle for the core while it has
     that.
- 5. An instance that is to leave gets nothing more, and is dismissed when it holds nothing. One that waits for its
-    sequences to end first gets what continues them.
+ 5. An instance that is to leave gets nothing more, and is dismissed when it holds nothing. If it is to end what it has
+    begun first, it still gets what continues its sequences, and what it is to execute alone (rule 6).
  6. Requests to be isolated are executed each alone by the next instance of their seat, before it is idle for the first
     time. One that is cancelled meanwhile, or whose seat gets no instance any more, is rejected.
  7. When the core has failed it is told nothing more, and batches that are over still count.
@@ -161,7 +161,7 @@ class Dispatcher:
         self._durations: Durations = {}
         self._spare: list[InstanceId] = []
         self._proving: list[InstanceId] = []
-        self._parting: list[InstanceId] = []  # wait for their sequences
+        self._parting: list[InstanceId] = []  # end what they have begun (rule 5)
         self._isolated: dict[Job, Seat] = {}
         self._rejects: deque[Reject] = deque()
         self._exceptional = False  # there may be something to do by rule 5 or 6
@@ -292,18 +292,22 @@ class Dispatcher:
     def leave(self, instance: InstanceId, sequences_first: bool = False) -> bool:
         """An instance wants to close (rule 5). Unknown ones are fine.
 
+        Args:
+            sequences_first: it ends what it has begun: its sequences, and what it is to execute alone.
+
         Returns:
             Whether it waits for no sequence.
         """
         its = self._instances.get(instance)
         if its is None:
             return True
-        sequences = self.sequences if sequences_first and not self.core_failed else None
-        if sequences is not None and not sequences.release(instance):
-            if instance not in self._parting:
-                self._parting.append(instance)
-                self._exceptional = True
-            return False
+        if sequences_first and not self.core_failed:
+            bound = self.sequences is not None and not self.sequences.release(instance)
+            if bound or its.state is PROVING:
+                if instance not in self._parting:
+                    self._parting.append(instance)
+                    self._exceptional = True
+                return not bound
         if its.state is not LEAVING:
             its.state = LEAVING
             self._forget(instance)

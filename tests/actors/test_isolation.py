@@ -94,3 +94,21 @@ async def test_those_of_an_instance_that_is_no_longer_wanted_are_told_why(
         assert trio.current_time() - asked_s < 0.01, "not when the instance would have been started again"
         assert server.budget_statistics().requests == 0
         assert (await server.infer(request_for())).model_name == "m"
+
+
+async def test_an_instance_that_is_no_longer_wanted_executes_them_before_it_leaves(
+    autojump_clock, open_server, simulated, request_for
+) -> None:
+    async with open_server(simulated(ending_in(0), batching=BATCHING, count=2)) as server:
+        replies = [await server.admit(request_for()) for _ in range(4)]
+        await trio.sleep(1.055)
+        model = server._control.repository.find("m")
+        staying = next(seat.order for seat in model._instances._seats if seat.alive)
+        await trio.sleep(0.5)
+        assert server.model_statistics()[0].instances_alive == 2
+        assert await model._instances.resize([staying]) is None
+        assert server.model_statistics()[0].instances_alive == 1
+        with trio.fail_after(10):
+            for reply in replies:
+                assert (await reply.response()).model_name == "m"
+        assert server.budget_statistics().requests == 0

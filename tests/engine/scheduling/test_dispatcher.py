@@ -189,6 +189,34 @@ def test_requests_to_be_isolated_are_executed_alone_by_the_next_instance_of_thei
     assert dispatched(single, 0.0) == [(3, [last])]
 
 
+def test_an_instance_that_ends_what_it_has_begun_leaves_when_it_has_isolated_all(single, make_job) -> None:
+    first, second = make_job(1), make_job(2)
+    single.isolate([first, second], 7)
+    single.attach(3, seat=7)
+    assert dispatched(single, 0.0) == [(3, [first])]
+    assert single.leave(3, sequences_first=True), "no sequence binds it"
+    enqueue(single, make_job(3))
+    over(single, 3, [first], 0.0)
+    assert dispatched(single, 0.0) == [(3, [second])]
+    assert single.dismissed == []
+    over(single, 3, [second], 0.0)
+    assert dispatched(single, 0.0) == [], "what waits in the queue is for others"
+    assert single.dismissed == [3]
+
+
+def test_an_instance_that_is_to_leave_at_once_isolates_no_more(single, make_job) -> None:
+    first, second = make_job(1), make_job(2)
+    single.isolate([first, second], 7)
+    single.attach(3, seat=7)
+    assert dispatched(single, 0.0) == [(3, [first])]
+    single.leave(3, sequences_first=True)
+    single.leave(3)
+    over(single, 3, [first], 0.0)
+    assert dispatched(single, 0.0) == []
+    assert single.dismissed == [3]
+    assert single.drop_all() == [second]
+
+
 def test_an_isolated_request_that_is_cancelled_is_rejected(single, make_job) -> None:
     job, gone = make_job(1), make_job(2)
     gone.cancelled = True
