@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, TypeVar
 
+import outcome
 import trio
 
 from ..engine.admission.budget import BudgetCore, LeaseCore, Waiter
@@ -70,19 +70,32 @@ class InflightBudget(BudgetCore):
         if not self.full(share) and self.admit_nowait(lease, share, nbytes):
             return then(False)
 
-        def grown(_waited: bool) -> tuple[T] | None:
-            return None if self.full(share) or not self.admit_nowait(lease, share, 0) else (then(True),)
+        def grown(waited: bool) -> T | Waiter:
+            """It is large enough. If there is no place for it, it stands in line for one at once: one that is given
+            back before this task goes on would otherwise be missed."""
+            if self.full(share) or not self.admit_nowait(lease, share, 0):
+                return self.admit_later(lease, share, then)
+            return then(waited)
 
-        result = await lease.grow(max(0, nbytes - lease.nbytes), grown)
-        return await _served(self.admit_later(lease, share, then)) if result is None else result[0]
+        result: Any = await lease.grow(max(0, nbytes - lease.nbytes), grown)
+        return await _served(result) if isinstance(result, Waiter) else result
 
 
 async def _served(waiter: Waiter) -> Any:
-    """Wait until a waiter is served; what its `then` has come to."""
-    waiter.wake = partial(trio.lowlevel.reschedule, trio.lowlevel.current_task())
+    """Wait until a waiter is served; what its `then` has come to. If that is a waiter, this goes on with that one."""
+    task = trio.lowlevel.current_task()
+
+    def wake(served: outcome.Outcome[Any]) -> None:
+        nonlocal waiter
+        if isinstance(served, outcome.Value) and isinstance(served.value, Waiter):
+            waiter = served.value
+            waiter.wake = wake
+        else:
+            trio.lowlevel.reschedule(task, served)
 
     def give_up(_raise_cancel: object) -> trio.lowlevel.Abort:
         waiter.give_up()
         return trio.lowlevel.Abort.SUCCEEDED
 
+    waiter.wake = wake
     return await trio.lowlevel.wait_task_rescheduled(give_up)
