@@ -150,7 +150,8 @@ class Traces:
         setting = tracer.setting()
         right = tracer.came // rate
         right = right if self._plan.trace_count < 0 else min(right, self._plan.trace_count)
-        if len(tracer.traces) != right or setting.open:
+        unread = len(self._open) if self._plan.stop_ns else 0  # clients read on when their server has stopped
+        if len(tracer.traces) + unread != right or setting.open != unread:
             text = f"of {tracer.came} requests {len(tracer.traces)} were traced, {setting.open} of them still are"
             self._complain(INVARIANT, f"{text}; right is {right}")
         if self._exact and tracer.came != self._asked and setting.can_sample:

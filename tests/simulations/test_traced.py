@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from trireme.simulations.front_ends_plan import FrontEndsPlan
-from trireme.simulations.plan import ModelPlan, Plan, RequestPlan, StepPlan
+from trireme.simulations.plan import Manner, ModelPlan, Plan, RequestPlan, StepPlan
 from trireme.simulations.planted import planted
 from trireme.simulations.play import play
 from trireme.simulations.traced import INVARIANT, TRACED, TRACED_BY_FRONT_ENDS
@@ -39,3 +39,9 @@ def test_what_is_not_told_is_missed(bug: str) -> None:
 def test_traces_come_back_when_their_front_end_dies() -> None:
     front_ends = replace(BY_FRONT_ENDS.front_ends, count=1, deaths_ns=(23 * MS,))
     assert play(replace(BY_FRONT_ENDS, trace_rate=1, front_ends=front_ends)).violation is None
+
+
+def test_a_client_that_reads_on_when_the_server_has_stopped_still_has_its_trace() -> None:
+    request = RequestPlan(1, "m", 0, manner=Manner.WAITS, answers=3, pause_ns=50 * MS)
+    plan = Plan(1, (ModelPlan("m", decoupled=True),), (request,), calm_ns=0, stop_ns=140 * MS, trace_rate=1)
+    assert play(plan).violation is None
