@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import grpc
 import pytest
+import trio
 from authority import Authority
 from grpc_stub import MESSAGES, OpenStream, infer_request, stub_for
+from http2_client import Http2Client
+from http_sockets import Response
 from ruled_server import RuledServer, key_of, ruled_server, rules_text
 from triton_messages import Stub
 
@@ -266,11 +270,23 @@ def wait_for(server: RuledServer, condition: Any) -> None:
     raise AssertionError("waited in vain")
 
 
+async def ask_for_configs(port: int, context: ssl.SSLContext, *models: str) -> list[Response]:
+    """Over one HTTP/2 connection."""
+    async with await trio.open_ssl_over_tcp_stream(
+        "localhost", port, ssl_context=context, https_compatible=True
+    ) as tls:
+        client = Http2Client(tls)
+        client.h2.initiate_connection()
+        return [await client.ask("GET", f"/v2/models/{model}/config") for model in models]
+
+
 def test_the_certificate_of_a_connection_tells_the_caller(tmp_path: Path) -> None:
-    """Unless a key is presented. The same over HTTP and gRPC."""
+    """Unless a key is presented. The same over HTTP/1.1, HTTP/2 and gRPC."""
     authority = Authority(tmp_path)
     issued = authority.ca.issue_cert("client@localhost")
-    rules = '[[callers]]\nname = "holder"\ninfer = ["plain"]\ncertificates = [{ email = "client@*" }]\n'
+    rules = (
+        '[[callers]]\nname = "holder"\ninfer = ["plain"]\nread = ["plain"]\ncertificates = [{ email = "client@*" }]\n'
+    )
     (tmp_path / "models").mkdir()
     denied = REFUSED.format("holder", "infer", "model 'many'")
     with ruled_server(tmp_path / "models", rules + RULES, authority.mutual_options) as server:
@@ -281,6 +297,11 @@ def test_the_certificate_of_a_connection_tells_the_caller(tmp_path: Path) -> Non
         assert web.infer().status == 200
         assert web.infer("many")[::2] == (403, {"error": denied})
         assert web.infer(caller="reader").error == REFUSED.format("reader", "infer", "model 'plain'")
+        context.set_alpn_protocols(["h2"])
+        found = trio.run(ask_for_configs, server.http_port, context, "plain", "many")
+        missing = {"error": REFUSED.format("holder", "read", "model 'many'")}
+        assert [each.status for each in found] == [200, 403]
+        assert json.loads(found[1].body) == missing
         with grpc.secure_channel(f"localhost:{server.grpc_port}", authority.credentials(authority.ca)) as channel:
             stub = Stub(channel)
             assert told(stub.ModelInfer, infer_request()) == ("OK", "")
