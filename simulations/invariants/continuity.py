@@ -71,8 +71,17 @@ class SequencesGoOn(Invariant):
         }
 
     def _submitted(self, event: RequestSubmitted) -> None:
-        if event.sequence and (event.model, event.sequence) not in self._going:
+        if event.sequence and self._live(event.model, event.sequence, event.at_ns) is None:
             self._early.add(event.request)
+
+    def _live(self, model: str, sequence: int | str, at_ns: int) -> Going | None:
+        """The sequence, if it has begun, and was not silent for too long by then."""
+        going = self._going.get((model, sequence))
+        batching = None if going is None else self._state.serving[model].sequences
+        if going is None or batching is None:
+            return None
+        silent_ns = batching.max_sequence_idle_us * 1_000
+        return going if at_ns + TOLERANCE_NS < going.heard_ns + silent_ns else None
 
     def _queued(self, event: RequestQueued) -> None:
         self._early.discard(event.request)
@@ -90,11 +99,8 @@ class SequencesGoOn(Invariant):
         asked = self._state.asked.get(event.request) if NO_START in event.error else None
         if asked is None:
             return
-        going = self._going.get((asked.model, asked.sequence))
-        batching = self._state.serving[asked.model].sequences
-        if going is None or batching is None or event.request in self._early:
-            return
-        if event.at_ns + TOLERANCE_NS < going.heard_ns + batching.max_sequence_idle_us * 1_000:
+        going = self._live(asked.model, asked.sequence, event.at_ns)
+        if going is not None and event.request not in self._early:
             self.broken(f"request {event.request} was refused, and '{going.where}' has its sequence: {event.error}")
 
     def _over(self, event: RequestRejected | RequestDropped | CancelHeard) -> None:

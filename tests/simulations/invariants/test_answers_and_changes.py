@@ -151,6 +151,12 @@ OVER: dict[str, list[Event]] = {
         *told(1_000, 1, start=True),
         RequestRefused(1_000, 9, f"request {NO_START}"),
     ],
+    "begun anew after it was silent for too long, before it is refused": [
+        *BEGUN,
+        RequestSubmitted(201_000, 9, "m", 1, 0, 0, 7),
+        *told(201_000, 2, start=True),
+        RequestRefused(201_000, 9, f"request {NO_START}"),
+    ],
     "begun anew before the client hears of it": [
         *UP,
         *refused(1_000),
