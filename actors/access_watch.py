@@ -149,7 +149,7 @@ def load_rules(path: Path) -> AccessRules:
             data = file.read(_MAX_FILE_BYTES + 1)
         if len(data) > _MAX_FILE_BYTES:
             raise InvalidArgumentError(f"{path}: larger than {_MAX_FILE_BYTES} bytes")
-        text = data.decode()
+        text = data.decode("utf-8-sig")  # some editors begin files with a byte order mark
     except OSError as error:
         raise InvalidArgumentError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

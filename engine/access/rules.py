@@ -180,6 +180,7 @@ def _read_caller(section: FileTable, issuers: Mapping[str, IssuerRule], key_ids:
         tuple(_read_certificate(inner) for inner in section.tables("certificates", _TABLES)),
     )
     if not (caller.keys or caller.tokens or caller.certificates):
+        section.finish()  # first: a misspelt key may be why
         raise section.fault(None, f"nothing that caller '{name}' is recognised by", "keys, tokens or certificates")
     return caller
 

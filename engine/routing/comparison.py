@@ -8,8 +8,9 @@ Rules:
     probable as the other, the matter is decided: so a bad target is found out in few requests, and a good one is not
     accused by chance.
  3. The worse case of failures: as many more than the others have as is allowed. The better case: a quarter of that.
- 4. The worse case of times: twice as many are beyond the mark as of the others, of whom one in a hundred would be
-    without the allowance. The better case: half as many.
+ 4. Times: one in a hundred of the others' requests takes longer than their 99th percentile. The worse case is that two
+    in a hundred of the new target's take longer than that times what is allowed, the better case that one in two
+    hundred does.
  5. Failed requests say nothing about times. Times are compared once the others have had `_KNOWN` requests; the mark
     is found anew each time that the others have had a hundred more, from their latest `_KEPT`.
 """

@@ -208,3 +208,5 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         load_rules(path)
     path.write_text(ONE)
     assert load_rules(path).anonymous is not None
+    path.write_text(path.read_text(), encoding="utf-8-sig")
+    assert load_rules(path).anonymous is not None

@@ -95,6 +95,7 @@ ISSUER = '[[issuers]]\nname = "i"\nissuer = "x"\naudience = "y"\njwks = "keys.js
         ('[anonymous]\nread = ["a/b"]', "found 'a/b' (no model's name has a /), expected"),
         ('[[callers]]\nname = "a b"', "f:2: callers[0].name: found 'a b', expected 1 to 64 characters"),
         ("[[callers]]", "f:1: callers[0]: found no name, expected name = 1 to 64"),
+        ('[[callers]]\nname = "a"\n[[callers.key]]\nid = "x"', "callers[0].key: found an unknown key"),
         ('[[callers]]\nname = "a"', "f:1: callers[0]: found nothing that caller 'a' is recognised by, expected keys, "),
         ('[[callers]]\nname = "anonymous"\n' + KEY, "f:2: callers[0].name: found 'anonymous', expected another name"),
         (CALLER + CALLER, "f:6: callers[1].keys[0].id: found 'k1ab' twice, expected an id of its own"),
