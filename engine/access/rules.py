@@ -9,12 +9,12 @@ from datetime import UTC, date, datetime
 from typing import Final
 from urllib.parse import urlsplit
 
+from ..strict_toml import FileTable, read_strictly, shown_value
 from .callers import Patterns, Right
 from .credentials import CERTIFICATE_NAMES
 from .keys import DIGEST_FORM, ID_FORM, KeyDigest, is_key_id, read_digest
 from .limits import UNLIMITED, CallerLimits
 from .patterns import NamePatterns, pattern_fault
-from .reading import FileTable, read_strictly, shown_value
 
 ANONYMOUS: Final = "anonymous"
 """The name of callers that present nothing."""

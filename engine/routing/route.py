@@ -5,11 +5,14 @@ Rules:
  2. Weights are whole percents and add up to 100. A target may have 0: it is known, and may become a canary.
  3. A canary is one of the targets; its share is moved by steps that grow and end at 100 or below.
  4. A shadow is no target: what it answers is compared and dropped. Its share is above 0 and at most 100 percent.
+ 5. Clients name a route without a version; with one, they mean the model itself. So a route may have the name of a
+    model whose versions are its targets. A target without a version must be no route: routes lead to models only.
 """
 
 from __future__ import annotations
 
 import enum
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,6 +21,22 @@ from ..errors import InvalidArgumentError
 from ..request import LATEST
 
 WHOLE = 100
+
+
+class RouteError(InvalidArgumentError):
+    """A route breaks a rule.
+
+    Attributes:
+        route: its name.
+        key: where, as in its document (`documents`).
+        problem: what is wrong, and what is expected.
+    """
+
+    def __init__(self, name: str, key: tuple[str, ...], problem: str) -> None:
+        super().__init__(f"route '{name}': {problem}")
+        self.route = name
+        self.key = key
+        self.problem = problem
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -58,18 +77,15 @@ class CanaryLimits:
     queue_times: float = 1.5
     slack_s: float = 0.001
 
-    def __post_init__(self) -> None:
-        for what, value, least in (
-            ("errors", self.errors, 0.0),
-            ("p99_times", self.p99_times, 1.0),
-            ("queue_times", self.queue_times, 1.0),
-        ):
-            if not value > least:
-                raise InvalidArgumentError(f"limit '{what}' is {value:g}, expected more than {least:g}")
-        if self.errors >= 1:
-            raise InvalidArgumentError(f"limit 'errors' is {self.errors:g}, expected less than 1")
-        if not self.slack_s >= 0:
-            raise InvalidArgumentError(f"limit 'slack_s' is {self.slack_s:g}, expected 0 or more")
+    def problems(self) -> Iterable[tuple[str, str]]:
+        """What is wrong, by key."""
+        for key, value in (("p99-times", self.p99_times), ("queue-times", self.queue_times)):
+            if not 1 < value < math.inf:
+                yield key, f"found {value:g}, expected more than 1"
+        if not 0 < self.errors < 1:
+            yield "errors", f"found {self.errors:g}, expected a part of all requests, more than 0 and less than 1"
+        if not 0 <= self.slack_s < math.inf:
+            yield "slack-ms", f"found {self.slack_s * 1e3:g}, expected 0 or more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +105,15 @@ class Canary:
 
 @dataclass(frozen=True, slots=True)
 class Shadow:
-    """A model that gets copies of `percent` of the requests (rule 4)."""
+    """A model that gets copies of `percent` of the requests (rule 4).
+
+    Attributes:
+        tolerance: numbers of both answers that differ by no more, as such or as a part of the number, agree.
+    """
 
     target: Target
     percent: float = 100.0
+    tolerance: float = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +125,7 @@ class ModelRoute:
         sticky_name: of the header or parameter, if that is what `sticky` says.
 
     Raises:
-        InvalidArgumentError: it breaks a rule.
+        RouteError: it breaks a rule.
     """
 
     name: str
@@ -115,55 +136,69 @@ class ModelRoute:
     shadow: Shadow | None = None
 
     def __post_init__(self) -> None:
-        for problem in self._problems():
-            raise InvalidArgumentError(f"route '{self.name}': {problem}")
+        for key, problem in self._problems():
+            raise RouteError(self.name, key, problem)
 
     @property
     def targets(self) -> tuple[Target, ...]:
         return tuple(target for target, _ in self.weights)
 
-    def _problems(self) -> Iterable[str]:
-        if not self.name:
-            yield "its name is empty"
-        if not self.weights:
-            yield "it has no targets"
-        for target, count in Counter(self.targets).items():
-            if count > 1:
-                yield f"target '{target}' is named {count} times, expected once"
-        for target, weight in self.weights:
-            if not 0 <= weight <= WHOLE:
-                yield f"the weight of target '{target}' is {weight}, expected 0 to {WHOLE}"
-        total = sum(weight for _, weight in self.weights)
-        if total != WHOLE:
-            yield f"the weights of its targets add up to {total}, expected {WHOLE}"
+    def _problems(self) -> Iterable[tuple[tuple[str, ...], str]]:
+        """What is wrong, by key."""
+        if not self.name or "/" in self.name or not self.name.isprintable():
+            yield (), f"its name is {self.name!r}, expected that of a model: not empty, without a /"
+        yield from self._weight_problems()
         named = self.sticky in (StickyBy.HEADER, StickyBy.PARAMETER)
         if named != bool(self.sticky_name):
-            yield f"'{self.sticky.value}' as what it is sticky by {'needs a' if named else 'has no'} name"
+            yield ("sticky",), f"'{self.sticky.value}' {'needs' if named else 'has'} {'a' if named else 'no'} name"
         if self.canary is not None:
-            yield from self._canary_problems(self.canary)
+            for key, problem in self._canary_problems(self.canary):
+                yield ("canary", key), problem
         if self.shadow is not None:
-            if self.shadow.target in self.targets:
-                yield f"the shadow '{self.shadow.target}' is a target, too"
-            if not 0 < self.shadow.percent <= WHOLE:
-                yield f"the shadow's share is {self.shadow.percent:g} percent, expected more than 0 and at most {WHOLE}"
+            for key, problem in self._shadow_problems(self.shadow):
+                yield ("shadow", key), problem
 
-    def _canary_problems(self, canary: Canary) -> Iterable[str]:
+    def _weight_problems(self) -> Iterable[tuple[tuple[str, ...], str]]:
+        if not self.weights:
+            yield ("targets",), "it has no targets"
+        for target, count in Counter(self.targets).items():
+            if count > 1:
+                yield ("targets", str(target)), f"target '{target}' is named {count} times, expected once"
+        for target, weight in self.weights:
+            if not 0 <= weight <= WHOLE:
+                problem = f"the weight of target '{target}' is {weight}, expected 0 to {WHOLE}"
+                yield ("targets", str(target)), problem
+        total = sum(weight for _, weight in self.weights)
+        if total != WHOLE:
+            yield ("targets",), f"the weights of its targets add up to {total}, expected {WHOLE}"
+
+    def _canary_problems(self, canary: Canary) -> Iterable[tuple[str, str]]:
         if canary.target not in self.targets:
-            yield f"the canary '{canary.target}' is none of its targets"
+            yield "target", f"the canary '{canary.target}' is none of its targets"
         if len(self.weights) < 2:
-            yield "a canary needs another target to be compared with"
+            yield "target", "a canary needs another target to be compared with"
         steps = canary.steps
         if not steps or list(steps) != sorted(set(steps)) or not 0 < steps[0] <= steps[-1] <= WHOLE:
-            yield f"the canary's steps are {list(steps)}, expected percents from 1 to {WHOLE}, ascending"
-        if not canary.step_s >= 0:
-            yield f"the canary's steps take {canary.step_s:g} s, expected 0 or more"
+            yield "steps", f"the canary's steps are {list(steps)}, expected percents from 1 to {WHOLE}, ascending"
+        if not 0 <= canary.step_s < math.inf:
+            yield "step-secs", f"the canary's steps take {canary.step_s:g} s, expected 0 or more"
+        yield from canary.limits.problems()
+
+    def _shadow_problems(self, shadow: Shadow) -> Iterable[tuple[str, str]]:
+        if shadow.target in self.targets:
+            yield "target", f"the shadow '{shadow.target}' is a target, too"
+        if not 0 < shadow.percent <= WHOLE:
+            problem = f"the shadow's share is {shadow.percent:g} percent, expected more than 0 and at most {WHOLE}"
+            yield "percent", problem
+        if not 0 <= shadow.tolerance < math.inf:
+            yield "tolerance", f"found {shadow.tolerance:g}, expected 0 or more"
 
 
 def check_routes(routes: Iterable[ModelRoute]) -> dict[str, ModelRoute]:
     """The routes by name.
 
     Raises:
-        InvalidArgumentError: two have the same name, or a route leads back to itself.
+        InvalidArgumentError: two have the same name, or one leads to a route, or back to itself.
     """
     by_name: dict[str, ModelRoute] = {}
     for route in routes:
@@ -176,13 +211,15 @@ def check_routes(routes: Iterable[ModelRoute]) -> dict[str, ModelRoute]:
 
 
 def _check_end(route: ModelRoute, by_name: dict[str, ModelRoute], way: tuple[str, ...]) -> None:
-    """A target whose name is that of a route would lead on: routes lead to models only, and the error shows the way."""
-    targets = [*route.targets, *([route.shadow.target] if route.shadow else [])]
-    for target in targets:
+    """Rule 5; the error shows the way that the targets lead."""
+    targets = [(target, ("targets", str(target))) for target in route.targets]
+    if route.shadow is not None:
+        targets.append((route.shadow.target, ("shadow", "target")))
+    for target, key in targets:
+        if target.version != LATEST or target.model not in by_name:
+            continue
         if target.model in way:
             shown = "' to '".join((*way, target.model))
-            raise InvalidArgumentError(f"routes lead in a circle: from '{shown}'")
-        onward = by_name.get(target.model)
-        if onward is not None:
-            _check_end(onward, by_name, (*way, target.model))
-            raise InvalidArgumentError(f"route '{route.name}' leads to route '{target.model}', expected a model")
+            raise RouteError(route.name, key, f"routes lead in a circle: from '{shown}'")
+        _check_end(by_name[target.model], by_name, (*way, target.model))
+        raise RouteError(route.name, key, f"target '{target}' is a route, expected a model")

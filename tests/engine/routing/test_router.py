@@ -115,7 +115,7 @@ def test_routes_that_cannot_be_together_change_nothing() -> None:
         (lambda: [two(50, 40)], "add up to 90, expected 100"),
         (lambda: [two(120, -20)], r"the weight of target 'digits:1' is 120, expected 0 to 100"),
         (lambda: [ModelRoute("r", ())], "it has no targets"),
-        (lambda: [ModelRoute("", ((OLD, 100),))], "its name is empty"),
+        (lambda: [ModelRoute("", ((OLD, 100),))], "its name is '', expected that of a model"),
         (lambda: [ModelRoute("r", ((OLD, 50), (OLD, 50)))], "target 'digits:1' is named 2 times"),
         (lambda: [two(50, 50, shadow=Shadow(OLD))], "the shadow 'digits:1' is a target, too"),
         (lambda: [two(50, 50, shadow=Shadow(OTHER, 0))], "the shadow's share is 0 percent"),
@@ -124,7 +124,10 @@ def test_routes_that_cannot_be_together_change_nothing() -> None:
             lambda: [ModelRoute("a", ((Target("b"), 100),)), ModelRoute("b", ((Target("a"), 100),))],
             "in a circle: from 'a' to 'b' to 'a'",
         ),
-        (lambda: [two(50, 50), ModelRoute("b", ((Target("classifier"), 100),))], "leads to route 'classifier'"),
+        (
+            lambda: [two(50, 50), ModelRoute("b", ((Target("classifier"), 100),))],
+            "target 'classifier' is a route, expected a model",
+        ),
     ],
 )
 def test_impossible_routes_are_refused(routes: Callable[[], list[ModelRoute]], message: str) -> None:

@@ -1,4 +1,4 @@
-"""Reading a TOML file strictly: what is unknown, of the wrong type or missing is an error that says where it is.
+"""Reading TOML, or tables of JSON, strictly: errors say where something is unknown, of the wrong type or missing.
 
 `tomllib` does not tell lines of what it has read well, so they are looked for in the text (`key_lines`); what stands
 within a value over several lines has the line on which the value begins.
@@ -11,13 +11,15 @@ import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, TypeVar
 
-from ..errors import InvalidArgumentError
+from .errors import InvalidArgumentError
 
 T = TypeVar("T")
 KeyPath = tuple[str | int, ...]
 
-_HEADER = re.compile(r"\s*(\[\[?)\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$")
-_KEY = re.compile(r"\s*([A-Za-z0-9_.\"'-]+)\s*=")
+_PART = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\]|\\.)*"|'[^']*')"""
+_PARTS = rf"({_PART}(?:\s*\.\s*{_PART})*)"
+_HEADER = re.compile(rf"\s*(\[\[?)\s*{_PARTS}\s*\]\]?\s*(?:#.*)?$")
+_KEY = re.compile(rf"\s*{_PARTS}\s*=")
 
 
 class FaultyEntryError(Exception):
@@ -29,7 +31,7 @@ class FaultyEntryError(Exception):
     """
 
     def __init__(self, path: KeyPath, text: str) -> None:
-        super().__init__(text)
+        super().__init__(f"{_shown_path(path)}{text}")
         self.path = path
         self.text = text
 
@@ -41,9 +43,7 @@ def read_strictly(text: str, name: str, read: Callable[[FileTable], T]) -> T:
         InvalidArgumentError: it is not TOML, or something in it is not as it should be.
     """
     try:
-        root = FileTable(tomllib.loads(text), ())
-        result = read(root)
-        root.finish()
+        return read_values(tomllib.loads(text), read)
     except tomllib.TOMLDecodeError as error:
         raise InvalidArgumentError(f"{name}: not valid TOML: {error}") from error
     except RecursionError as error:
@@ -54,12 +54,23 @@ def read_strictly(text: str, name: str, read: Callable[[FileTable], T]) -> T:
         lines = key_lines(text)
         line = next((lines[part] for part in _prefixes(error.path) if part in lines), None)
         where = name if line is None else f"{name}:{line}"
-        raise InvalidArgumentError(f"{where}: {_shown_path(error.path)}{error.text}") from error
+        raise InvalidArgumentError(f"{where}: {error}") from error
+
+
+def read_values(values: dict[str, Any], read: Callable[[FileTable], T]) -> T:
+    """What `read` makes of a table that was read already, of TOML or JSON.
+
+    Raises:
+        FaultyEntryError: something in it is not as it should be.
+    """
+    root = FileTable(values, ())
+    result = read(root)
+    root.finish()
     return result
 
 
 class FileTable:
-    """A table of the file. What was not asked for by the end is unknown (`finish`)."""
+    """A table of the file. What was neither asked for by the end (`finish`) nor expected (`expect`) is unknown."""
 
     def __init__(self, values: dict[str, Any], path: KeyPath) -> None:
         self._values = values
@@ -74,6 +85,11 @@ class FileTable:
         """The error that an entry, or without a key the table itself, is not as it should be."""
         path = self.path if key is None else (*self.path, key)
         return FaultyEntryError(path, f"found {found}, expected {expected}")
+
+    def expect(self, *keys: str) -> None:
+        """Refuse all other keys at once: a misspelt one is named before what is missing for it."""
+        self._asked.update(keys)
+        self._refuse_unknown()
 
     def get(self, key: str, kind: type[T] | tuple[type[T], ...], expected: str) -> T | None:
         """A value of the given type; None if it is not there."""
@@ -130,6 +146,11 @@ class FileTable:
 
     def finish(self) -> None:
         """Refuse what was not asked for, here and in the tables within."""
+        self._refuse_unknown()
+        for inner in self._inner:
+            inner.finish()
+
+    def _refuse_unknown(self) -> None:
         import difflib  # only for what is refused
 
         for key in self._values:
@@ -138,8 +159,6 @@ class FileTable:
                 hint = f"; did you mean {near[0]}?" if near else ""
                 expected = f"one of {', '.join(sorted(self._asked))}{hint}"
                 raise FaultyEntryError((*self.path, key), f"found an unknown key, expected {expected}")
-        for inner in self._inner:
-            inner.finish()
 
     def _enter(self, values: dict[str, Any], path: KeyPath) -> FileTable:
         section = FileTable(values, path)
@@ -163,14 +182,17 @@ def key_lines(text: str) -> dict[KeyPath, int]:
             *outer, last = _key_parts(found[2])
             for part in outer:
                 table = _in_list((*table, part), counts)
+                lines.setdefault(table, number)
             table = (*table, last)
             if found[1] == "[[":
                 counts[table] = counts.get(table, 0) + 1
                 table = _in_list(table, counts)
             lines.setdefault(table, number)
         elif found := _KEY.match(line):
-            path = (*table, *_key_parts(found[1]))
-            lines.setdefault(path, number)
+            path = table
+            for part in _key_parts(found[1]):
+                path = (*path, part)
+                lines.setdefault(path, number)
     return lines
 
 
@@ -180,7 +202,7 @@ def _in_list(path: KeyPath, counts: dict[KeyPath, int]) -> KeyPath:
 
 
 def _key_parts(text: str) -> list[str]:
-    return [part.strip().strip("\"'") for part in text.split(".")]
+    return [part.strip("\"'") for part in re.findall(_PART, text)]
 
 
 def _prefixes(path: KeyPath) -> Iterable[KeyPath]:
