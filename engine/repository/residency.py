@@ -2,88 +2,55 @@
 
 Rules:
  1. A request for a model that is not resident waits for it to be loaded; all that come meanwhile wait for the same
-    load. Loads are wanted in the order of priority, then of the first request; the first one wanted begins as soon as
-    there is room, and no later one passes it.
- 2. Room is made by unloading models that are idle (nothing in flight, no request waits), not pinned, and of no higher
-    priority than the one that is wanted: the lowest priority first, then the one used least recently. Nothing is
-    unloaded before that makes enough room.
+    load. Loads are wanted in the order of their first requests, where each level of priority counts for `_LEVEL_S`
+    seconds of waiting. The first one wanted begins as soon as there is room, and no later one passes it. A model that
+    is just leaving comes back to its place when it has left.
+ 2. Room is made by unloading models that are idle (nothing in flight) and not pinned: the lowest priority first, then
+    the one used least recently. Nothing is unloaded before that makes enough room, nor what is not needed for that.
+    One of a higher priority than the model that is wanted leaves only if all others together are not enough.
  3. A model that was loaded stays for at least as long as its load took, so that no more time goes into loads than into
     service, whatever comes. Until then those that want its room wait.
- 4. A model that cannot fit into the limit is refused at once. A load that failed is not tried again for a while, which
-    doubles up to `_LONGEST_RETRY_S`; until then requests are refused with its reason.
+ 4. A model that cannot fit into the limit, beside those that are pinned and in memory, is refused at once. A load that
+    failed is not tried again for a while, which doubles up to `_LONGEST_RETRY_S`; until then requests are refused with
+    its reason. A load by hand is tried at once.
  5. A load that no request waits for any more, and that has not begun, is not wanted any more.
  6. A model counts with the size that it had when it was last loaded, before that with what was estimated. A size that
     turns out to be too large for the room makes others leave; it does not undo the load.
  7. At most `most_waiting` requests wait in all; the next one is refused.
+ 8. If rule 2 makes no room for `_PATIENCE_S`, busy models are drained in the same order, and then those of higher
+    priority: new requests for them wait, and they leave when they have nothing in flight. That is not undone.
+ 9. A model that needs others (an ensemble) is loaded with those of them that are not there, once none of them is being
+    loaded or leaving. They do not leave before it has left.
+10. A request that another one in flight waits for (an inner one) goes before all others; models that wait so do not
+    leave. It is refused at once if there is no room beside them, or it needs one of them that is to leave. It goes in
+    while its model is being drained, as does one that continues a sequence.
+11. A model that is unloaded by hand is drained at once, live sequences or not, and what needs it, too.
 
 States of a model:
 
     COLD ─ request ▶ WANTED ─ room ▶ LOADING ─ loaded ▶ RESIDENT ─ its room is wanted ▶ LEAVING ─ unloaded ▶ COLD
-    WANTED ─ no request waits ▶ COLD          LOADING ─ failed ▶ COLD, refused until its next try
+    RESIDENT ─ its room is wanted for long, or by hand ▶ DRAINING ─ idle ▶ LEAVING     LEAVING ─ request waits ▶ WANTED
+    WANTED ─ no request waits, or no room for good ▶ COLD          LOADING ─ failed ▶ COLD, refused until its next try
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Iterator
-from dataclasses import dataclass
+import heapq
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 
 from ..errors import NotFoundError, TriremeError, UnavailableError
+from .evictions import choose_evictions
+from .residents import STAYING, Drains, Leaves, Loads, Refuses, Residence, ResidencyAction, Resident
 
 _FIRST_RETRY_S = 1.0
 _LONGEST_RETRY_S = 300.0
-
-
-class Residence(enum.Enum):
-    """See above."""
-
-    COLD = "cold"
-    WANTED = "wanted"
-    LOADING = "loading"
-    RESIDENT = "resident"
-    LEAVING = "leaving"
-
-
-@dataclass(slots=True, eq=False)
-class Resident:
-    """What is known of one model.
-
-    Attributes:
-        nbytes: that it takes, or is supposed to.
-        waiting: requests that wait for it to be loaded.
-        in_flight: requests that it is executing, or that are queued there.
-        used_s: when it was last used.
-        stays_until_s: rule 3.
-        failures: loads that have failed one after the other.
-    """
-
-    name: str
-    nbytes: int
-    pinned: bool = False
-    priority: int = 0
-    state: Residence = Residence.COLD
-    waiting: int = 0
-    in_flight: int = 0
-    wanted_s: float = 0.0
-    used_s: float = 0.0
-    stays_until_s: float = 0.0
-    failures: int = 0
-    retry_s: float = 0.0
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Loads:
-    """A model is to be loaded."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Leaves:
-    """A model is to be unloaded."""
-
-    name: str
+_LEVEL_S = 10.0
+_PATIENCE_S = 1.0
+_SHORTEST_STAY_S = 0.1  # who waited in another process must get its request in
+_LOOK_S = 0.5  # whether sequences are over
 
 
 class Residency:
@@ -95,21 +62,26 @@ class Residency:
 
     Attributes:
         hits, misses: requests that found their model resident, or did not.
+        waiting: requests that wait, for all models.
+        used_bytes: of what is in memory, or on its way there or from there.
     """
 
     def __init__(self, limit_bytes: int, most_waiting: int = 10_000) -> None:
         self.limit_bytes = limit_bytes
-        self.hits = self.misses = 0
+        self.hits = self.misses = self.waiting = self.used_bytes = 0
         self._most_waiting = most_waiting
-        self._waiting = 0
         self._models: dict[str, Resident] = {}
-        self._wanted: dict[str, Resident] = {}
+        self._wanted: list[tuple[float, int, Resident]] = []  # a heap; entries that are not their model's own are void
+        self._entries = itertools.count()
         self._in_memory: dict[str, Resident] = {}  # the one used least recently first
-
-    @property
-    def used_bytes(self) -> int:
-        """Of what is in memory, or on its way there or from there."""
-        return sum(model.nbytes for model in self._in_memory.values())
+        self._draining: dict[str, Resident] = {}
+        self._pinned_bytes = 0  # of what stays
+        self._calling: Counter[str] = Counter()  # models whose requests in flight wait for others
+        self._called: dict[str, Resident] = {}  # those others
+        self._over_s = math.inf  # since when there is more in memory than there may be
+        # There is nothing to do before that time, unless so many bytes have become idle before.
+        self._due_s = math.inf
+        self._missing: float = math.inf
 
     def __iter__(self) -> Iterator[Resident]:
         return iter(self._models.values())
@@ -123,19 +95,49 @@ class Residency:
 
     # ---- what there is ----
 
-    def know(self, name: str, nbytes: int, *, pinned: bool = False, priority: int = 0) -> None:
-        """There is such a model; `nbytes` is an estimate. Of one that is known, pin and priority change."""
-        model = self._models.get(name)
-        if model is None:
-            model = self._models[name] = Resident(name, nbytes)
-        elif model.state in (Residence.COLD, Residence.WANTED) and not model.used_s:
+    def know(
+        self, name: str, nbytes: int, *, pinned: bool = False, priority: int = 0, needs: Sequence[str] = ()
+    ) -> None:
+        """There is such a model; `nbytes` is an estimate. Of one that is known, the rest changes.
+
+        Args:
+            needs: those that are loaded with it, and what they need in turn. They are to be known with a pin and
+                a priority of at least its own.
+        """
+        model = self._models.setdefault(name, Resident(name, nbytes))
+        here = name in self._in_memory
+        if here:
+            self._use(model, -1)
+        elif not model.measured:
             model.nbytes = nbytes
-        model.pinned, model.priority = pinned, priority
+        model.pinned, model.priority, model.needs = pinned, priority, tuple(needs)
+        if here:
+            self._use(model, 1)
+        if model.state is Residence.WANTED:
+            self._want(model)
+        self._due_s = -math.inf
+
+    def resized(self, name: str, nbytes: int) -> None:
+        """A model takes so much, as was measured (rule 6)."""
+        model = self[name]
+        here = name in self._in_memory
+        if here:
+            self._use(model, -1)
+        model.nbytes, model.measured = nbytes, True
+        if here:
+            self._use(model, 1)
+        self._due_s = -math.inf
 
     # ---- requests ----
 
-    def arrive(self, name: str, now_s: float) -> bool:
-        """A request for a model has come.
+    def arrive(
+        self, name: str, now_s: float, *, by_hand: bool = False, callers: Sequence[str] = (), continues: bool = False
+    ) -> bool:
+        """A request for a model has come, or a load by hand.
+
+        Args:
+            callers: the models in flight that wait for it (rule 10).
+            continues: it goes on with a sequence that the model knows.
 
         Returns:
             Whether it can be executed at once, and is in flight from now on (`depart`). Otherwise it waits; when the
@@ -143,133 +145,356 @@ class Residency:
 
         Raises:
             NotFoundError: there is no such model.
-            UnavailableError: it cannot be loaded (rules 4 and 7).
+            UnavailableError: it cannot be loaded (rules 4, 7 and 10).
         """
         model = self[name]
-        if model.state is Residence.RESIDENT:
+        if model.state is Residence.RESIDENT or (model.state is Residence.DRAINING and (callers or continues)):
             self.hits += 1
             model.in_flight += 1
-            self._touch(model, now_s)
+            self._touch(model)
             return True
-        if model.nbytes > self.limit_bytes:
-            raise UnavailableError(
-                f"model '{name}' needs {model.nbytes} bytes of memory, the limit for models is {self.limit_bytes}"
-            )
-        if now_s < model.retry_s:
+        if model.state is Residence.COLD and now_s < model.retry_s and not by_hand:
             wait_s = model.retry_s - now_s
             raise UnavailableError(f"model '{name}' was not loaded: {model.reason}; next try in {wait_s:.1f} s")
-        if self._waiting >= self._most_waiting:
-            raise UnavailableError(
-                f"model '{name}' is not loaded, and {self._waiting} requests wait for models already"
-            )
-        self.misses += 1
-        self._waiting += 1
-        model.waiting += 1
-        if model.state is Residence.COLD:
-            model.state, model.wanted_s = Residence.WANTED, now_s
-        if model.state in (Residence.WANTED, Residence.LEAVING):
-            self._wanted.setdefault(name, model)
+        if model.state is not Residence.LOADING and (error := self._no_room(model)) is not None:
+            raise error
+        if callers and model.state is not Residence.LOADING and (error := self._no_room_inside(model, callers)):
+            raise error
+        if self.waiting >= self._most_waiting:
+            raise UnavailableError(f"model '{name}' is not loaded, and {self.waiting} requests wait for models already")
+        self._wait(model, callers, now_s)
         return False
 
-    def give_up(self, name: str) -> None:
+    def give_up(self, name: str, callers: Sequence[str] = ()) -> None:
         """A request that waited for its model is not wanted any more (rule 5)."""
         model = self[name]
         assert model.waiting > 0, f"no request waits for '{name}'"
         model.waiting -= 1
-        self._waiting -= 1
+        self.waiting -= 1
+        was_inner = bool(model.called_by)
+        self._uncall(model, Counter(callers))
+        if model.state is not Residence.WANTED:
+            return
         if not model.waiting:
-            self._wanted.pop(name, None)
-            if model.state is Residence.WANTED:
-                model.state = Residence.COLD
+            self._due_s = -math.inf if self._first() is model else self._due_s
+            self._void(model, Residence.COLD)
+        elif was_inner and not model.called_by:
+            self._due_s = -math.inf
+            self._want(model)  # not before all others any more
 
     def depart(self, name: str, now_s: float) -> None:
         """A request in flight has been answered."""
+        del now_s
         model = self[name]
         assert model.in_flight > 0, f"no request for '{name}' is in flight"
         model.in_flight -= 1
-        self._touch(model, now_s)
+        if name in self._in_memory:
+            self._touch(model)
+        if model.in_flight:
+            return
+        if model.state is Residence.DRAINING:
+            self._due_s = -math.inf
+        elif model.state is Residence.RESIDENT and not model.pinned:
+            self._missing -= model.nbytes + sum(self._models[each].nbytes for each in model.needs)
 
     # ---- loads ----
 
     def loaded(self, name: str, nbytes: int, took_s: float, now_s: float) -> int:
-        """A load has ended well; how many requests waited for it, which are in flight from now on."""
+        """A model is in memory, by a load that was asked for or by another one.
+
+        Returns:
+            How many requests waited for it, which are in flight from now on.
+        """
         model = self[name]
-        released, model.waiting = model.waiting, 0
-        self._waiting -= released
-        model.state, model.nbytes = Residence.RESIDENT, nbytes
-        model.in_flight += released
+        self._leave_memory(model)
+        model.nbytes, model.measured = nbytes, True
+        self._enter_memory(model, Residence.RESIDENT)
         model.failures, model.retry_s = 0, 0.0
-        model.stays_until_s = now_s + took_s
-        self._touch(model, now_s)
+        model.stays_until_s = now_s + max(took_s, _SHORTEST_STAY_S)
+        released = self._release(model)
+        model.in_flight += released
+        self._touch(model)
         return released
 
-    def failed(self, name: str, error: TriremeError, now_s: float) -> int:
-        """A load has failed; how many requests waited for it, which are to be refused (rule 4)."""
+    def failed(self, name: str, error: TriremeError | None, now_s: float) -> int:
+        """A load has failed, for a reason or because of a model that needs this one.
+
+        Returns:
+            How many requests waited for it, which are to be refused (rule 4): none if it did not fail itself.
+        """
         model = self[name]
-        released, model.waiting = model.waiting, 0
-        self._waiting -= released
-        del self._in_memory[name]
-        model.state, model.reason = Residence.COLD, error.message
+        self._leave_memory(model)
+        if error is None:
+            self._settle(model)
+            return 0
+        model.reason = error.message
         model.retry_s = now_s + min(_FIRST_RETRY_S * 2**model.failures, _LONGEST_RETRY_S)
         model.failures = min(model.failures + 1, 32)
-        return released
+        return self._release(model)
 
-    def unloaded(self, name: str, now_s: float) -> None:
-        """A model has left memory. If requests for it have come meanwhile, it is wanted again."""
+    def unload(self, name: str) -> bool:
+        """A model is to leave by hand (rule 11); whether it will. `Leaves` says when."""
         model = self[name]
-        del self._in_memory[name]
-        model.state = Residence.COLD
-        if model.waiting:
-            model.state, model.wanted_s = Residence.WANTED, now_s
+        if model.state not in (Residence.RESIDENT, Residence.DRAINING):
+            return False
+        for each in (model, *(user for user in self._in_memory.values() if name in user.needs)):
+            if each.state in (Residence.RESIDENT, Residence.DRAINING):
+                self._move(each, Residence.DRAINING)
+                each.by_hand = True
+        self._due_s = -math.inf
+        return True
 
-    def actions(self, now_s: float) -> list[Loads | Leaves]:
-        """What to do now, which counts as begun."""
-        found: list[Loads | Leaves] = []
-        for model in sorted(self._wanted.values(), key=lambda each: (-each.priority, each.wanted_s)):
-            if model.state is Residence.LEAVING:
-                break  # not to be passed
-            room = self.limit_bytes - self.used_bytes
-            if room < model.nbytes:
-                found += self._make_room(model, model.nbytes - room, now_s)
+    def unloaded(self, name: str) -> None:
+        """A model has left memory, for whatever reason. If requests for it have come meanwhile, it is wanted again.
+
+        While it is being loaded this means nothing: the end of the load tells.
+        """
+        model = self[name]
+        if model.state is not Residence.LOADING:
+            self._leave_memory(model)
+            self._settle(model)
+
+    # ---- what to do ----
+
+    def actions(self, now_s: float, has_sequences: Callable[[str], bool] | None = None) -> list[ResidencyAction]:
+        """What to do now, which counts as begun. Cheap if there is nothing.
+
+        Args:
+            has_sequences: whether a model has live sequences, so that it is busy.
+        """
+        if now_s < self._due_s and self._missing > 0:
+            return []
+        has_sequences = has_sequences or _has_none
+        self._due_s = self._missing = math.inf
+        found = self._end_drains(now_s, has_sequences)
+        while (model := self._first()) is not None:
+            error = self._no_room(model) or (self._no_room_inside(model) if model.called_by else None)
+            if error is not None:
+                self._void(model, Residence.COLD)
+                self._release(model)
+                found.append(Refuses(model.name, error))
+                continue
+            group = self._group(model)
+            if any(each.state not in (Residence.COLD, Residence.WANTED, Residence.RESIDENT) for each in group):
                 break
-            del self._wanted[model.name]
-            model.state = Residence.LOADING
-            self._in_memory[model.name] = model
-            found.append(Loads(model.name))
+            group = [each for each in group if each.state is not Residence.RESIDENT]
+            needed = sum(each.nbytes for each in group)
+            if self.used_bytes + needed > self.limit_bytes:
+                found += self._make_room(model, needed, now_s, has_sequences)
+                break
+            for each in group:
+                self._void(each, Residence.COLD)
+                self._enter_memory(each, Residence.LOADING)
+            found.append(Loads(model.name, tuple(each.name for each in group[1:])))
+        self._over_s = min(self._over_s, now_s) if self.used_bytes > self.limit_bytes else math.inf
         if self.used_bytes > self.limit_bytes:
-            found += self._make_room(None, self.used_bytes - self.limit_bytes, now_s)
+            found += self._make_room(None, 0, now_s, has_sequences)
         return found
 
     def next_s(self, now_s: float) -> float | None:
-        """When there may be something to do if nothing else happens: a model may leave from then on."""
-        if not self._wanted:
-            return None
-        times = [model.stays_until_s for model in self._in_memory.values() if model.stays_until_s > now_s]
-        return min(times, default=None)
+        """When there may be something to do if nothing else happens."""
+        if self._missing <= 0:
+            return now_s
+        return None if self._due_s == math.inf else max(self._due_s, now_s)
 
-    def _make_room(self, wanted: Resident | None, needed: int, now_s: float) -> list[Loads | Leaves]:
-        """Rules 2 and 3. What is leaving already counts as room to come."""
-        needed -= sum(model.nbytes for model in self._in_memory.values() if model.state is Residence.LEAVING)
-        idle = [
-            model
-            for model in self._in_memory.values()
-            if model.state is Residence.RESIDENT
-            and not (model.in_flight or model.pinned)
-            and model.stays_until_s <= now_s
-            and (wanted is None or model.priority <= wanted.priority)
-        ]
-        leaving: list[Resident] = []
-        for model in sorted(idle, key=lambda each: each.priority):
-            if needed <= 0:
-                break
-            leaving.append(model)
-            needed -= model.nbytes
-        if needed > 0 and wanted is not None:
+    def _end_drains(self, now_s: float, has_sequences: Callable[[str], bool]) -> list[ResidencyAction]:
+        """Of models that have nothing in flight any more."""
+        found: list[ResidencyAction] = []
+        for model in list(self._draining.values()):
+            if model.in_flight or model.users:
+                continue
+            if not model.by_hand and has_sequences(model.name):
+                self._due_s = now_s + _LOOK_S
+                continue
+            self._move(model, Residence.LEAVING)
+            found.append(Leaves(model.name))
+        return found
+
+    def _make_room(
+        self, wanted: Resident | None, nbytes: int, now_s: float, has_sequences: Callable[[str], bool]
+    ) -> list[ResidencyAction]:
+        """Rules 2, 3, 6 and 8, for `nbytes` more. What leaves counts as room to come, unless it waits for others."""
+        held = self._held()
+        staying = sum(each.nbytes for each in self._in_memory.values() if each.state in STAYING or each.name in held)
+        needed = staying + nbytes - self.limit_bytes
+        if needed <= 0:
             return []
-        for model in leaving:
-            model.state = Residence.LEAVING
-        return [Leaves(model.name) for model in leaving]
+        in_sequence: set[str] = set()
 
-    def _touch(self, model: Resident, now_s: float) -> None:
-        model.used_s = now_s
-        self._in_memory[model.name] = self._in_memory.pop(model.name)
+        def is_busy(model: Resident) -> bool:
+            if model.in_flight:
+                return True
+            if has_sequences(model.name):
+                in_sequence.add(model.name)
+            return model.name in in_sequence
+
+        choice = choose_evictions(
+            self._in_memory.values(),
+            needed,
+            now_s,
+            patient_until_s=(wanted.wanted_s if wanted else self._over_s) + _PATIENCE_S,
+            priority=wanted.priority if wanted else math.inf,
+            held=held.union(wanted.needs) if wanted else held,
+            is_busy=is_busy,
+        )
+        if choice.short:
+            again_s = math.inf if choice.again_s is None else choice.again_s
+            self._due_s = min(self._due_s, again_s, now_s + _LOOK_S if in_sequence else math.inf)
+            self._missing = min(self._missing, choice.short)
+            if wanted is not None:
+                return []
+        found: list[ResidencyAction] = []
+        for model in choice.leaving:
+            stays = model.in_flight or model.users or model.name in in_sequence
+            self._move(model, Residence.DRAINING if stays else Residence.LEAVING)
+            if model.name in in_sequence:
+                self._due_s = min(self._due_s, now_s + _LOOK_S)
+            found.append(Drains(model.name) if stays else Leaves(model.name))
+        return found
+
+    def _no_room(self, model: Resident) -> UnavailableError | None:
+        """Rule 4."""
+        group = self._group(model)
+        needed = sum(each.nbytes for each in group)
+        if needed > self.limit_bytes:
+            return UnavailableError(
+                f"model '{model.name}' needs {needed} bytes of memory, the limit for models is {self.limit_bytes}"
+            )
+        more = sum(each.nbytes for each in group if not (each.pinned and each.state in STAYING))
+        if more + self._pinned_bytes > self.limit_bytes:
+            return UnavailableError(
+                f"model '{model.name}' needs {more} bytes of memory, but of the {self.limit_bytes} for models "
+                f"{self._pinned_bytes} are taken by pinned ones"
+            )
+        return None
+
+    def _no_room_inside(self, model: Resident, callers: Sequence[str] = ()) -> UnavailableError | None:
+        """Rule 10; with `callers` for a new request, which must leave room for the other inner ones as well."""
+        held = self._held(callers)
+        for name in model.needs:
+            if name in held and self._models[name].state not in STAYING:
+                return UnavailableError(
+                    f"model '{model.name}' needs '{name}', which is being unloaded and waits for it"
+                )
+        stays = held | {each.name for each in self._in_memory.values() if _is_fixed(each)}
+        taken = sum(self._models[each].nbytes for each in stays)
+        for each in (model, *self._called.values()) if callers else (model,):
+            more = sum(self._models[name].nbytes for name in {each.name, *each.needs} - stays)
+            if taken + more > self.limit_bytes:
+                return UnavailableError(
+                    f"model '{model.name}' is asked for by models that wait for it, and there is no room beside them: "
+                    f"{taken} bytes are taken and {more} needed, the limit for models is {self.limit_bytes}"
+                )
+        return None
+
+    def _held(self, callers: Sequence[str] = ()) -> set[str]:
+        """Models in memory that wait for others, and what they need."""
+        found = {each for each in (*self._calling, *callers) if each in self._in_memory}
+        return found.union(*(self._models[each].needs for each in found)) & self._in_memory.keys()
+
+    def _group(self, model: Resident) -> list[Resident]:
+        """What is loaded together."""
+        return [model, *(self._models[each] for each in model.needs)]
+
+    # ---- changes of state ----
+
+    def _first(self) -> Resident | None:
+        """Of those that are wanted."""
+        while self._wanted:
+            _, entry, model = self._wanted[0]
+            if model.entry == entry:
+                return model
+            heapq.heappop(self._wanted)
+        return None
+
+    def _want(self, model: Resident) -> None:
+        model.state = Residence.WANTED
+        model.entry = next(self._entries)
+        order = -math.inf if model.called_by else model.wanted_s - _LEVEL_S * model.priority
+        heapq.heappush(self._wanted, (order, model.entry, model))
+        if self._first() is model:
+            self._due_s = -math.inf
+
+    def _wait(self, model: Resident, callers: Sequence[str], now_s: float) -> None:
+        self.misses += 1
+        self.waiting += 1
+        model.waiting += 1
+        if model.waiting == 1:
+            model.wanted_s = now_s
+        inner = bool(callers) and not model.called_by
+        if callers:
+            model.called_by.update(callers)
+            self._calling.update(callers)
+            self._called[model.name] = model
+            self._due_s = -math.inf
+        if model.state is Residence.COLD or (inner and model.state is Residence.WANTED):
+            self._want(model)
+
+    def _uncall(self, model: Resident, callers: Counter[str]) -> None:
+        model.called_by -= callers
+        self._calling -= callers
+        if not model.called_by and self._called.pop(model.name, None) is not None:
+            self._due_s = -math.inf
+
+    def _release(self, model: Resident) -> int:
+        """No request waits for it any more; how many did."""
+        released, model.waiting = model.waiting, 0
+        self.waiting -= released
+        self._uncall(model, model.called_by.copy())
+        return released
+
+    def _settle(self, model: Resident) -> None:
+        """It is not in memory: does anybody want it?"""
+        if model.waiting:
+            self._want(model)
+
+    def _void(self, model: Resident, state: Residence) -> None:
+        """It is not among those that are wanted any more."""
+        model.state = state
+        model.entry = -1
+
+    def _use(self, model: Resident, sign: int) -> None:
+        """What it takes of memory, or does not any more."""
+        self.used_bytes += sign * model.nbytes
+        if model.pinned and model.state in STAYING:
+            self._pinned_bytes += sign * model.nbytes
+        for name in model.needs:
+            self._models[name].users += sign
+
+    def _enter_memory(self, model: Resident, state: Residence) -> None:
+        self._void(model, state)
+        model.by_hand = False
+        self._in_memory[model.name] = model
+        self._use(model, 1)
+
+    def _leave_memory(self, model: Resident) -> None:
+        if self._in_memory.pop(model.name, None) is not None:
+            self._use(model, -1)
+            self._draining.pop(model.name, None)
+        self._void(model, Residence.COLD)
+        self._due_s = -math.inf
+
+    def _move(self, model: Resident, state: Residence) -> None:
+        """Within memory."""
+        self._use(model, -1)
+        model.state = state
+        self._use(model, 1)
+        self._draining.pop(model.name, None)
+        if state is Residence.DRAINING:
+            self._draining[model.name] = model
+
+    def _touch(self, model: Resident) -> None:
+        """It is used now, and what it needs as well: these leave after it."""
+        in_memory = self._in_memory
+        for name in (model.name, *model.needs):
+            if name in in_memory:
+                in_memory[name] = in_memory.pop(name)
+
+
+def _is_fixed(model: Resident) -> bool:
+    return model.pinned and model.state in STAYING
+
+
+def _has_none(name: str) -> bool:
+    del name
+    return False

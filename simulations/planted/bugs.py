@@ -21,6 +21,7 @@ from .front_ends import FRONT_END_BUGS
 from .gpus import GPU_BUGS
 from .limiter import LIMITER_BUGS
 from .regions import REGION_BUGS
+from .residency import RESIDENCY_BUGS
 from .sequences import SEQUENCE_BUGS
 from .serving import SERVING_BUGS
 from .slots import SLOT_BUGS
@@ -43,6 +44,7 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     **GPU_BUGS,
     **FRONT_END_BUGS,
     **REGION_BUGS,
+    **RESIDENCY_BUGS,
 }
 """By name: the class and the method that is wrong, and what it does instead."""
 

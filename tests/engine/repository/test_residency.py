@@ -6,12 +6,10 @@ import random
 from collections import OrderedDict
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from trireme.engine.errors import InternalError, NotFoundError, UnavailableError
-from trireme.engine.repository.residency import Leaves, Loads, Residence, Residency
+from trireme.engine.repository.residency import Residency
+from trireme.engine.repository.residents import Drains, Leaves, Loads, Refuses, Residence
 
 
 def residency(limit: int, *names: str, size: int = 10) -> Residency:
@@ -48,7 +46,7 @@ def test_the_idle_model_used_least_recently_leaves() -> None:
     core.arrive("c", 3.0)
     assert core.actions(3.0) == [Leaves("b")]
     assert core.actions(3.0) == []
-    core.unloaded("b", 3.5)
+    core.unloaded("b")
     assert core.actions(3.5) == [Loads("c")]
 
 
@@ -89,7 +87,8 @@ def test_a_model_stays_as_long_as_its_load_took() -> None:
     core = residency(10, "a", "b")
     load(core, "a", 0.0, took_s=5.0)
     core.arrive("b", 1.0)
-    assert (core.actions(1.0), core.next_s(1.0)) == ([], 5.0)
+    assert core.actions(1.0) == core.actions(2.0) == []
+    assert core.next_s(2.0) == 5.0
     assert core.actions(5.0) == [Leaves("a")]
 
 
@@ -99,11 +98,12 @@ def test_a_model_that_is_wanted_while_it_leaves_comes_back() -> None:
     core.arrive("b", 1.0)
     assert core.actions(1.0) == [Leaves("a")]
     assert not core.arrive("a", 2.0)
-    core.unloaded("a", 3.0)
+    core.unloaded("a")
     assert core.actions(3.0) == [Loads("b")]
     core.loaded("b", 10, 0.0, 4.0)
     core.depart("b", 4.0)
-    assert core.actions(4.0) == [Leaves("b")]
+    assert core.actions(4.0) == []
+    assert core.actions(4.1) == [Leaves("b")]
 
 
 def test_what_is_not_waited_for_any_more_is_not_loaded() -> None:
@@ -111,7 +111,8 @@ def test_what_is_not_waited_for_any_more_is_not_loaded() -> None:
     load(core, "a", 0.0, took_s=5.0)
     core.arrive("b", 1.0)
     core.give_up("b")
-    assert (core["b"].state, core.next_s(1.0), core.actions(9.0)) == (Residence.COLD, None, [])
+    assert (core["b"].state, core.actions(1.0), core.next_s(1.0)) == (Residence.COLD, [], None)
+    assert core.actions(9.0) == []
 
 
 def test_what_cannot_be_loaded_is_refused() -> None:
@@ -158,15 +159,13 @@ def test_two_models_in_the_room_of_one_are_not_loaded_without_end() -> None:
     core, now_s, loads = residency(10, "a", "b"), 0.0, 0
     for name in ("a", "b") * 10:
         core.arrive(name, now_s)
-        for _ in range(3):
+        while not core[name].in_flight:
             for action in core.actions(now_s):
                 if isinstance(action, Leaves):
-                    core.unloaded(action.name, now_s)
+                    core.unloaded(action.name)
                 else:
                     now_s, loads = now_s + 4.0, loads + 1
                     core.loaded(action.name, 10, 4.0, now_s)
-            if core[name].in_flight:
-                break
             now_s = core.next_s(now_s) or now_s
         core.depart(name, now_s)
     assert loads * 4.0 <= now_s / 2 + 4.0
@@ -193,102 +192,122 @@ def test_the_hit_rate_is_that_of_lru() -> None:
             while core[name].state is not Residence.RESIDENT:
                 for action in core.actions(now_s):
                     if isinstance(action, Leaves):
-                        core.unloaded(action.name, now_s)
+                        core.unloaded(action.name)
                     else:
                         core.loaded(action.name, 10, 0.0, now_s)
         core.depart(name, now_s)
     assert core.hits == best
 
 
-NAMES = ("a", "b", "c", "d", "pinned")
+def test_models_that_are_always_busy_are_drained_after_a_while() -> None:
+    core = residency(20, "a", "b", "c")
+    for name in ("a", "b"):
+        core.arrive(name, 0.0)
+        core.actions(0.0)
+        core.loaded(name, 10, 0.0, 0.0)
+    core.arrive("c", 1.0)
+    assert (core.actions(1.0), core.next_s(1.0)) == ([], 2.0)
+    assert core.actions(2.0) == [Drains("a")]
+    assert not core.arrive("a", 2.0), "no new request goes in"
+    core.give_up("a")
+    assert core.arrive("a", 2.0, continues=True)
+    core.depart("a", 2.5)
+    assert core.actions(2.5) == []
+    core.depart("a", 3.0)
+    assert core.actions(3.0) == [Leaves("a")]
+    core.unloaded("a")
+    assert core.actions(3.0) == [Loads("c")]
 
 
-class ResidencyMachine(RuleBasedStateMachine):
-    """Whatever happens: the limit holds, who waits is served or refused, and nothing in use leaves."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now_s = 0.0
-        self.core = Residency(30)
-        for number, name in enumerate(NAMES):
-            self.core.know(name, 5 + 5 * (number % 3), pinned=name == "pinned", priority=number % 2)
-        self.loading: list[str] = []
-        self.leaving: list[str] = []
-        self.waiting: dict[str, int] = dict.fromkeys(NAMES, 0)
-        self.in_flight: dict[str, int] = dict.fromkeys(NAMES, 0)
-
-    def act(self) -> None:
-        for action in self.core.actions(self.now_s):
-            if isinstance(action, Loads):
-                self.loading.append(action.name)
-            else:
-                assert action.name != "pinned"
-                assert not self.in_flight[action.name]
-                self.leaving.append(action.name)
-
-    @rule(name=st.sampled_from(NAMES), after_s=st.sampled_from([0.0, 0.1, 3.0]))
-    def arrive(self, name: str, after_s: float) -> None:
-        self.now_s += after_s
-        try:
-            at_once = self.core.arrive(name, self.now_s)
-        except UnavailableError:
-            return
-        (self.in_flight if at_once else self.waiting)[name] += 1
-        self.act()
-
-    @precondition(lambda self: self.loading)
-    @rule(fails=st.booleans(), which=st.integers(0, 4))
-    def end_load(self, fails: bool, which: int) -> None:
-        name = self.loading.pop(which % len(self.loading))
-        if fails:
-            released = self.core.failed(name, InternalError("x"), self.now_s)
-        else:
-            released = self.core.loaded(name, self.core[name].nbytes, 1.0, self.now_s)
-            self.in_flight[name] += released
-        assert released == self.waiting[name]
-        self.waiting[name] = 0
-        self.act()
-
-    @precondition(lambda self: self.leaving)
-    @rule()
-    def end_unload(self) -> None:
-        self.core.unloaded(self.leaving.pop(0), self.now_s)
-        self.act()
-
-    @rule(name=st.sampled_from(NAMES))
-    def depart(self, name: str) -> None:
-        if self.in_flight[name]:
-            self.in_flight[name] -= 1
-            self.core.depart(name, self.now_s)
-            self.act()
-
-    @rule(name=st.sampled_from(NAMES))
-    def give_up(self, name: str) -> None:
-        if self.waiting[name]:
-            self.waiting[name] -= 1
-            self.core.give_up(name)
-            self.act()
-
-    @invariant()
-    def limit_holds(self) -> None:
-        assert self.core.used_bytes <= 30
-        assert {model.name: model.waiting for model in self.core} == self.waiting
-
-    def teardown(self) -> None:
-        """Everything ends: then no request waits any more, as long as the pinned one leaves room."""
-        for _ in range(100):
-            if self.loading:
-                self.end_load(False, 0)
-            elif self.leaving:
-                self.end_unload()
-            elif any(self.in_flight.values()):
-                self.depart(next(name for name, count in self.in_flight.items() if count))
-            else:
-                self.now_s += 10.0
-                self.act()
-        if self.core["pinned"].state is not Residence.RESIDENT:
-            assert not any(self.waiting.values())
+def test_only_what_is_needed_leaves() -> None:
+    core = residency(30, "a", "b")
+    core.know("large", 20)
+    core.know("wanted", 20)
+    for number, name in enumerate(("a", "large")):
+        core.arrive(name, float(number))
+        core.actions(float(number))
+        core.loaded(name, core[name].nbytes, 0.0, float(number))
+        core.depart(name, float(number))
+    core.arrive("wanted", 5.0)
+    assert core.actions(5.0) == [Leaves("large")]
 
 
-TestResidency = ResidencyMachine.TestCase
-TestResidency.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+def test_a_request_that_finds_no_room_beside_pinned_models_is_refused() -> None:
+    core = residency(30, "a", "b", "c")
+    core.know("a", 10, pinned=True)
+    load(core, "a")
+    core.know("large", 25)
+    with pytest.raises(UnavailableError, match="'large' needs 25 bytes of memory, but of the 30 for"):
+        core.arrive("large", 1.0)
+    load(core, "b", 1.0)
+    core.arrive("c", 2.0)
+    core.actions(2.0)
+    core.loaded("c", 10, 0.0, 2.0)
+    core.know("more", 20)
+    core.arrive("more", 3.0)
+    core.know("c", 10, pinned=True)
+    (refused,) = core.actions(3.0)
+    assert isinstance(refused, Refuses)
+    assert (refused.name, core["more"].state, core.waiting) == ("more", Residence.COLD, 0)
+
+
+def test_an_ensemble_is_loaded_with_what_it_needs_and_leaves_before_it() -> None:
+    core = residency(25, "member", "other", "third")
+    core.know("ensemble", 1, needs=("member",))
+    core.arrive("ensemble", 0.0)
+    assert core.actions(0.0) == [Loads("ensemble", ("member",))]
+    assert core.loaded("member", 10, 0.0, 0.0) == 0
+    assert core.loaded("ensemble", 1, 0.0, 0.0) == 1
+    core.depart("ensemble", 0.0)
+    load(core, "other", 1.0)
+    core.arrive("third", 2.0)
+    assert core.actions(2.0) == [Leaves("ensemble"), Drains("member")]
+    assert core.actions(2.0) == []
+    core.unloaded("ensemble")
+    assert core.actions(2.0) == [Leaves("member")]
+
+
+def test_models_that_wait_for_each_others_room_are_refused() -> None:
+    core = residency(20, "a", "b", "c")
+    for name in ("a", "b"):
+        core.arrive(name, 0.0)
+        core.actions(0.0)
+        core.loaded(name, 10, 0.0, 0.0)
+    assert not core.arrive("c", 1.0, callers=("a",)), "when b is idle there is room"
+    with pytest.raises(UnavailableError, match="'c' is asked for by models that wait for it"):
+        core.arrive("c", 1.0, callers=("b",))
+    core.depart("b", 2.0)
+    assert core.actions(2.0) == [Leaves("b")]
+
+
+def test_a_model_with_live_sequences_stays() -> None:
+    core, live = residency(10, "a", "b"), ["a"]
+    load(core, "a")
+    core.arrive("b", 1.0)
+    assert core.actions(1.0, live.__contains__) == []
+    live.clear()
+    assert core.next_s(1.0) == 1.5
+    assert core.actions(1.5, live.__contains__) == [Leaves("a")]
+
+
+def test_a_model_that_is_unloaded_by_hand_is_drained_and_comes_back() -> None:
+    core = residency(10, "a")
+    core.arrive("a", 0.0)
+    core.actions(0.0)
+    core.loaded("a", 10, 0.0, 0.0)
+    assert core.unload("a")
+    assert not core.arrive("a", 0.0)
+    assert core.actions(0.0) == []
+    core.depart("a", 1.0)
+    assert core.actions(1.0) == [Leaves("a")]
+    core.unloaded("a")
+    assert core.actions(1.0) == [Loads("a")]
+
+
+def test_a_load_by_hand_does_not_wait_for_the_next_try() -> None:
+    core = residency(10, "a")
+    core.arrive("a", 0.0)
+    core.actions(0.0)
+    core.failed("a", InternalError("x"), 0.0)
+    assert not core.arrive("a", 0.0, by_hand=True)
+    assert core.actions(0.0) == [Loads("a")]
