@@ -85,6 +85,7 @@ class _Run:
         self._core = WatchedResidency(
             draw.randint(largest // 2, max(largest, sum(self._sizes.values()) * 2 // 3)),
             draw.choice((3, 10, 100)),
+            draw.choice((1, 2, 4)),
             complain=self.complain,
         )
         self._has = {
@@ -108,6 +109,8 @@ class _Run:
                 direct = draw.sample(names[:number], draw.randint(1, 2))
                 needs = (need for each in direct for need in (*self._needs.get(each, ()), each))
                 self._needs[name] = tuple(dict.fromkeys(needs))
+        self._pins = {name: self._has["pins"] and draw.random() < 0.2 for name in names}
+        self._priorities = {name: draw.randint(-1, 2) if self._has["priorities"] else 0 for name in names}
         for name in names:
             self._know(name)
 
@@ -168,8 +171,9 @@ class _Run:
             self._now_s = max(self._now_s, due_s)
 
     def _know(self, name: str) -> None:
-        pinned = self._has["pins"] and self._draw.random() < 0.2
-        priority = self._draw.randint(-1, 2) if self._has["priorities"] else 0
+        users = [name, *(user for user, needs in self._needs.items() if name in needs)]
+        pinned = any(self._pins[each] for each in users)
+        priority = max(self._priorities[each] for each in users)
         self._core.know(name, self._sizes[name], pinned=pinned, priority=priority, needs=self._needs.get(name, ()))
 
     def _ask(self, asked: _Asked, *, by_hand: bool = False, continues: bool = False) -> None:
@@ -269,8 +273,10 @@ class _Run:
         name = self._draw.choice(list(self._sizes))
         if self._has["sizes"] and self._draw.random() < 0.5 and self._resides(name):
             self._core.resized(name, self._draw.randint(1, 40))
-        elif name not in self._needs and not any(name in each for each in self._needs.values()):
-            self._know(name)
+        else:
+            self._pins[name] = self._has["pins"] and self._draw.random() < 0.2
+            for each in (*self._needs.get(name, ()), name):
+                self._know(each)
 
     def _end_sequence(self) -> None:
         live = [name for name, count in self._sequences.items() if count]

@@ -3,8 +3,8 @@
 Rules:
  1. A request for a model that is not resident waits for it to be loaded; all that come meanwhile wait for the same
     load. Loads are wanted in the order of their first requests, where each level of priority counts for `_LEVEL_S`
-    seconds of waiting. The first one wanted begins as soon as there is room, and no later one passes it. A model that
-    is just leaving comes back to its place when it has left.
+    seconds of waiting. The first one wanted begins as soon as there is room, and no later one passes it; but room is
+    made for several at a time. A model that is just leaving comes back to its place when it has left.
  2. Room is made by unloading models that are idle (nothing in flight) and not pinned: the lowest priority first, then
     the one used least recently. Nothing is unloaded before that makes enough room, nor what is not needed for that.
     One of a higher priority than the model that is wanted leaves only if all others together are not enough.
@@ -24,7 +24,8 @@ Rules:
 10. A request that another one in flight waits for (an inner one) goes before all others; models that wait so do not
     leave. It is refused at once if there is no room beside them, or it needs one of them that is to leave. It goes in
     while its model is being drained, as does one that continues a sequence.
-11. A model that is unloaded by hand is drained at once, live sequences or not, and what needs it, too.
+11. At most `most_loads` loads are under way: what has to wait for the others would only hold room that serves.
+12. A model that is unloaded by hand is drained at once, live sequences or not, and what needs it, too.
 
 States of a model:
 
@@ -39,10 +40,11 @@ import heapq
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ..errors import NotFoundError, TriremeError, UnavailableError
 from .evictions import choose_evictions
+from .model_memory import ModelMemory
 from .residents import STAYING, Drains, Leaves, Loads, Refuses, Residence, ResidencyAction, Resident
 
 _FIRST_RETRY_S = 1.0
@@ -50,6 +52,7 @@ _LONGEST_RETRY_S = 300.0
 _LEVEL_S = 10.0
 _PATIENCE_S = 1.0
 _SHORTEST_STAY_S = 0.1  # who waited in another process must get its request in
+_SERVING = (Residence.RESIDENT, Residence.DRAINING)
 _LOOK_S = 0.5  # whether sequences are over
 
 
@@ -59,29 +62,34 @@ class Residency:
     Args:
         limit_bytes: of all models in memory.
         most_waiting: see rule 7.
+        most_loads: see rule 11.
 
     Attributes:
         hits, misses: requests that found their model resident, or did not.
         waiting: requests that wait, for all models.
-        used_bytes: of what is in memory, or on its way there or from there.
     """
 
-    def __init__(self, limit_bytes: int, most_waiting: int = 10_000) -> None:
+    def __init__(self, limit_bytes: int, most_waiting: int = 10_000, most_loads: int = 4) -> None:
         self.limit_bytes = limit_bytes
-        self.hits = self.misses = self.waiting = self.used_bytes = 0
+        self.hits = self.misses = self.waiting = 0
         self._most_waiting = most_waiting
-        self._models: dict[str, Resident] = {}
+        self._most_loads = most_loads
+        self._loads: set[str] = set()
+        self._memory = ModelMemory()
+        self._models = self._memory.models
         self._wanted: list[tuple[float, int, Resident]] = []  # a heap; entries that are not their model's own are void
         self._entries = itertools.count()
-        self._in_memory: dict[str, Resident] = {}  # the one used least recently first
-        self._draining: dict[str, Resident] = {}
-        self._pinned_bytes = 0  # of what stays
         self._calling: Counter[str] = Counter()  # models whose requests in flight wait for others
         self._called: dict[str, Resident] = {}  # those others
         self._over_s = math.inf  # since when there is more in memory than there may be
         # There is nothing to do before that time, unless so many bytes have become idle before.
         self._due_s = math.inf
         self._missing: float = math.inf
+
+    @property
+    def used_bytes(self) -> int:
+        """Of what is in memory, or on its way there or from there."""
+        return self._memory.used_bytes
 
     def __iter__(self) -> Iterator[Resident]:
         return iter(self._models.values())
@@ -105,14 +113,9 @@ class Residency:
                 a priority of at least its own.
         """
         model = self._models.setdefault(name, Resident(name, nbytes))
-        here = name in self._in_memory
-        if here:
-            self._use(model, -1)
-        elif not model.measured:
-            model.nbytes = nbytes
-        model.pinned, model.priority, model.needs = pinned, priority, tuple(needs)
-        if here:
-            self._use(model, 1)
+        known = model.measured or name in self._memory.here
+        nbytes = model.nbytes if known else nbytes
+        self._memory.change(model, nbytes=nbytes, pinned=pinned, priority=priority, needs=tuple(needs))
         if model.state is Residence.WANTED:
             self._want(model)
         self._due_s = -math.inf
@@ -120,12 +123,9 @@ class Residency:
     def resized(self, name: str, nbytes: int) -> None:
         """A model takes so much, as was measured (rule 6)."""
         model = self[name]
-        here = name in self._in_memory
-        if here:
-            self._use(model, -1)
-        model.nbytes, model.measured = nbytes, True
-        if here:
-            self._use(model, 1)
+        model.measured = True
+        about = {"pinned": model.pinned, "priority": model.priority, "needs": model.needs}
+        self._memory.change(model, nbytes=nbytes, **about)
         self._due_s = -math.inf
 
     # ---- requests ----
@@ -151,7 +151,7 @@ class Residency:
         if model.state is Residence.RESIDENT or (model.state is Residence.DRAINING and (callers or continues)):
             self.hits += 1
             model.in_flight += 1
-            self._touch(model)
+            self._memory.touch(model)
             return True
         if model.state is Residence.COLD and now_s < model.retry_s and not by_hand:
             wait_s = model.retry_s - now_s
@@ -176,10 +176,9 @@ class Residency:
         if model.state is not Residence.WANTED:
             return
         if not model.waiting:
-            self._due_s = -math.inf if self._first() is model else self._due_s
+            self._due_s = -math.inf
             self._void(model, Residence.COLD)
         elif was_inner and not model.called_by:
-            self._due_s = -math.inf
             self._want(model)  # not before all others any more
 
     def depart(self, name: str, now_s: float) -> None:
@@ -188,8 +187,8 @@ class Residency:
         model = self[name]
         assert model.in_flight > 0, f"no request for '{name}' is in flight"
         model.in_flight -= 1
-        if name in self._in_memory:
-            self._touch(model)
+        if name in self._memory.here:
+            self._memory.touch(model)
         if model.in_flight:
             return
         if model.state is Residence.DRAINING:
@@ -206,14 +205,15 @@ class Residency:
             How many requests waited for it, which are in flight from now on.
         """
         model = self[name]
-        self._leave_memory(model)
+        self._loads.discard(name)
+        self._leave(model)
         model.nbytes, model.measured = nbytes, True
-        self._enter_memory(model, Residence.RESIDENT)
+        self._memory.enter(model, Residence.RESIDENT)
         model.failures, model.retry_s = 0, 0.0
         model.stays_until_s = now_s + max(took_s, _SHORTEST_STAY_S)
         released = self._release(model)
         model.in_flight += released
-        self._touch(model)
+        self._memory.touch(model)
         return released
 
     def failed(self, name: str, error: TriremeError | None, now_s: float) -> int:
@@ -223,7 +223,8 @@ class Residency:
             How many requests waited for it, which are to be refused (rule 4): none if it did not fail itself.
         """
         model = self[name]
-        self._leave_memory(model)
+        self._loads.discard(name)
+        self._leave(model)
         if error is None:
             self._settle(model)
             return 0
@@ -233,13 +234,18 @@ class Residency:
         return self._release(model)
 
     def unload(self, name: str) -> bool:
-        """A model is to leave by hand (rule 11); whether it will. `Leaves` says when."""
+        """A model is to leave by hand (rule 12).
+
+        Returns:
+            Whether it will; `Leaves` says when. Not if it is not there, or what needs it is being loaded.
+        """
         model = self[name]
-        if model.state not in (Residence.RESIDENT, Residence.DRAINING):
+        group = [model, *(user for user in self._memory.here.values() if name in user.needs)]
+        if model.state not in _SERVING or any(each.state is Residence.LOADING for each in group):
             return False
-        for each in (model, *(user for user in self._in_memory.values() if name in user.needs)):
-            if each.state in (Residence.RESIDENT, Residence.DRAINING):
-                self._move(each, Residence.DRAINING)
+        for each in group:
+            if each.state in _SERVING:
+                self._memory.move(each, Residence.DRAINING)
                 each.by_hand = True
         self._due_s = -math.inf
         return True
@@ -251,7 +257,7 @@ class Residency:
         """
         model = self[name]
         if model.state is not Residence.LOADING:
-            self._leave_memory(model)
+            self._leave(model)
             self._settle(model)
 
     # ---- what to do ----
@@ -264,31 +270,14 @@ class Residency:
         """
         if now_s < self._due_s and self._missing > 0:
             return []
-        has_sequences = has_sequences or _has_none
+        has_sequences = has_sequences or (lambda _: False)
         self._due_s = self._missing = math.inf
         found = self._end_drains(now_s, has_sequences)
-        while (model := self._first()) is not None:
-            error = self._no_room(model) or (self._no_room_inside(model) if model.called_by else None)
-            if error is not None:
-                self._void(model, Residence.COLD)
-                self._release(model)
-                found.append(Refuses(model.name, error))
-                continue
-            group = self._group(model)
-            if any(each.state not in (Residence.COLD, Residence.WANTED, Residence.RESIDENT) for each in group):
-                break
-            group = [each for each in group if each.state is not Residence.RESIDENT]
-            needed = sum(each.nbytes for each in group)
-            if self.used_bytes + needed > self.limit_bytes:
-                found += self._make_room(model, needed, now_s, has_sequences)
-                break
-            for each in group:
-                self._void(each, Residence.COLD)
-                self._enter_memory(each, Residence.LOADING)
-            found.append(Loads(model.name, tuple(each.name for each in group[1:])))
+        found += self._begin_loads(now_s, has_sequences)
         self._over_s = min(self._over_s, now_s) if self.used_bytes > self.limit_bytes else math.inf
-        if self.used_bytes > self.limit_bytes:
-            found += self._make_room(None, 0, now_s, has_sequences)
+        if self.used_bytes > self.limit_bytes and (left := self._make_room(None, {}, now_s, has_sequences)):
+            found += left
+            self._due_s = -math.inf  # more may leave now
         return found
 
     def next_s(self, now_s: float) -> float | None:
@@ -297,26 +286,63 @@ class Residency:
             return now_s
         return None if self._due_s == math.inf else max(self._due_s, now_s)
 
+    def _begin_loads(self, now_s: float, has_sequences: Callable[[str], bool]) -> list[ResidencyAction]:
+        """Of those that are wanted, in their order; and room for as many as may be loaded beside them."""
+        found: list[ResidencyAction] = []
+        coming: list[tuple[float, int, Resident]] = []  # those for which room is being made
+        planned: dict[str, Resident] = {}
+        while len(self._loads) + len(coming) < self._most_loads and (model := self._first()) is not None:
+            error = self._no_room(model) or (self._no_room_inside(model) if model.called_by else None)
+            if error is not None:
+                self._void(model, Residence.COLD)
+                self._release(model)
+                found.append(Refuses(model.name, error))
+                continue
+            group = self._memory.group(model)
+            if any(each.state not in (Residence.COLD, Residence.WANTED, Residence.RESIDENT) for each in group):
+                break
+            absent = [each for each in group if each.state is not Residence.RESIDENT]
+            if not coming and self.used_bytes + sum(each.nbytes for each in absent) <= self.limit_bytes:
+                for each in absent:
+                    self._memory.enter(each, Residence.LOADING)
+                self._loads.add(model.name)
+                found.append(Loads(model.name, tuple(each.name for each in absent[1:])))
+                continue
+            planned |= {each.name: each for each in group}
+            room = self._make_room(model, planned, now_s, has_sequences)
+            if room is None:
+                break
+            found += room
+            coming.append(heapq.heappop(self._wanted))
+        for entry in coming:
+            heapq.heappush(self._wanted, entry)
+        return found
+
     def _end_drains(self, now_s: float, has_sequences: Callable[[str], bool]) -> list[ResidencyAction]:
         """Of models that have nothing in flight any more."""
         found: list[ResidencyAction] = []
-        for model in list(self._draining.values()):
+        for model in list(self._memory.draining.values()):
             if model.in_flight or model.users:
                 continue
             if not model.by_hand and has_sequences(model.name):
                 self._due_s = now_s + _LOOK_S
                 continue
-            self._move(model, Residence.LEAVING)
+            self._memory.move(model, Residence.LEAVING)
             found.append(Leaves(model.name))
         return found
 
     def _make_room(
-        self, wanted: Resident | None, nbytes: int, now_s: float, has_sequences: Callable[[str], bool]
-    ) -> list[ResidencyAction]:
-        """Rules 2, 3, 6 and 8, for `nbytes` more. What leaves counts as room to come, unless it waits for others."""
+        self,
+        wanted: Resident | None,
+        planned: Mapping[str, Resident],
+        now_s: float,
+        has_sequences: Callable[[str], bool],
+    ) -> list[ResidencyAction] | None:
+        """Rules 2, 3, 6 and 8, for all that is planned, `wanted` last. What leaves counts as room to come, unless it
+        waits for others. None if there is not enough."""
         held = self._held()
-        staying = sum(each.nbytes for each in self._in_memory.values() if each.state in STAYING or each.name in held)
-        needed = staying + nbytes - self.limit_bytes
+        stays = {each.name for each in self._memory.here.values() if each.state in STAYING}
+        needed = self._memory.bytes_of({*stays, *held, *planned}) - self.limit_bytes
         if needed <= 0:
             return []
         in_sequence: set[str] = set()
@@ -329,24 +355,24 @@ class Residency:
             return model.name in in_sequence
 
         choice = choose_evictions(
-            self._in_memory.values(),
+            self._memory.here.values(),
             needed,
             now_s,
             patient_until_s=(wanted.wanted_s if wanted else self._over_s) + _PATIENCE_S,
             priority=wanted.priority if wanted else math.inf,
-            held=held.union(wanted.needs) if wanted else held,
+            held=held.union(planned),
             is_busy=is_busy,
         )
         if choice.short:
             again_s = math.inf if choice.again_s is None else choice.again_s
             self._due_s = min(self._due_s, again_s, now_s + _LOOK_S if in_sequence else math.inf)
-            self._missing = min(self._missing, choice.short)
+            self._missing = min(self._missing, choice.short if wanted else 1)
             if wanted is not None:
-                return []
+                return None
         found: list[ResidencyAction] = []
         for model in choice.leaving:
             stays = model.in_flight or model.users or model.name in in_sequence
-            self._move(model, Residence.DRAINING if stays else Residence.LEAVING)
+            self._memory.move(model, Residence.DRAINING if stays else Residence.LEAVING)
             if model.name in in_sequence:
                 self._due_s = min(self._due_s, now_s + _LOOK_S)
             found.append(Drains(model.name) if stays else Leaves(model.name))
@@ -354,17 +380,17 @@ class Residency:
 
     def _no_room(self, model: Resident) -> UnavailableError | None:
         """Rule 4."""
-        group = self._group(model)
+        group = self._memory.group(model)
         needed = sum(each.nbytes for each in group)
         if needed > self.limit_bytes:
             return UnavailableError(
                 f"model '{model.name}' needs {needed} bytes of memory, the limit for models is {self.limit_bytes}"
             )
         more = sum(each.nbytes for each in group if not (each.pinned and each.state in STAYING))
-        if more + self._pinned_bytes > self.limit_bytes:
+        if more + self._memory.pinned_bytes > self.limit_bytes:
             return UnavailableError(
                 f"model '{model.name}' needs {more} bytes of memory, but of the {self.limit_bytes} for models "
-                f"{self._pinned_bytes} are taken by pinned ones"
+                f"{self._memory.pinned_bytes} are taken by pinned ones"
             )
         return None
 
@@ -376,10 +402,10 @@ class Residency:
                 return UnavailableError(
                     f"model '{model.name}' needs '{name}', which is being unloaded and waits for it"
                 )
-        stays = held | {each.name for each in self._in_memory.values() if _is_fixed(each)}
-        taken = sum(self._models[each].nbytes for each in stays)
+        stays = held | {each.name for each in self._memory.here.values() if each.pinned and each.state in STAYING}
+        taken = self._memory.bytes_of(stays)
         for each in (model, *self._called.values()) if callers else (model,):
-            more = sum(self._models[name].nbytes for name in {each.name, *each.needs} - stays)
+            more = self._memory.bytes_of({each.name, *each.needs} - stays)
             if taken + more > self.limit_bytes:
                 return UnavailableError(
                     f"model '{model.name}' is asked for by models that wait for it, and there is no room beside them: "
@@ -389,12 +415,8 @@ class Residency:
 
     def _held(self, callers: Sequence[str] = ()) -> set[str]:
         """Models in memory that wait for others, and what they need."""
-        found = {each for each in (*self._calling, *callers) if each in self._in_memory}
-        return found.union(*(self._models[each].needs for each in found)) & self._in_memory.keys()
-
-    def _group(self, model: Resident) -> list[Resident]:
-        """What is loaded together."""
-        return [model, *(self._models[each] for each in model.needs)]
+        found = {each for each in (*self._calling, *callers) if each in self._memory.here}
+        return found.union(*(self._models[each].needs for each in found)) & self._memory.here.keys()
 
     # ---- changes of state ----
 
@@ -412,8 +434,7 @@ class Residency:
         model.entry = next(self._entries)
         order = -math.inf if model.called_by else model.wanted_s - _LEVEL_S * model.priority
         heapq.heappush(self._wanted, (order, model.entry, model))
-        if self._first() is model:
-            self._due_s = -math.inf
+        self._due_s = -math.inf
 
     def _wait(self, model: Resident, callers: Sequence[str], now_s: float) -> None:
         self.misses += 1
@@ -433,7 +454,9 @@ class Residency:
     def _uncall(self, model: Resident, callers: Counter[str]) -> None:
         model.called_by -= callers
         self._calling -= callers
-        if not model.called_by and self._called.pop(model.name, None) is not None:
+        if not model.called_by:
+            self._called.pop(model.name, None)
+        if callers:
             self._due_s = -math.inf
 
     def _release(self, model: Resident) -> int:
@@ -443,8 +466,11 @@ class Residency:
         self._uncall(model, model.called_by.copy())
         return released
 
+    def _leave(self, model: Resident) -> None:
+        self._memory.leave(model)
+        self._due_s = -math.inf
+
     def _settle(self, model: Resident) -> None:
-        """It is not in memory: does anybody want it?"""
         if model.waiting:
             self._want(model)
 
@@ -452,49 +478,3 @@ class Residency:
         """It is not among those that are wanted any more."""
         model.state = state
         model.entry = -1
-
-    def _use(self, model: Resident, sign: int) -> None:
-        """What it takes of memory, or does not any more."""
-        self.used_bytes += sign * model.nbytes
-        if model.pinned and model.state in STAYING:
-            self._pinned_bytes += sign * model.nbytes
-        for name in model.needs:
-            self._models[name].users += sign
-
-    def _enter_memory(self, model: Resident, state: Residence) -> None:
-        self._void(model, state)
-        model.by_hand = False
-        self._in_memory[model.name] = model
-        self._use(model, 1)
-
-    def _leave_memory(self, model: Resident) -> None:
-        if self._in_memory.pop(model.name, None) is not None:
-            self._use(model, -1)
-            self._draining.pop(model.name, None)
-        self._void(model, Residence.COLD)
-        self._due_s = -math.inf
-
-    def _move(self, model: Resident, state: Residence) -> None:
-        """Within memory."""
-        self._use(model, -1)
-        model.state = state
-        self._use(model, 1)
-        self._draining.pop(model.name, None)
-        if state is Residence.DRAINING:
-            self._draining[model.name] = model
-
-    def _touch(self, model: Resident) -> None:
-        """It is used now, and what it needs as well: these leave after it."""
-        in_memory = self._in_memory
-        for name in (model.name, *model.needs):
-            if name in in_memory:
-                in_memory[name] = in_memory.pop(name)
-
-
-def _is_fixed(model: Resident) -> bool:
-    return model.pinned and model.state in STAYING
-
-
-def _has_none(name: str) -> bool:
-    del name
-    return False

@@ -50,7 +50,9 @@ class _Model:
 class NaiveResidency:
     """The rules, one after the other, without anything remembered that could be worked out."""
 
-    def __init__(self, limit_bytes: int, most_waiting: int) -> None:
+    def __init__(self, limit_bytes: int, most_waiting: int, most_loads: int) -> None:
+        self.loads: set[str] = set()
+        self._most_loads = most_loads
         self.models: dict[str, _Model] = {}
         self._limit = limit_bytes
         self._most = most_waiting
@@ -112,6 +114,7 @@ class NaiveResidency:
 
     def loaded(self, name: str, nbytes: int, took_s: float, now_s: float) -> int:
         model = self.models[name]
+        self.loads -= {name}
         model.state, model.nbytes, model.measured = "resident", nbytes, True
         model.retry_s, model.wait_s = 0.0, FIRST_RETRY_S
         model.stays_until_s = now_s + max(took_s, SHORTEST_STAY_S)
@@ -124,6 +127,7 @@ class NaiveResidency:
     def failed(self, name: str, error: TriremeError | None, now_s: float) -> int:
         model = self.models[name]
         model.state = "cold"
+        self.loads -= {name}
         if error is None:
             if model.waiting:
                 self._want(name)
@@ -135,7 +139,8 @@ class NaiveResidency:
         return released
 
     def unload(self, name: str) -> bool:
-        if self.models[name].state not in ("resident", "draining"):
+        users_load = any(self.models[each].state == "loading" for each in self.users(name))
+        if self.models[name].state not in ("resident", "draining") or users_load:
             return False
         for each in (name, *self.users(name)):
             if self.models[each].state in ("resident", "draining"):
@@ -225,7 +230,10 @@ class NaiveResidency:
             if model.state == "draining" and not busy:
                 model.state = "leaving"
                 found.append(Leaves(name))
-        while wanted := [name for name, each in self.models.items() if each.state == "wanted"]:
+        planned: list[str] = []
+        while wanted := [name for name, each in self.models.items() if each.state == "wanted" and name not in planned]:
+            if len(self.loads) + len(planned) >= self._most_loads:
+                break
             name = min(wanted, key=self._order)
             model = self.models[name]
             if not self._ever_fits(name) or (any(model.waiting) and not self._fits_inside((), name)):
@@ -235,17 +243,23 @@ class NaiveResidency:
                 continue
             if {self.models[each].state for each in model.needs} - {"cold", "wanted", "resident"}:
                 break
-            group = {each for each in self._group(name) if not self.models[each].here}
-            if self.used_bytes + self._bytes(group) > self._limit:
-                patient = now_s < model.wanted[0] + PATIENCE_S
-                found += self._room(self._bytes(group), model.priority, patient, set(model.needs), now_s, in_sequence)
+            absent = {each for each in self._group(name) if not self.models[each].here}
+            if not planned and self.used_bytes + self._bytes(absent) <= self._limit:
+                for each in absent:
+                    self.models[each].state, self.models[each].by_hand = "loading", False
+                self.loads.add(name)
+                found.append(Loads(name, tuple(each for each in model.needs if each in absent)))
+                continue
+            patient = now_s < model.wanted[0] + PATIENCE_S
+            planned.append(name)
+            groups = {each for one in planned for each in self._group(one)}
+            room = self._room(groups, model.priority, patient, now_s, in_sequence)
+            if room is None:
                 break
-            for each in group:
-                self.models[each].state, self.models[each].by_hand = "loading", False
-            found.append(Loads(name, tuple(each for each in model.needs if each in group)))
+            found += room
         if self.used_bytes > self._limit and self._over_s is not None:
             patient = now_s < self._over_s + PATIENCE_S
-            found += self._room(0, math.inf, patient, set(), now_s, in_sequence, in_part=True)
+            found += self._room(set(), math.inf, patient, now_s, in_sequence, in_part=True) or []
         return found
 
     def _order(self, name: str) -> tuple[float, int]:
@@ -255,31 +269,30 @@ class NaiveResidency:
 
     def _room(
         self,
-        nbytes: int,
+        planned: set[str],
         priority: float,
         patient: bool,
-        needs: set[str],
         now_s: float,
         in_sequence: set[str],
         in_part: bool = False,
-    ) -> list[ResidencyAction]:
-        """Rules 2, 3, 8, 9 and 10."""
+    ) -> list[ResidencyAction] | None:
+        """Rules 2, 3, 8, 9 and 10: who leaves for what is planned, or None."""
         held = self.held()
         staying = {name for name, each in self.models.items() if each.stays or name in held}
-        needed = self._bytes(staying) + nbytes - self._limit
+        needed = self._bytes(staying | planned) - self._limit
         lower = {name for name in staying if self.models[name].stays and not self.models[name].pinned}
         enough = self._bytes({name for name in lower if self.models[name].priority <= priority}) >= needed
         leaving: list[str] = []
         while self._bytes(set(leaving)) < needed:
-            free = [name for name in self.models if self._may_leave(name, held | needs, leaving, now_s)]
+            free = [name for name in self.models if self._may_leave(name, held | planned, leaving, now_s)]
             ranked = [(self._rank(name, priority, in_sequence), name) for name in free]
             ranked = [each for each in ranked if not patient or each[0][0] == 0 or (each[0][0] == 2 and not enough)]
             if not ranked:
                 break
             leaving.append(min(ranked)[1])
         missing = self._bytes(set(leaving)) < needed
-        if needed <= 0 or (missing and not in_part):
-            return []
+        if missing and not in_part:
+            return None
         for name in [] if missing else reversed(leaving[:]):
             rest = [each for each in leaving if each != name]
             needed_by = any(each in self.models[name].needs for each in rest)
@@ -312,9 +325,11 @@ class WatchedResidency(Residency):
         complain: told what is wrong.
     """
 
-    def __init__(self, limit_bytes: int, most_waiting: int = 10_000, *, complain: Callable[[str], None]) -> None:
-        super().__init__(limit_bytes, most_waiting)
-        self._naive = NaiveResidency(limit_bytes, most_waiting)
+    def __init__(
+        self, limit_bytes: int, most_waiting: int = 10_000, most_loads: int = 4, *, complain: Callable[[str], None]
+    ) -> None:
+        super().__init__(limit_bytes, most_waiting, most_loads)
+        self._naive = NaiveResidency(limit_bytes, most_waiting, most_loads)
         self._complain = complain
 
     def know(

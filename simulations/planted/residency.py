@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ...engine.repository.model_memory import ModelMemory
 from ...engine.repository.residency import Residency
 from ...engine.repository.residents import Residence, Resident
 
@@ -26,11 +27,11 @@ def _thrashing(original: Any, core: Residency, name: str, nbytes: int, took_s: f
     return original(core, name, nbytes, 0.0, now_s)
 
 
-def _first_in_first_out(original: Any, core: Residency, model: Resident) -> None:
+def _first_in_first_out(original: Any, memory: ModelMemory, model: Resident) -> None:
     """The model loaded first leaves, however often it is used."""
     if not model.in_flight:
         return
-    original(core, model)
+    original(memory, model)
 
 
 def _given_up_and_loaded(original: Any, core: Residency, name: str, callers: Any = ()) -> None:
@@ -43,11 +44,11 @@ def _given_up_and_loaded(original: Any, core: Residency, name: str, callers: Any
 
 def _pins_taken_for_room(original: Any, core: Residency, model: Resident) -> Any:
     """Requests wait for room that pinned models have."""
-    pinned, core._pinned_bytes = core._pinned_bytes, 0
+    pinned, core._memory.pinned_bytes = core._memory.pinned_bytes, 0
     try:
         return original(core, model)
     finally:
-        core._pinned_bytes = pinned
+        core._memory.pinned_bytes = pinned
 
 
 def _tried_at_once(original: Any, core: Residency, name: str, error: Any, now_s: float) -> int:
@@ -79,10 +80,10 @@ def _inner_ones_behind(original: Any, core: Residency, model: Resident) -> None:
     model.called_by = called
 
 
-def _members_first(original: Any, core: Residency, model: Resident, sign: int) -> None:
+def _members_first(original: Any, memory: ModelMemory, model: Resident, sign: int) -> None:
     """That an ensemble needs its members does not count."""
     needs, model.needs = model.needs, ()
-    original(core, model, sign)
+    original(memory, model, sign)
     model.needs = needs
 
 
@@ -90,13 +91,13 @@ RESIDENCY_BUGS: Mapping[str, tuple[type, str, Callable[..., Any]]] = {
     "forgotten-while-leaving": (Residency, "_settle", _forgotten_while_leaving),
     "size-as-estimated": (Residency, "loaded", _size_as_estimated),
     "thrashing": (Residency, "loaded", _thrashing),
-    "first-in-first-out": (Residency, "_touch", _first_in_first_out),
+    "first-in-first-out": (ModelMemory, "touch", _first_in_first_out),
     "given-up-and-loaded": (Residency, "give_up", _given_up_and_loaded),
     "pins-taken-for-room": (Residency, "_no_room", _pins_taken_for_room),
     "tried-at-once": (Residency, "failed", _tried_at_once),
     "one-of-many-in-flight": (Residency, "loaded", _one_of_many_in_flight),
     "drained-unseen": (Residency, "depart", _drained_unseen),
     "inner-ones-behind": (Residency, "_want", _inner_ones_behind),
-    "members-first-out": (Residency, "_use", _members_first),
+    "members-first-out": (ModelMemory, "_count", _members_first),
 }
 """Found by swarm runs of the core alone (`residency_swarm`)."""
