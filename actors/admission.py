@@ -31,6 +31,7 @@ from .model import Model
 from .offload import Offload
 from .reply import Reply
 from .repository import Repository
+from .routes import Routes
 
 
 class Admission:
@@ -43,10 +44,12 @@ class Admission:
         exiting: only running sequences may go on.
         refusals: of requests and connections, as far as they are of no model.
         turn: in which jobs are handed in.
+        routes: names for which models answer.
         access: decides who may make which call, and how often; None if anyone may.
     """
 
     turn: Turn
+    routes: Routes
     _repository: Repository
     _clock: Clock
 
@@ -78,7 +81,7 @@ class Admission:
         if reason is None:
             return
         of_model: Counts | None = None
-        if name and version is not None:
+        if name and version is not None and not self.routes.is_route(name, version):
             with suppress(TriremeError):
                 of_model = self._repository.find(name, version).statistics.refused
         self.refusals.count(reason, of_model, times)
@@ -105,6 +108,7 @@ class Admission:
             if lease is not None:
                 undo.callback(lease.close)
             found = self._find(request, model)
+            self._tell_if_refused(request, undo)
             budget, share, readers = self._budget, found.share, found.region_readers
             large = is_large(request, found.validator)
             slow = large and not reads_little(request, found.validator, readers)
@@ -178,9 +182,11 @@ class Admission:
                     inputs = read_regions_now(inputs, request, found.region_readers, large=large)
                     undo.pop_all()
             return self._hand_in(request, found, inputs, rows, nbytes, received_ns, holder)
-        except Exception:
+        except Exception as error:
             if lease is not None:
                 lease.close()
+            if request.routing is not None:
+                self.routes.refused(request, error)
             raise
 
     def admit_inner(self, request: InferenceRequest, description: ModelDescription | None) -> Reply:
@@ -205,8 +211,8 @@ class Admission:
         Raises:
             TriremeError: no such model; it has too much in flight, or its queue is full.
         """
-        if self.exiting:
-            return  # whether it may still come depends on its sequence
+        if self.exiting or self.routes.is_route(name, version):
+            return  # whether it may still come depends on its sequence, or on which target it is for
         model = self._repository.find(name, version)
         if self._budget.full(model.share):
             raise model.share.refusal()
@@ -220,27 +226,38 @@ class Admission:
         """The model that a request is for; looked for if the description does not hold any more."""
         model = None if description is None else self._repository.described.get(description)
         if model is not None and not self.exiting:
-            return self._repository.answering(model, request) if model.stateful else model
-        if self.exiting:
-            model = self._repository.find_draining(request)
-            if model is None:
-                raise UnavailableError(
-                    f"{request_prefix(request.id)}Server is stopping, scheduler for model has stopped accepting new "
-                    "inference requests",
-                    refusal=RefusalReason.STOPPING,
-                )
-        else:
-            model = self._repository.find_for(request)
+            return self._repository.answering(model, request, request.model_version) if model.stateful else model
+        name, version = request.model_name, request.model_version
+        if not self.exiting:
+            return self.routes.find_for(request) or self._repository.find_for(request, name, version)
+        model = self.routes.find_draining(request) or self._repository.find_draining(request, name, version)
+        if model is None:
+            raise UnavailableError(
+                f"{request_prefix(request.id)}Server is stopping, scheduler for model has stopped accepting new "
+                "inference requests",
+                refusal=RefusalReason.STOPPING,
+            )
         return model
 
+    def _tell_if_refused(self, request: InferenceRequest, undo: ExitStack) -> None:
+        """Have its route told if a request gets no further."""
+        routing, routes = request.routing, self.routes
+        if routing is not None:
+
+            def tell(_kind: object, error: BaseException | None, _traceback: object) -> None:
+                if isinstance(error, Exception):
+                    routes.refused(request, error)
+
+            undo.push(tell)
+
     def _turn_away(self, model: Model, request: InferenceRequest, rows: int) -> None:
-        """Refuse what its model's queue would refuse for certain, before anything is made of it. What is traced or
-        logged goes all the way.
+        """Refuse what its model's queue would refuse for certain, before anything is made of it. What is traced, logged
+        or for a route goes all the way.
 
         Raises:
             UnavailableError: so it is.
         """
-        if request.trace is None and not self._lines.wanted:
+        if request.trace is None and request.routing is None and not self._lines.wanted:
             error = model.scheduler.turn_away(request)
             if error is not None:
                 if self._on_request is not None:
@@ -308,6 +325,9 @@ class Admission:
         job = Job(request, inputs, rows, model.name, model.version, reply, received_ns, nbytes)
         if self._lines.wanted:
             tell_queued(job)
+        routing = request.routing
+        if routing is not None and routing.choice is not None:
+            self.routes.observe(job, routing.choice)
         if request.trace is not None:
             TracedReply(request.trace, job, self._clock)
         send = model.scheduler.mailbox.send_nowait

@@ -86,7 +86,7 @@ class Member(ModelVersion, Protocol):
 
 
 FindModel = Callable[[str, int], Member]
-FindContinuing = Callable[[Sequence[str], InferenceRequest], Member | None]
+FindContinuing = Callable[[Sequence[str], InferenceRequest, int], Member | None]
 
 
 class Members:
@@ -120,7 +120,7 @@ class Members:
         if not model.serving:
             model = self._find(request.model_name, request.model_version)
         if model.stateful and not model.continues(request):
-            return self._continuing([model.id], request) or model
+            return self._continuing([model.id], request, request.model_version) or model
         return model
 
     @property

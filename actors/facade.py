@@ -61,6 +61,19 @@ class Management(ABC):
     async def unload_model(self, name: str, unload_dependents: bool = False) -> None: ...
 
     @abstractmethod
+    async def route_status(self, name: str = "") -> list[dict[str, Any]]:
+        """One route, or without a name all of them: each as its document has it, with `name` and `state`."""
+
+    @abstractmethod
+    async def set_route(self, name: str, document: Mapping[str, Any]) -> None: ...
+
+    @abstractmethod
+    async def remove_route(self, name: str) -> None: ...
+
+    @abstractmethod
+    async def stop_rollout(self, name: str) -> None: ...
+
+    @abstractmethod
     async def region_status(self, kind: RegionKind, name: str = "") -> list[dict[str, Any]]:
         """One region of shared memory, or without a name all of a kind; here and below see `Regions`."""
 

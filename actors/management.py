@@ -15,6 +15,7 @@ from ..engine.tensor import Buffer
 from ..engine.tracing import TraceMode, Tracer
 from ..engine.tracing.settings import TraceLevel
 from .facade import Management, TraceChanges
+from .routes import Routes
 
 _COMPUTE = ("compute_input", "compute_infer", "compute_output")
 _INFERENCE = ("success", "fail", "queue", *_COMPUTE, "cache_hit", "cache_miss")
@@ -31,6 +32,8 @@ class Managed(Protocol):
     def tracer(self) -> Tracer: ...
     @property
     def custom_metrics(self) -> CustomMetrics: ...
+    @property
+    def routes(self) -> Routes: ...
 
     def live(self) -> bool: ...
     async def check_ready(self) -> bool: ...
@@ -100,6 +103,18 @@ class LocalManagement(Management):
 
     async def unload_model(self, name: str, unload_dependents: bool = False) -> None:
         await self._server.unload_model(name, unload_dependents)
+
+    async def route_status(self, name: str = "") -> list[dict[str, Any]]:
+        return self._server.routes.status(name)
+
+    async def set_route(self, name: str, document: Mapping[str, Any]) -> None:
+        await self._server.routes.set_route(name, document)
+
+    async def remove_route(self, name: str) -> None:
+        await self._server.routes.remove_route(name)
+
+    async def stop_rollout(self, name: str) -> None:
+        await self._server.routes.stop_rollout(name)
 
     async def region_status(self, kind: RegionKind, name: str = "") -> list[dict[str, Any]]:
         shown = ("device_id",) if kind is RegionKind.CUDA else ("key", "offset")

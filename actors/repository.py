@@ -361,6 +361,10 @@ class Repository(Catalog[Model], Actor[RepositoryMessage]):
         else:
             self._latest.pop(name, None)
 
+    def forget(self, name: str) -> None:
+        super().forget(name)
+        self._watchers.unpark_all()
+
     # In tasks.
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -58,6 +58,7 @@ from .model_control import ModelControl
 from .offload import Offload
 from .rate_limiter import RateLimiter
 from .repository import EndLoads, LoadProgress, StartupError
+from .routes import Routes
 from .socket_readiness import Readiness
 from .tracing import Tracing
 from .watchdog import Watchdog
@@ -194,6 +195,8 @@ class InferenceServer(Admission):
             self.repositories, context, self._nursery, self._on_load_progress, self._model_class
         )
         self._repository = self._control.repository
+        self.routes = Routes(self._repository, context, self._control.rescan, self._nursery.start_soon)
+        self.metrics.add(Section.LAST, self.routes.families)
         self._calls = self._backends.services.models = ModelCalls(self.offload, self._nursery)
         started = False
         try:
@@ -320,7 +323,7 @@ class InferenceServer(Admission):
                 at from the beginning, and not only when the request is admitted.
             client: the address of the client, of which no more than its share is to arrive at a time.
         """
-        return self._budget.lease(self._repository.share(name, version) if name else None, client)
+        return self._budget.lease(self.routes.share(name, version) if name else None, client)
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         """Ask a model that answers once. Cancelling this cancels the request.
@@ -381,12 +384,12 @@ class InferenceServer(Admission):
         return ServerMetadata(self.options.server_id, VERSION)
 
     def model_ready(self, name: str, version: int = LATEST) -> bool:
-        return self._repository.model_ready(name, version)
+        return self.routes.model_ready(name, version)
 
     async def check_model_ready(self, name: str, version: int = LATEST) -> bool:
         """The same, and the model is asked if it has a check of its own
         (docs/reference/python-backend.md#readiness)."""
-        return await self._repository.check_model_ready(name, version)
+        return await self.routes.check_model_ready(name, version)
 
     def describe(self, name: str, version: int = LATEST) -> ModelDescription:
         """A ready model version.
@@ -397,12 +400,11 @@ class InferenceServer(Admission):
         return self._repository.describe(name, version)
 
     def model_names(self) -> list[str]:
-        """All names of models, whatever the states of their versions."""
-        return self._repository.names()
+        """All names of models, whatever the states of their versions, and of routes."""
+        return [*dict.fromkeys((*self._repository.names(), *self.routes.names))]
 
     def model_versions(self, name: str) -> list[int] | None:
-        """See `Catalog.versions_of`."""
-        return self._repository.versions_of(name)
+        return self.routes.versions_of(name)
 
     def follow_models(self, changed: Callable[[str], None]) -> None:
         """Have `changed` called with a name, until the server ends, whenever `describe` may say something else of it,
@@ -415,7 +417,7 @@ class InferenceServer(Admission):
         Raises:
             InvalidArgumentError: not available (docs/reference/http.md#statistics).
         """
-        return self._repository.statistics(name, version)
+        return self.routes.statistics(name, version)
 
     def repository_index(self, ready_only: bool = False) -> list[IndexEntry]:
         return self._repository.index(ready_only)

@@ -51,6 +51,8 @@ class ModelDescription:
     Attributes:
         versions: all ready versions, ascending, as metadata lists them.
         labels: labels by output name, for the outputs that have a label file.
+        key_header: in lower case, of what is a route that is sticky by a header: whose value goes with each request
+            (`Routing`). Empty for everything else.
     """
 
     name: str
@@ -58,6 +60,7 @@ class ModelDescription:
     versions: tuple[int, ...]
     config: ModelConfig
     labels: Mapping[str, tuple[str, ...]]
+    key_header: str = ""
 
     def client_shape(self, tensor: ModelInput | ModelOutput) -> tuple[int, ...]:
         """A tensor's shape as metadata tells it: the batch dimension, if there is one, is -1 in front."""

@@ -35,6 +35,19 @@ class RequestForm:
 
 
 @dataclass(slots=True)
+class Routing:
+    """Of a request for a route.
+
+    Attributes:
+        key: the header that its route is sticky by; empty if there is none.
+        choice: where it goes (`RouteChoice`); None until it is admitted.
+    """
+
+    key: str = ""
+    choice: Any = None
+
+
+@dataclass(slots=True)
 class InferenceRequest:
     """What a client asks for. Decoded by `api/`, checked against the model by `engine.validation`.
 
@@ -57,6 +70,7 @@ class InferenceRequest:
         in_regions: an input is still in shared memory (`RegionTensor`).
         output_places: where in shared memory the client wants outputs, by name; None for nowhere. An instance may put
             them there (`RegionTensor`); who encodes the answer puts there what it did not.
+        routing: None for a request for a model.
     """
 
     model_name: str
@@ -77,6 +91,7 @@ class InferenceRequest:
     caller: Caller | None = None
     in_regions: bool = False
     output_places: Mapping[str, RegionSlice] | None = None
+    routing: Routing | None = None
 
 
 # -- An inference response as the engine sees it, whichever protocol it goes out by

@@ -44,6 +44,8 @@ CHANGING = frozenset(
     {
         "load_model",
         "unload_model",
+        "set_route",
+        "remove_route",
         "register_system_region",
         "register_cuda_region",
         "unregister_region",
@@ -102,6 +104,20 @@ class RemoteManagement(Management):
 
     async def unload_model(self, name: str, unload_dependents: bool = False) -> None:
         await self._call("unload_model", write_text(name), unload_dependents)
+
+    async def route_status(self, name: str = "") -> list[dict[str, Any]]:
+        return await self._call("route_status", write_text(name))
+
+    async def set_route(self, name: str, document: Mapping[str, Any]) -> None:
+        payload = Payload()
+        payload.add(json.dumps(document).encode())
+        await self._ask("set_route", [write_text(name), len(payload.parts[0])], payload)
+
+    async def remove_route(self, name: str) -> None:
+        await self._call("remove_route", write_text(name))
+
+    async def stop_rollout(self, name: str) -> None:
+        await self._call("stop_rollout", write_text(name))
 
     async def region_status(self, kind: RegionKind, name: str = "") -> list[dict[str, Any]]:
         return await self._call("region_status", kind.value, write_text(name))
@@ -195,6 +211,14 @@ def _unload(arguments: list[Any], _payload: memoryview) -> tuple[Any, ...]:
     return read_text(name), read_bool(dependents)
 
 
+def _route(arguments: list[Any], payload: memoryview) -> tuple[Any, ...]:
+    name, nbytes = read_list(arguments, 2, 2)
+    document = read_result(nbytes, payload)
+    if not isinstance(document, dict):
+        raise broken("a route", document)
+    return read_text(name), document
+
+
 def _region(arguments: list[Any], _payload: memoryview) -> tuple[Any, ...]:
     kind, name = read_list(arguments, 2, 2)
     try:
@@ -256,6 +280,10 @@ _READERS: Mapping[str, _Read] = {
     "repository_index": _flag,
     "load_model": _load,
     "unload_model": _unload,
+    "route_status": _name,
+    "set_route": _route,
+    "remove_route": _name,
+    "stop_rollout": _name,
     "region_status": _region,
     "register_system_region": _system_region,
     "register_cuda_region": _cuda_region,

@@ -4,8 +4,8 @@ answers what `InferenceServer.describe` would.
 A row says what there is to say of one name: ``[name, latest, others, [[version, result], ...]]``, or ``[name]`` alone
 if there is no such model any more. A result is the number of a description, or an error; `latest` is that of a request
 without a version, and `others` an error, or None for the one that a version has that there is not. Descriptions are
-sent once. ``[number, model, version, versions, bytes of the configuration, bytes of the labels]`` says what one is.
-Rows and descriptions are JSON in the payload, which may be as long as what models say of themselves, and before the
+sent once. ``[number, model, version, versions, header, bytes of the configuration, bytes of the labels]`` says what one
+is. Rows and descriptions are JSON in the payload, which may be as long as what models say of themselves, and before the
 configurations and labels.
 
 The table has a *generation*, which grows with every change; so the engine knows which front ends have heard of it. Only
@@ -160,7 +160,8 @@ class ModelTable:
 
 def _same(one: ModelDescription, other: ModelDescription) -> bool:
     """Whether two descriptions say the same."""
-    return one.config is other.config and one.versions == other.versions and one.labels == other.labels
+    same = one.config is other.config and one.versions == other.versions and one.labels == other.labels
+    return same and one.key_header == other.key_header
 
 
 def write_models(generation: int, change: ModelChange) -> Iterator[tuple[LinkHead, Payload]]:
@@ -197,7 +198,7 @@ def _message(
         config = each.config.message.SerializeToString()
         labels = orjson.dumps([[write_text(name), list(map(write_text, texts))] for name, texts in each.labels.items()])
         contents += config, labels
-        numbers = number, write_text(each.name), each.version, each.versions
+        numbers = number, write_text(each.name), each.version, each.versions, write_text(each.key_header)
         descriptions.append([*numbers, len(config), len(labels)])
     said = orjson.dumps((rows, descriptions))
     for part in (said, *contents):
@@ -294,7 +295,7 @@ def _not_there(name: str, version: int) -> TriremeError:
 
 def _read_description(value: Any, payload: memoryview, at: int) -> tuple[int, ModelDescription, int]:
     """A description, with its number, and where the next one begins."""
-    number, name, version, versions, config_bytes, label_bytes = read_list(value, 6, 6)
+    number, name, version, versions, header, config_bytes, label_bytes = read_list(value, 7, 7)
     middle = at + read_integer(config_bytes)
     start = aligned(middle)
     end = start + read_integer(label_bytes)
@@ -306,5 +307,6 @@ def _read_description(value: Any, payload: memoryview, at: int) -> tuple[int, Mo
     }
     of_versions = tuple([read_integer(each) for each in read_list(versions)])
     config = model_config(message)
-    description = ModelDescription(read_text(name), read_integer(version), of_versions, config, labels)
+    about = read_text(name), read_integer(version, LATEST), of_versions
+    description = ModelDescription(*about, config, labels, read_text(header))
     return read_integer(number, 1), description, aligned(end)

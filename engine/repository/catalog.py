@@ -69,6 +69,8 @@ class Catalog(Generic[M]):
     Attributes:
         described: the models of the descriptions that still hold. A change of a name takes those of that name out.
         followers: called then with the name, before the change is complete; must not raise.
+        describe_route: describes what is no model, but a name that others answer for; None for any other name. What
+            it says is not among those `described`.
         started: False if the server could not start, and goes on without models (``--exit-on-error=false``): then each
             call about a model is refused, as Triton does.
     """
@@ -84,6 +86,7 @@ class Catalog(Generic[M]):
         self._scan = Scan(())
         self.described: dict[ModelDescription, M] = {}
         self.followers: list[Callable[[str], None]] = []
+        self.describe_route: Callable[[str], ModelDescription | None] = _no_route
         self.started = True
 
     def check_started(self) -> None:
@@ -144,35 +147,35 @@ class Catalog(Generic[M]):
         ready = [each for each in model.values() if each.ready and version in (LATEST, each.version)]
         return max(ready, key=lambda each: each.version) if ready else self.find(name, version)
 
-    def find_for(self, request: InferenceRequest) -> M:
-        """The version that answers a request: the ready one, or the one that has the sequence which it continues.
-        Errors as of `find`."""
+    def find_for(self, request: InferenceRequest, name: str, version: int = LATEST) -> M:
+        """The version of a model that answers a request: the ready one, or the one that has the sequence which it
+        continues. Errors as of `find`."""
         try:
-            model = self.find(request.model_name, request.model_version)
+            model = self.find(name, version)
         except TriremeError:
-            ids = self._ids.get(request.model_name, [])
-            found = self.continuing(ids, request)
+            found = self.continuing(self._ids.get(name, []), request, version)
             if found is None:
                 raise
             return found
-        return self.answering(model, request) if model.stateful else model
+        return self.answering(model, request, version) if model.stateful else model
 
-    def answering(self, model: M, request: InferenceRequest) -> M:
-        """The version of a model that a request is for, unless another one has the sequence which it continues."""
+    def answering(self, model: M, request: InferenceRequest, version: int) -> M:
+        """The version of a model that a request is for, unless another one that was asked for has the sequence which it
+        continues."""
         if not model.stateful or model.continues(request):
             return model
-        return self.continuing([model.id], request) or model
+        return self.continuing([model.id], request, version) or model
 
-    def continuing(self, ids: Sequence[str], request: InferenceRequest) -> M | None:
+    def continuing(self, ids: Sequence[str], request: InferenceRequest, version: int = LATEST) -> M | None:
         """The version of these models that has the sequence which a request continues; None if there is none."""
         if request.sequence_start or not request.correlation_id:
             return None
         meant = (each for each in self._all() if each.id in ids and (each.ready or each.retiring))
-        return self._having(meant, request)
+        return self._having(meant, request, version)
 
     @staticmethod
-    def _having(models: Iterable[M], request: InferenceRequest) -> M | None:
-        asked = (each for each in models if request.model_version in (LATEST, each.version))
+    def _having(models: Iterable[M], request: InferenceRequest, version: int) -> M | None:
+        asked = (each for each in models if version in (LATEST, each.version))
         return next((each for each in asked if each.continues(request)), None)
 
     def share(self, name: str, version: int = LATEST) -> ModelShare | None:
@@ -182,17 +185,21 @@ class Catalog(Generic[M]):
         except TriremeError:
             return None
 
-    def find_draining(self, request: InferenceRequest) -> M | None:
-        """While the server stops: the version that has the sequence which a request continues; None if there is none,
-        or none any more."""
-        meant = (each for each in self._all() if each.draining and each.name == request.model_name)
-        return self._having(meant, request)
+    def find_draining(self, request: InferenceRequest, name: str, version: int = LATEST) -> M | None:
+        """While the server stops: the version of a model that has the sequence which a request continues; None if there
+        is none, or none any more."""
+        meant = (each for each in self._all() if each.draining and each.name == name)
+        return self._having(meant, request, version)
 
     def describe(self, name: str, version: int = LATEST) -> ModelDescription:
         """The version that answers, described; or one that only continues its sequences. Errors as of `find`."""
         found = self._found.get((name, version))
         if found is not None:
             return found
+        if version == LATEST:
+            stand_in = self.describe_route(name)
+            if stand_in is not None:
+                return self._remember(name, version, stand_in)
         try:
             model = self.find(name, version)
         except TriremeError:
@@ -201,18 +208,36 @@ class Catalog(Generic[M]):
                 raise
             return retiring[0].describe(tuple(self.ready_versions(retiring[0].id)))
         description = model.describe(tuple(self.ready_versions(model.id)))
+        self.described[description] = model
+        return self._remember(name, version, description)
+
+    def _remember(self, name: str, version: int, description: ModelDescription) -> ModelDescription:
         self._found[name, version] = description
         self._found_of.setdefault(name, []).append((version, description))
-        self.described[description] = model
         return description
+
+    def forget(self, name: str) -> None:
+        """What `describe` said of a name that is no model does not hold any more."""
+        self._forget_found(name)
 
     def _forget_found(self, name: str) -> None:
         """What was found of a name may not be found again."""
         for version, description in self._found_of.pop(name, ()):
             del self._found[name, version]
-            del self.described[description]
+            self.described.pop(description, None)
         for changed in self.followers:
             changed(name)
+
+    def knows(self, name: str, version: int = LATEST) -> bool:
+        """Whether there is such a model, known by a load or in the repositories; the latter say nothing of versions."""
+        versions = self.versions_of(name)
+        if versions and (version == LATEST or version in versions):
+            return True
+        return any(source.name == name for source in self._scan.models)
+
+    def known_names(self) -> list[str]:
+        """Of all models that are known by a load, or in the repositories; sorted."""
+        return sorted({*self._ids, *(source.name for source in self._scan.models)})
 
     def names(self) -> list[str]:
         """All names of models, whatever the states of their versions."""
@@ -316,6 +341,10 @@ class Catalog(Generic[M]):
 
     def _versions(self, identity: str) -> list[M]:
         return [model for _, model in sorted(self._models.get(identity, {}).items())]
+
+
+def _no_route(_name: str) -> None:
+    """There are no routes."""
 
 
 def _entry(model: ModelVersion) -> ModelStatisticsEntry:

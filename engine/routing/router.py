@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from ..errors import NotFoundError
 from .comparison import TargetOutcome
 from .rollout import Rollout, RolloutEvent
-from .route import WHOLE, ModelRoute, Target, check_routes
+from .route import WHOLE, ModelRoute, Shadow, Target, check_routes
 from .shares import TargetShares
 
 
@@ -36,7 +36,7 @@ class RouteChoice:
     """
 
     target: Target
-    shadow: Target | None = None
+    shadow: Shadow | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -66,15 +66,16 @@ class ModelRouter:
     """The routes of a server.
 
     Args:
-        is_ready: whether a target can serve, asked when a route is new; changes are told (`tell_ready`).
+        is_ready: whether a target can serve for the route of a name, asked when that is new; changes are told
+            (`tell_ready`).
         idle_s: how long a sequence is known after its latest request, seconds.
         most_sequences: see above.
     """
 
     def __init__(
-        self, is_ready: Callable[[Target], bool], idle_s: float = 600.0, most_sequences: int = 1_000_000
+        self, is_ready: Callable[[str, Target], bool], idle_s: float = 600.0, most_sequences: int = 1_000_000
     ) -> None:
-        self._is_ready = is_ready
+        self._ask_ready = is_ready
         self._idle_s = idle_s
         self._most_sequences = most_sequences
         self._routes: dict[str, _Live] = {}
@@ -115,6 +116,7 @@ class ModelRouter:
             old = before.get(name)
             if old is not None and live.rollout is not None and _same_canary(old.route, live.route):
                 live.rollout = old.rollout
+                live.share_out()
         return self.advance(now_s)
 
     def choose(
@@ -145,15 +147,20 @@ class ModelRouter:
             return None
         return RouteChoice(target, self._shadow(live))
 
-    def tell_ready(self, target: Target, ready: bool, now_s: float) -> list[RolloutEvent]:
-        """A target can serve from now on, or cannot any more."""
-        for live in self._routes.values():
-            if live.ready.get(target, ready) != ready:
-                live.ready[target] = ready
-                live.share_out()
+    def is_ready(self, name: str, target: Target) -> bool:
+        """Whether a target can serve for this route, as was told last."""
+        live = self._routes.get(name)
+        return live is not None and live.ready.get(target, False)
+
+    def tell_ready(self, name: str, target: Target, ready: bool, now_s: float) -> list[RolloutEvent]:
+        """A target can serve for this route from now on, or cannot any more."""
+        live = self._routes.get(name)
+        if live is not None and live.ready.get(target, ready) != ready:
+            live.ready[target] = ready
+            live.share_out()
         return self.advance(now_s)
 
-    def observe(self, name: str, target: Target, outcome: TargetOutcome) -> None:
+    def observe(self, name: str, target: Target, outcome: TargetOutcome, now_s: float) -> None:
         """A request that was sent on has been answered; the route may be gone by now."""
         live = self._routes.get(name)
         if live is not None and live.rollout is not None:
@@ -196,7 +203,7 @@ class ModelRouter:
     def _begin_all(self, routes: dict[str, ModelRoute], now_s: float) -> dict[str, _Live]:
         begun: dict[str, _Live] = {}
         for name, route in routes.items():
-            ready = {target: self._is_ready(target) for target in route.targets}
+            ready = {target: self._ask_ready(name, target) for target in route.targets}
             rollout = Rollout(route, now_s) if route.canary is not None else None
             begun[name] = live = _Live(route, TargetShares(()), TargetShares(()), rollout, ready=ready)
             live.share_out()
@@ -218,7 +225,7 @@ class ModelRouter:
                 self._sequences.popitem(last=False)
         return target
 
-    def _shadow(self, live: _Live) -> Target | None:
+    def _shadow(self, live: _Live) -> Shadow | None:
         """Rule 5."""
         shadow = live.route.shadow
         if shadow is None:
@@ -227,7 +234,7 @@ class ModelRouter:
         if live.copied < WHOLE:
             return None
         live.copied -= WHOLE
-        return shadow.target
+        return shadow
 
     def _live(self, name: str) -> _Live:
         live = self._routes.get(name)

@@ -22,7 +22,7 @@ def canary_route(step_s: float = 10.0, steps: tuple[int, ...] = (5, 25, 100)) ->
 def play(seed: int, *, errors: float = 0.0, slower: float = 1.0, most: int = 60_000) -> tuple[Rollout, int, list[str]]:
     """Requests at 500 a second, all answered at once; the rollout, the step in which it ended, and what it said."""
     draw = random.Random(seed)
-    router = ModelRouter(lambda target: True)
+    router = ModelRouter(lambda _name, target: True)
     said = [event.reason for event in router.replace([canary_route()], 0.0)]
     rollout = router.rollout("classifier")
     assert rollout is not None
@@ -34,7 +34,7 @@ def play(seed: int, *, errors: float = 0.0, slower: float = 1.0, most: int = 60_
         new = choice.target == NEW
         latency_s = draw.lognormvariate(-4.5, 0.5) * (slower if new else 1.0)
         failed = draw.random() < (errors if new else 0.001)
-        router.observe("classifier", choice.target, TargetOutcome(failed, latency_s, latency_s / 3))
+        router.observe("classifier", choice.target, TargetOutcome(failed, latency_s, latency_s / 3), now_s)
         if number % EVERY == 0:
             said += [event.reason for event in router.advance(now_s)]
             if rollout.state in (RolloutState.DONE, RolloutState.BACK):
@@ -64,7 +64,7 @@ def test_a_good_canary_gets_all(seed: int) -> None:
 
 
 def stepping() -> tuple[ModelRouter, Rollout]:
-    router = ModelRouter(lambda target: target == OLD)
+    router = ModelRouter(lambda _name, target: target == OLD)
     router.replace([canary_route()], 0.0)
     rollout = router.rollout("classifier")
     assert rollout is not None
@@ -75,7 +75,7 @@ def test_a_rollout_waits_until_its_target_can_serve() -> None:
     router, rollout = stepping()
     assert (rollout.state, dict(router.weights("classifier"))) == (RolloutState.WAITING, {OLD: 100})
     assert router.next_s() is None
-    (event,) = router.tell_ready(NEW, True, 3.0)
+    (event,) = router.tell_ready("classifier", NEW, True, 3.0)
     assert (event.state, event.percent, event.reason) == (RolloutState.STEP, 5, "it can serve")
     assert dict(router.weights("classifier")) == {OLD: 95, NEW: 5}
     assert router.next_s() == 13.0
@@ -83,28 +83,28 @@ def test_a_rollout_waits_until_its_target_can_serve() -> None:
 
 def test_a_canary_that_cannot_serve_any_more_goes_back() -> None:
     router, rollout = stepping()
-    router.tell_ready(NEW, True, 3.0)
-    (event,) = router.tell_ready(NEW, False, 4.0)
+    router.tell_ready("classifier", NEW, True, 3.0)
+    (event,) = router.tell_ready("classifier", NEW, False, 4.0)
     assert (event.state, event.reason) == (RolloutState.BACK, "'digits:2' is not ready any more")
-    assert not router.tell_ready(NEW, True, 5.0)
+    assert not router.tell_ready("classifier", NEW, True, 5.0)
     assert (rollout.state, dict(router.weights("classifier"))) == (RolloutState.BACK, {OLD: 100})
 
 
 def test_a_step_does_not_end_without_requests_nor_without_others() -> None:
     router, rollout = stepping()
-    router.tell_ready(NEW, True, 0.0)
+    router.tell_ready("classifier", NEW, True, 0.0)
     assert not router.advance(1_000.0)
-    router.tell_ready(OLD, False, 1_001.0)
+    router.tell_ready("classifier", OLD, False, 1_001.0)
     assert router.choose("classifier", 1_001.0) == RouteChoice(NEW)
     for _ in range(5_000):
-        router.observe("classifier", NEW, TargetOutcome(False, 0.01))
+        router.observe("classifier", NEW, TargetOutcome(False, 0.01), 0.0)
     assert not router.advance(1_500.0)
     assert rollout.state is RolloutState.STEP
 
 
 def test_an_operator_stops_a_rollout() -> None:
     router, _ = stepping()
-    router.tell_ready(NEW, True, 0.0)
+    router.tell_ready("classifier", NEW, True, 0.0)
     event = router.stop_rollout("classifier", 1.0)
     assert event is not None
     assert (event.percent, event.reason) == (0, "an operator stopped it")
@@ -114,7 +114,7 @@ def test_an_operator_stops_a_rollout() -> None:
 
 def test_a_rollout_goes_on_when_other_routes_change_and_begins_anew_when_its_own_does() -> None:
     router, rollout = stepping()
-    router.tell_ready(NEW, True, 0.0)
+    router.tell_ready("classifier", NEW, True, 0.0)
     router.replace([canary_route(), ModelRoute("other", ((OLD, 100),))], 1.0)
     assert router.rollout("classifier") is rollout
     router.replace([canary_route(step_s=20.0)], 2.0)

@@ -21,7 +21,7 @@ def two(old: int, new: int, shadow: Shadow | None = None) -> ModelRoute:
 
 
 def router_of(*routes: ModelRoute, idle_s: float = 600.0, most_sequences: int = 1_000) -> ModelRouter:
-    router = ModelRouter(lambda target: True, idle_s, most_sequences)
+    router = ModelRouter(lambda _name, target: True, idle_s, most_sequences)
     router.replace(routes, 0.0)
     return router
 
@@ -80,10 +80,10 @@ def test_the_sequence_heard_of_least_recently_makes_room() -> None:
 
 def test_a_target_that_cannot_serve_gets_nothing_until_it_can() -> None:
     router = router_of(two(50, 50))
-    router.tell_ready(OLD, False, 0.0)
+    router.tell_ready("classifier", OLD, False, 0.0)
     assert {target_of(router.choose("classifier", 0.0)) for _ in range(50)} == {NEW}
     assert dict(router.weights("classifier")) == {NEW: 50}
-    router.tell_ready(OLD, True, 1.0)
+    router.tell_ready("classifier", OLD, True, 1.0)
     assert {target_of(router.choose("classifier", 1.0)) for _ in range(50)} == {OLD, NEW}
 
 
@@ -91,14 +91,14 @@ def test_if_none_can_serve_a_request_goes_where_it_would() -> None:
     router = router_of(two(50, 50))
     kept = target_of(router.choose("classifier", 0.0, key=b"me"))
     for target in (OLD, NEW):
-        router.tell_ready(target, False, 0.0)
+        router.tell_ready("classifier", target, False, 0.0)
     assert target_of(router.choose("classifier", 0.0, key=b"me")) == kept
 
 
 def test_a_shadow_gets_its_part_and_none_of_sequences() -> None:
     router = router_of(two(100, 0, shadow=Shadow(OTHER, 25)))
     choices = [router.choose("classifier", 0.0) for _ in range(100)]
-    assert Counter(choice.shadow for choice in choices if choice) == {None: 75, OTHER: 25}
+    assert Counter(choice.shadow and choice.shadow.target for choice in choices if choice) == {None: 75, OTHER: 25}
     assert router.choose("classifier", 0.0, sequence=1, start=True) == RouteChoice(OLD)
 
 
@@ -132,7 +132,7 @@ def test_routes_that_cannot_be_together_change_nothing() -> None:
 )
 def test_impossible_routes_are_refused(routes: Callable[[], list[ModelRoute]], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
-        ModelRouter(lambda target: True).replace(routes(), 0.0)
+        ModelRouter(lambda _name, target: True).replace(routes(), 0.0)
 
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d", b"e", b"f"])
@@ -154,7 +154,7 @@ def test_what_is_sticky_moves_only_as_targets_come_and_go(steps: list[tuple]) ->
     for what, which, how in steps:
         if what == "ready":
             ready[which] = how
-            router.tell_ready(which, how, 0.0)
+            router.tell_ready("classifier", which, how, 0.0)
         elif what == "ask":
             target = target_of(router.choose("classifier", 0.0, key=which))
             assert ready[target] or not any(ready.values())

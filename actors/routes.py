@@ -1,0 +1,494 @@
+"""The routes of a server: names that clients use as models, for which models answer (`engine.routing`).
+
+Rules:
+ 1. Where a request goes is decided when it is admitted, and again if its target cannot serve any more by then: it is
+    refused only if no target can serve. The answer tells which model has given it.
+ 2. Changes of models, and ends of requests, come as messages. What follows from them, and from time, is decided
+    once a turn, logged and counted.
+ 3. A change of routes is looked at as a whole before anything of it holds: targets must be known to the repository,
+    and those that are ready must look alike.
+ 4. What is set while the server runs holds until the file of routes says something else of that route than before.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from ..engine.admission.shares import ModelShare
+from ..engine.config.model import ModelConfig, copy_message
+from ..engine.description import ModelDescription
+from ..engine.errors import InvalidArgumentError, NotFoundError, TriremeError, UnavailableError
+from ..engine.job import Job, Outcome
+from ..engine.metrics.family import MetricFamily
+from ..engine.metrics.routes import route_families
+from ..engine.metrics.statistics import ModelStatisticsEntry
+from ..engine.options import ControlMode
+from ..engine.request import LATEST, InferenceRequest, Routing
+from ..engine.routing.documents import read_route
+from ..engine.routing.record import RouteRecord, merge_routes
+from ..engine.routing.rollout import RolloutEvent, RolloutState
+from ..engine.routing.route import ModelRoute, Shadow, StickyBy, Target, check_routes
+from ..engine.routing.routed_reply import RequestEnded, RoutedReply
+from ..engine.routing.router import ModelRouter, RouteChoice
+from .actor import Actor
+from .loading import ServerContext
+from .model import Model
+from .repository import Repository
+
+logger = logging.getLogger("trireme.routes")
+
+_MOST_TRIES = 16
+"""Targets that one request is offered to; one that cannot serve is out when the next one is chosen."""
+
+
+class ShadowDoor(Protocol):
+    """Takes requests of which a copy is to be made, and what was answered. Must not raise, and does not wait."""
+
+    def answered(
+        self, route: str, request: InferenceRequest, shadow: Shadow, outcomes: Sequence[Outcome], latency_s: float
+    ) -> None:
+        """A request for a route has its final answer.
+
+        Args:
+            outcomes: all answers in order. They and the request's inputs are as they were, not copied.
+        """
+        ...
+
+    def routes_changed(self, shadows: Collection[tuple[str, Shadow]]) -> None:
+        """These are the shadows that there are by now, each with the name of its route."""
+        ...
+
+    def status(self, route: str) -> dict[str, Any]:
+        """What is shown of a route's shadow."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTouched:
+    """Something changes of the models of this name, in this turn."""
+
+    name: str
+
+
+class Routes(Actor[ModelTouched | RequestEnded]):
+    """See the rules above.
+
+    Args:
+        repository: where the targets are.
+        context: of the server; its control mode says whether routes may change though no file of them is read.
+        rescan: has the repository look what models there are; raises a TriremeError if it cannot.
+        start_soon: starts the task, once there are routes.
+
+    Attributes:
+        shadows: takes what is to be copied; None if nothing does.
+        from_file: a file of routes has been read.
+    """
+
+    def __init__(
+        self,
+        repository: Repository,
+        context: ServerContext,
+        rescan: Callable[[], Awaitable[None]],
+        start_soon: Callable[[Callable[[], Awaitable[None]]], None],
+    ) -> None:
+        super().__init__("the routes", context.turn)
+        self.shadows: ShadowDoor | None = None
+        self.from_file = False
+        self._repository = repository
+        self._clock = context.clock
+        self._changeable = context.options.model_control_mode is ControlMode.EXPLICIT
+        self._rescan = rescan
+        self._start_soon: Callable[[Callable[[], Awaitable[None]]], None] | None = start_soon
+        self._router = ModelRouter(self._ready)
+        self._records: dict[str, RouteRecord] = {}
+        self._of_model: dict[str, list[RouteRecord]] = {}
+        self._from_file: dict[str, ModelRoute] = {}
+        self._touched: dict[str, None] = {}
+        self._forgetting = False
+        repository.describe_route = self.describe
+        repository.followers.append(self._model_changes)
+
+    # What requests ask.
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._records)
+
+    def is_route(self, name: str, version: int = LATEST) -> bool:
+        """Whether requests for this are for a route."""
+        return version == LATEST and name in self._records
+
+    def is_ready(self, name: str, target: Target) -> bool:
+        """Whether a target of a route, or its shadow, can serve."""
+        record = self._records.get(name)
+        return record is not None and record.ready(target)
+
+    def find_for(self, request: InferenceRequest) -> Model | None:
+        """The model that a request is for, if its name is that of a route; else None.
+
+        Raises:
+            TriremeError: no target can serve.
+        """
+        if request.model_version != LATEST or request.model_name not in self._records:
+            return None
+        routing = request.routing
+        if routing is None:
+            routing = request.routing = Routing()
+        choice = routing.choice
+        if choice is None or not self.is_ready(request.model_name, choice.target):
+            choice = self._choose(request, routing)
+        for _ in range(_MOST_TRIES):
+            if choice is None:
+                break
+            last = not self._router.is_ready(request.model_name, choice.target)
+            try:
+                model = self._repository.find_for(request, choice.target.model, choice.target.version)
+                if last or model.ready or model.continues(request):
+                    return model
+            except TriremeError:
+                if last:
+                    routing.choice = None
+                    raise
+            self._catch_up()
+            choice = self._choose(request, routing)
+        routing.choice = None
+        return None
+
+    def find_draining(self, request: InferenceRequest) -> Model | None:
+        """While the server stops: the version that has the sequence which a request for a route continues."""
+        if request.model_version == LATEST and request.correlation_id and not request.sequence_start:
+            routing = request.routing = request.routing or Routing()
+            choice = self._choose(request, routing)
+            if choice is not None:
+                return self._repository.find_draining(request, choice.target.model, choice.target.version)
+        return None
+
+    def observe(self, job: Job, choice: RouteChoice) -> None:
+        """Be told of the end of a request that was found its target, and is not queued yet."""
+        RoutedReply(job, choice, self._clock, self._request_ended)
+
+    def refused(self, request: InferenceRequest, error: Exception) -> None:
+        """A request that was found its target got no further."""
+        routing = request.routing
+        if routing is not None and routing.choice is not None and isinstance(error, TriremeError):
+            target = routing.choice.target
+            self.mailbox.send_nowait(RequestEnded.refused(request.model_name, target, error))
+
+    def _choose(self, request: InferenceRequest, routing: Routing) -> RouteChoice | None:
+        """Find a target. A sequence that has one keeps it."""
+        sequence = request.correlation_id
+        if routing.choice is not None and sequence and not request.sequence_start:
+            return routing.choice
+        routing.choice = self._router.choose(
+            request.model_name,
+            self._clock.now_s(),
+            key=self._key_of(request, routing),
+            sequence=sequence,
+            start=request.sequence_start,
+            end=request.sequence_end,
+        )
+        if sequence and self.deadline_s == math.inf:
+            self._set_deadline()  # sequences are forgotten in time
+        return routing.choice
+
+    def _key_of(self, request: InferenceRequest, routing: Routing) -> bytes | None:
+        record = self._records.get(request.model_name)
+        if record is None:
+            return None
+        route = record.route
+        match route.sticky:
+            case StickyBy.HEADER:
+                text = routing.key
+            case StickyBy.PARAMETER:
+                value = request.parameters.get(route.sticky_name, "")
+                text = value if isinstance(value, str) else repr(value)
+            case StickyBy.REQUEST_ID:
+                text = request.id
+            case _:
+                text = ""
+        return text.encode("utf-8", "surrogatepass") if text else None
+
+    def _catch_up(self) -> None:
+        """A model is not what is known of it here: take in the news that are on their way."""
+        with self._turn:
+            self._turn.deliver_ahead(self._repository)
+            self._turn.deliver_ahead(self)
+
+    def _request_ended(
+        self, ended: RequestEnded, job: Job, choice: RouteChoice, outcomes: Sequence[Outcome] | None
+    ) -> None:
+        self.mailbox.send_nowait(ended)
+        if self.shadows is not None and choice.shadow is not None and outcomes is not None:
+            latency_s = 0.0 if ended.outcome is None else ended.outcome.latency_s
+            self.shadows.answered(ended.route, job.request, choice.shadow, outcomes, latency_s)
+
+    # What clients are told.
+
+    def describe(self, name: str) -> ModelDescription | None:
+        """A route, as if it were a model; None if there is none of that name. It has no versions.
+
+        Raises:
+            TriremeError: none of its targets can serve.
+        """
+        record = self._records.get(name)
+        if record is None:
+            return None
+        route = record.route
+        found: ModelDescription | None = None
+        errors: list[TriremeError] = []
+        for target in (record.first_ready(), *route.targets):
+            try:
+                found = None if target is None else self._repository.describe(target.model, target.version)
+            except TriremeError as error:
+                errors.append(error)
+            if found is not None:
+                break
+        if found is None:
+            raise UnavailableError(
+                f"Request for unknown model: none of the targets of route '{name}' is at ready state: "
+                + "; ".join(error.message for error in errors)
+            )
+        header = route.sticky_name.lower() if route.sticky is StickyBy.HEADER else ""
+        return ModelDescription(name, LATEST, (), _named(found.config, name), found.labels, header)
+
+    def model_ready(self, name: str, version: int = LATEST) -> bool:
+        """Whether a model serves, or a target of a route does."""
+        return any(self._repository.model_ready(*each) for each in self._meant(name, version))
+
+    async def check_model_ready(self, name: str, version: int = LATEST) -> bool:
+        """The same, and the models are asked if they have checks of their own."""
+        for each in self._meant(name, version):
+            if await self._repository.check_model_ready(*each):
+                return True
+        return False
+
+    def statistics(self, name: str = "", version: int = LATEST) -> list[ModelStatisticsEntry]:
+        """See `Catalog.statistics`; of a route, those of its targets that serve, under their own names."""
+        if not self.is_route(name, version):
+            return self._repository.statistics(name, version)
+        found = {
+            (entry.name, entry.version): entry
+            for each in self._meant(name, version)
+            for entry in self._repository.statistics(*each)
+        }
+        return list(found.values())
+
+    def share(self, name: str, version: int = LATEST) -> ModelShare | None:
+        """See `Catalog.share`; None for a route, as it is not known yet where a request for that goes."""
+        return None if self.is_route(name, version) else self._repository.share(name, version)
+
+    def versions_of(self, name: str) -> list[int] | None:
+        """See `Catalog.versions_of`; a route has none."""
+        versions = self._repository.versions_of(name)
+        return [] if versions is None and name in self._records else versions
+
+    def _meant(self, name: str, version: int) -> list[tuple[str, int]]:
+        """The targets of a route that can serve; or the model itself."""
+        if not self.is_route(name, version):
+            return [(name, version)]
+        record = self._records[name]
+        return [(target.model, target.version) for target in record.route.targets if record.ready(target)]
+
+    def status(self, name: str = "") -> list[dict[str, Any]]:
+        """One route, or all: the members of its document, and its `state`.
+
+        Raises:
+            NotFoundError: there is no such route.
+        """
+        records = [self._record(name)] if name else list(self._records.values())
+        shown = [record.shown(self._router) for record in records]
+        if self.shadows is not None:
+            for record, each in zip(records, shown, strict=True):
+                if record.route.shadow is not None:
+                    each["state"]["shadow"] = self.shadows.status(record.name)
+        return shown
+
+    def families(self, _scrape: object = None) -> Iterator[MetricFamily]:
+        """Metrics; none without routes."""
+        if self._records:
+            yield from route_families(self._records.values(), self._router)
+
+    # Changes of routes.
+
+    async def set_route(self, name: str, document: Mapping[str, Any]) -> None:
+        """Set a route, in place of the one of this name, if there is one; for requests that come from now on.
+
+        Raises:
+            UnavailableError: routes cannot be changed on this server, or not any more.
+            InvalidArgumentError: it is faulty, or its targets are; then nothing is changed.
+        """
+        self._check_change()
+        route = read_route(name, document)
+        await self._rescan()
+        self._replace({**self._present(), name: (route, True)}, [route])
+
+    async def remove_route(self, name: str) -> None:
+        """From now on the name is not a route any more.
+
+        Raises:
+            UnavailableError: as `set_route`.
+            NotFoundError: it is none.
+        """
+        self._check_change()
+        self._record(name)
+        routes = self._present()
+        del routes[name]
+        self._replace(routes, [])
+
+    def read_file(self, routes: Iterable[ModelRoute]) -> None:
+        """The file of routes has these (rule 4).
+
+        Raises:
+            InvalidArgumentError: they cannot be together, or their targets are faulty; then nothing is changed.
+        """
+        now = check_routes(routes)
+        merged = merge_routes(self._records, self._from_file, now)
+        self._replace(merged, [route for route, _ in merged.values()])
+        self._from_file, self.from_file = now, True
+
+    async def stop_rollout(self, name: str) -> None:
+        """Give a canary's share back.
+
+        Raises:
+            UnavailableError: as `set_route`.
+            NotFoundError: there is no such route.
+            InvalidArgumentError: it has no rollout that is under way.
+        """
+        self._check_change()
+        self._record(name)
+        event = self._router.stop_rollout(name, self._clock.now_s())
+        if event is None:
+            raise InvalidArgumentError(f"route '{name}' has no rollout under way that could be stopped")
+        self._note([event])
+        self._set_deadline()
+
+    def _check_change(self) -> None:
+        if self._repository.stopping:
+            raise UnavailableError("the server is stopping, routes are not changed any more")
+        if not (self.from_file or self._changeable):
+            raise UnavailableError(
+                "routes cannot be changed while this server runs, expected --routes or --model-control-mode=explicit"
+            )
+
+    def _present(self) -> dict[str, tuple[ModelRoute, bool]]:
+        return {name: (record.route, record.live) for name, record in self._records.items()}
+
+    def _replace(self, routes: dict[str, tuple[ModelRoute, bool]], changed: Iterable[ModelRoute]) -> None:
+        """Rule 3. `changed`: what is to be looked at, the others were before."""
+        check_routes(route for route, _ in routes.values())
+        for route in changed:
+            self._check(route)
+        if self._start_soon is not None:
+            self._start_soon(self.run)
+            self._start_soon = None
+        before = self._records
+        self._records = {name: RouteRecord(route, live) for name, (route, live) in routes.items()}
+        self._of_model = {}
+        for name, record in self._records.items():
+            former = before.get(name)
+            if former is not None:
+                record.go_on_from(former)
+            record.look(self._find_config)
+            for target in record.all_targets:
+                self._of_model.setdefault(target.model, []).append(record)
+        events = self._router.replace((record.route for record in self._records.values()), self._clock.now_s())
+        for name in {**before, **self._records}:
+            self._forget(name)
+        if self.shadows is not None:
+            of_routes = [(each.name, each.route.shadow) for each in self._records.values() if each.route.shadow]
+            self.shadows.routes_changed(of_routes)
+        self._note(events)
+        self._set_deadline()
+
+    def _check(self, route: ModelRoute) -> None:
+        """Raises InvalidArgumentError: a target is not known, or looks different from the others."""
+        record = RouteRecord(route, False)
+        for target in record.all_targets:
+            if not self._repository.knows(target.model, target.version):
+                raise InvalidArgumentError(
+                    f"route '{route.name}': target '{target}' is unknown, expected a model of the repository, such as "
+                    + (", ".join(f"'{name}'" for name in self._repository.known_names()[:8]) or "none: it is empty")
+                )
+        record.look(self._find_config)
+        for target in record.disagreeing:
+            raise InvalidArgumentError(f"route '{route.name}': {record.why[target]}")
+
+    # In turns.
+
+    def receive(self, message: ModelTouched | RequestEnded) -> None:
+        if isinstance(message, ModelTouched):
+            for record in self._of_model.get(message.name, ()):
+                self._touched[record.name] = None
+            return
+        record = self._records.get(message.route)
+        if record is not None and message.target in record.route.targets:
+            record.results[message.target, message.result] += 1
+            if message.outcome is not None:
+                self._router.observe(message.route, message.target, message.outcome, self._clock.now_s())
+
+    def act(self) -> None:
+        now_s = self._clock.now_s()
+        touched, self._touched = self._touched, {}
+        for name in touched:
+            record = self._records.get(name)
+            if record is None:
+                continue
+            disagreed = record.disagreeing
+            record.look(self._find_config)
+            for target in record.disagreeing:
+                if target not in disagreed:
+                    logger.error("route '%s' cannot use a target: %s", name, record.why[target])
+            for target in record.route.targets:
+                self._note(self._router.tell_ready(name, target, record.ready(target), now_s))
+            self._forget(name)
+        self._note(self._router.advance(now_s))
+        self._set_deadline()
+
+    def _set_deadline(self) -> None:
+        next_s = self._router.next_s()
+        self.deadline_s = math.inf if next_s is None else next_s
+
+    def _model_changes(self, name: str) -> None:
+        """See `Catalog.followers`."""
+        if name in self._of_model and not self._forgetting:
+            self.mailbox.send_nowait(ModelTouched(name))
+
+    def _forget(self, name: str) -> None:
+        """What was said of a route may not hold any more."""
+        self._forgetting = True
+        try:
+            self._repository.forget(name)
+        finally:
+            self._forgetting = False
+
+    def _note(self, events: Iterable[RolloutEvent]) -> None:
+        for event in events:
+            record = self._records.get(event.route)
+            if record is not None:
+                record.rollouts[event.state] += 1
+            level = logging.WARNING if event.state is RolloutState.BACK else logging.INFO
+            text = "route '%s': rollout of '%s' is %s, with %g %% of the requests: %s"
+            logger.log(level, text, event.route, event.target, event.state.value, event.percent, event.reason)
+
+    def _ready(self, name: str, target: Target) -> bool:
+        return self._records[name].ready(target)
+
+    def _find_config(self, target: Target) -> ModelConfig:
+        return self._repository.find(target.model, target.version).config
+
+    def _record(self, name: str) -> RouteRecord:
+        record = self._records.get(name)
+        if record is None:
+            raise NotFoundError(f"there is no route '{name}'")
+        return record
+
+
+def _named(config: ModelConfig, name: str) -> ModelConfig:
+    """A configuration as that of a model of another name."""
+    message = copy_message(config.message)
+    message.name = name
+    return replace(config, name=name, message=message)
