@@ -468,7 +468,7 @@ class Routes(Actor[ModelTouched | RequestEnded]):
     def _note(self, events: Iterable[RolloutEvent]) -> None:
         for event in events:
             record = self._records.get(event.route)
-            if record is not None:
+            if record is not None and (event.step_began or event.state is not RolloutState.STEP):
                 record.rollouts[event.state] += 1
             level = logging.WARNING if event.state is RolloutState.BACK else logging.INFO
             text = "route '%s': rollout of '%s' is %s, with %g %% of the requests: %s"

@@ -4,31 +4,59 @@ Rules:
  1. Three things are compared: failed requests, latency and time in queues. For each, a request of the new target either
     counts against it or does not: it failed; it took longer than the others' 99th percentile times what is allowed.
  2. If the new target were as it should be, few requests would count against it; if it were worse than is allowed, more.
-    Each request makes one of the two more probable (Wald's sequential test). As soon as one is `_SURE` times as
+    What is seen makes one of the two more probable (Wald's sequential test). As soon as one is `_SURE` times as
     probable as the other, the matter is decided: so a bad target is found out in few requests, and a good one is not
     accused by chance.
  3. The worse case of failures: as many more than the others have as is allowed. The better case: a quarter of that.
- 4. Times: one in a hundred of the others' requests takes longer than their 99th percentile. The worse case is that two
-    in a hundred of the new target's take longer than that times what is allowed, the better case that one in two
-    hundred does.
- 5. Failed requests say nothing about times. Times are compared once the others have had `_KNOWN` requests; the mark
-    is found anew each time that the others have had a hundred more, from their latest `_KEPT`.
+    What the others have is an average over about their latest `_AVERAGED` requests; while they have had few, two
+    standard deviations more than that.
+ 4. Times: a request of the others that takes longer than their 99th percentile counts against them. In the worse case
+    that happens to the new target, with what is allowed, twice as often as to them, in the better case half as often.
+    Only who it happens to is looked at, so what delays both alike says nothing. The percentile is known once the others
+    have had `_KNOWN` requests, and found anew when they have had as many again (at most `_KEPT`), from the latest
+    `_KEPT`. Of requests that take exactly as long as it, so many count that one in a hundred does in all. Failed
+    requests say nothing about times.
+ 5. Requests that are answered within a `spell` (a second, or a twentieth of a step if that is less) may have a common
+    cause. Together they count for at most a quarter of what decides, and slow ones of the new target for at most an
+    eighth: a stall makes many slow. Failures count for nothing if the others, too, failed at least three times as often
+    as usual then.
+ 6. In a step in which the new target gets all there is nothing to compare times with: they swell and sink with the
+    load. Failures are compared with what the others had before.
+
+What that promises, of a target that goes on as it is: if it is as in the worse case or beyond it, it is taken for good
+less than once in 100,000 times; if it is as in the better case or below it, it is accused less often than that. Between
+the two either may come of it. A target like the others is below the better case for failures; and for times, as long as
+latencies have a tail at all that ends: 1.25 times the percentile is exceeded by a third as many for an exponential
+distribution. Of one that takes 1.5 times as long twice as many exceed it, or more, if the tail is that of an
+exponential distribution, or of a lognormal one with a sigma of up to 0.65. With heavier tails (lognormal with a sigma
+of 1: 1.6 times as many; Pareto with an alpha of 2: 1.4) it takes more requests, and about one in a hundred is taken for
+good. Steps should be long beside latencies: a request that is not answered is not seen. Both sides are to have requests
+of the same kinds: if targets are chosen by something that tells what is asked for, times say little.
 """
 
 from __future__ import annotations
 
 import enum
 import math
+from bisect import bisect_left, bisect_right
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from .route import CanaryLimits
 
 _SURE = math.log(1e5)
+_AT_ONCE = _SURE / 4
+_SLOW_AT_ONCE = _SURE / 8
+_AVERAGED = 1_000
+_DEVIATIONS = 2
 _KNOWN = 300
 _KEPT = 4_000
 _BEYOND = 0.01
+_WORSE = 2.0
+_BETTER = 0.5
 _LEAST_FAILED = 0.001
+_SPELL_S = 1.0
+_SPELLS = 20
 
 
 class CanaryVerdict(enum.Enum):
@@ -54,115 +82,201 @@ class TargetOutcome:
 
 
 @dataclass(slots=True)
+class _Counts:
+    """Of requests of the new target, and of the others; and of those that count against them."""
+
+    seen: int = 0
+    against: float = 0
+    others: int = 0
+    others_against: float = 0
+
+    def add(self, new: bool, against: float) -> None:
+        if new:
+            self.seen += 1
+            self.against += against
+        else:
+            self.others += 1
+            self.others_against += against
+
+
+@dataclass(slots=True)
 class _Likelihood:
     """Rule 2: the logarithm of how much more probable the worse case is. It does not fall below what decides, so that
     a target that becomes worse later is found out as soon."""
 
     value: float = 0.0
-    seen: int = 0
-    against: int = 0
     verdict: CanaryVerdict = CanaryVerdict.OPEN
 
-    def add(self, counts: bool, better: float, worse: float) -> None:
-        self.seen += 1
-        self.against += counts
-        self.value += math.log(worse / better) if counts else math.log((1 - worse) / (1 - better))
+    def add(self, more: float, at_once: float) -> None:
+        """Of one spell (rule 5)."""
+        self.value = max(-_SURE, self.value + max(-_AT_ONCE, min(at_once, more)))
         if self.value >= _SURE:
             self.verdict = CanaryVerdict.WORSE
-        elif self.value <= -_SURE:
-            self.value = -_SURE
-            if self.verdict is CanaryVerdict.OPEN:
-                self.verdict = CanaryVerdict.FINE
+        elif self.value <= -_SURE and self.verdict is CanaryVerdict.OPEN:
+            self.verdict = CanaryVerdict.FINE
 
 
-@dataclass(slots=True)
+class _Failures:
+    """Rule 3; `most` is how many more may fail, as a part of all."""
+
+    def __init__(self, most: float) -> None:
+        self.most = most
+        self.usual = 0.0
+        self.others = self.others_failed = 0
+        self.all, self.spell = _Counts(), _Counts()
+        self.likelihood = _Likelihood()
+
+    def next_step(self) -> _Failures:
+        following = _Failures(self.most)
+        following.usual, following.others, following.others_failed = self.usual, self.others, self.others_failed
+        return following
+
+    def add(self, new: bool, failed: bool) -> None:
+        self.spell.add(new, failed)
+        if not new:
+            self.others += 1
+            self.others_failed += failed
+            self.usual += (failed - self.usual) / min(self.others, _AVERAGED)
+
+    def end_spell(self) -> None:
+        spell, self.spell = self.spell, _Counts()
+        usual = max(_LEAST_FAILED, self.usual)
+        if not spell.seen or spell.others_against >= 2 + 3 * usual * spell.others:
+            return
+        self.all.seen += spell.seen
+        self.all.against += spell.against
+        usual += _DEVIATIONS * math.sqrt(usual * (1 - usual) / max(1, self.others))
+        better, worse = min(usual + self.most / 4, 0.98), min(usual + self.most, 0.99)
+        against, well = math.log(worse / better), math.log((1 - worse) / (1 - better))
+        self.likelihood.add(spell.against * against + (spell.seen - spell.against) * well, _AT_ONCE)
+
+    def reason(self) -> str:
+        reason = f"{self.all.against} of {self.all.seen} requests failed"
+        return f"{reason}, of the others {self.others_failed} of {self.others}"
+
+
 class _Times:
-    """Rules 4 and 5, for latency or time in queues.
+    """Rule 4, for latency or time in queues.
 
-    Attributes:
+    Args:
         what: is compared.
         times: the 99th percentile that is allowed.
         slack_s: and what is allowed besides.
     """
 
-    what: str
-    times: float
-    slack_s: float
-    kept: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
-    unseen: int = 0
-    p99_s: float | None = None
-    likelihood: _Likelihood = field(default_factory=_Likelihood)
+    def __init__(self, what: str, times: float, slack_s: float) -> None:
+        self.what = what
+        self.times = times
+        self.slack_s = slack_s
+        self.kept: deque[float] = deque(maxlen=_KEPT)
+        self.until_found = _KNOWN
+        self.p99_s: float | None = None
+        self.tied = 0.0
+        self.all, self.spell = _Counts(), _Counts()
+        self.likelihood = _Likelihood()
 
-    def add_other(self, seconds: float) -> None:
-        self.kept.append(seconds)
-        self.unseen += 1
-        if len(self.kept) >= _KNOWN and self.unseen >= 100:
-            self.unseen = 0
-            self.p99_s = sorted(self.kept)[math.ceil(len(self.kept) * (1 - _BEYOND)) - 1]
+    def next_step(self) -> _Times:
+        following = _Times(self.what, self.times, self.slack_s)
+        following.kept, following.until_found, following.p99_s = self.kept, self.until_found, self.p99_s
+        following.tied = self.tied
+        return following
 
-    def add_new(self, seconds: float) -> None:
+    def add(self, new: bool, seconds: float) -> None:
         if self.p99_s is not None:
-            mark_s = max(self.p99_s * self.times, self.p99_s + self.slack_s)
-            self.likelihood.add(seconds > mark_s, _BEYOND / 2, _BEYOND * 2)
+            mark_s = max(self.p99_s * self.times, self.p99_s + self.slack_s) if new else self.p99_s
+            self.spell.add(new, self.tied if seconds == self.p99_s and not new else seconds > mark_s)
+        if new:
+            return
+        self.kept.append(seconds)
+        self.until_found -= 1
+        if not self.until_found:
+            self.until_found = len(self.kept)
+            self._find()
+
+    def _find(self) -> None:
+        in_order = sorted(self.kept)
+        known = len(in_order)
+        self.p99_s = p99_s = in_order[math.ceil(known * (1 - _BEYOND)) - 1]
+        beyond = known - bisect_right(in_order, p99_s)
+        self.tied = (_BEYOND * known - beyond) / (known - beyond - bisect_left(in_order, p99_s))
+
+    def end_spell(self) -> None:
+        """In either case the new target's part of what counts against someone is known from its part of all."""
+        spell, self.spell, all_ = self.spell, _Counts(), self.all
+        all_.seen += spell.seen
+        all_.against += spell.against
+        all_.others += spell.others
+        all_.others_against += spell.others_against
+        if all_.seen and all_.others:
+            other = math.log((_BETTER * all_.seen + all_.others) / (_WORSE * all_.seen + all_.others))
+            new = other + math.log(_WORSE / _BETTER)
+            self.likelihood.add(spell.against * new + spell.others_against * other, _SLOW_AT_ONCE)
 
     def reason(self) -> str:
         assert self.p99_s is not None, "there is no verdict without it"
         return (
-            f"{self.what} of {self.likelihood.against} of {self.likelihood.seen} requests was more than {self.times:g} "
-            f"times the 99th percentile of the others, {self.p99_s * 1e3:.3g} ms"
+            f"{self.what} of {self.all.against} of {self.all.seen} requests was more than {self.times:g} times the "
+            f"99th percentile of the others, {self.p99_s * 1e3:.3g} ms, which {self.all.others_against:.0f} of "
+            f"{self.all.others} of theirs exceeded"
         )
 
 
 class Comparison:
-    """Of one target with the others of its route, during one step."""
+    """Of one target with the others of its route, during one step.
 
-    def __init__(self, limits: CanaryLimits) -> None:
+    Args:
+        step_s: how long the step takes at least, seconds.
+        alone: the new target gets all (rule 6).
+    """
+
+    def __init__(self, limits: CanaryLimits, step_s: float, alone: bool = False) -> None:
         self._limits = limits
-        self._others = self._others_failed = 0
-        self._failures = _Likelihood()
-        self._times = (
-            _Times("the latency", limits.p99_times, limits.slack_s),
-            _Times("the time in queues", limits.queue_times, limits.slack_s),
-        )
+        self._alone = alone
+        self._step_s = step_s
+        self._spell_s = min(_SPELL_S, step_s / _SPELLS)
+        self._spell_ends_s: float | None = None
+        self._failures = _Failures(limits.errors)
+        self._latency = _Times("the latency", limits.p99_times, limits.slack_s)
+        self._queue = _Times("the time in queues", limits.queue_times, limits.slack_s)
 
     @property
     def seen(self) -> int:
         """How many requests of the new target have been compared."""
-        return self._failures.seen
+        return self._failures.all.seen
 
-    def next_step(self) -> Comparison:
+    @property
+    def spell_ends_s(self) -> float | None:
+        """When there is more to be known though no more is seen; None for never."""
+        return self._spell_ends_s if self._failures.spell.seen else None
+
+    def next_step(self, alone: bool) -> Comparison:
         """The same for the step after this one: what is known of the others is kept."""
-        following = Comparison(self._limits)
-        following._others, following._others_failed = self._others, self._others_failed
-        for mine, new in zip(self._times, following._times, strict=True):
-            new.kept, new.p99_s = mine.kept, mine.p99_s
+        following = Comparison(self._limits, self._step_s, alone)
+        following._failures = self._failures.next_step()
+        following._latency, following._queue = self._latency.next_step(), self._queue.next_step()
         return following
 
-    def add_other(self, outcome: TargetOutcome) -> None:
-        """Another target has answered."""
-        self._others += 1
-        self._others_failed += outcome.failed
-        if not outcome.failed:
-            for times, seconds in zip(self._times, (outcome.latency_s, outcome.queue_s), strict=True):
-                times.add_other(seconds)
+    def add(self, outcome: TargetOutcome, new: bool, now_s: float) -> None:
+        """The new target has answered, or another one."""
+        self._go_on(now_s)
+        self._failures.add(new, outcome.failed)
+        if not outcome.failed and not self._alone:
+            self._latency.add(new, outcome.latency_s)
+            self._queue.add(new, outcome.queue_s)
 
-    def add_new(self, outcome: TargetOutcome) -> None:
-        """The new target has answered."""
-        usual = max(_LEAST_FAILED, self._others_failed / self._others if self._others else 0.0)
-        better = min(usual + self._limits.errors / 4, 0.98)
-        worse = min(usual + self._limits.errors, 0.99)
-        self._failures.add(outcome.failed, better, worse)
-        if not outcome.failed:
-            for times, seconds in zip(self._times, (outcome.latency_s, outcome.queue_s), strict=True):
-                times.add_new(seconds)
+    def verdict(self, now_s: float) -> tuple[CanaryVerdict, str]:
+        """What is known by now, and if the target is worse, why; if it is open, of what too little is known."""
+        self._go_on(now_s)
+        for each in (self._failures, self._latency, self._queue):
+            if each.likelihood.verdict is CanaryVerdict.WORSE:
+                return CanaryVerdict.WORSE, each.reason()
+        compared = (("failures", self._failures), (self._latency.what, self._latency), (self._queue.what, self._queue))
+        missing = [what for what, each in compared if each.likelihood.verdict is CanaryVerdict.OPEN]
+        return (CanaryVerdict.OPEN, " and ".join(missing)) if missing else (CanaryVerdict.FINE, "")
 
-    def verdict(self) -> tuple[CanaryVerdict, str]:
-        """What is known by now, and if the target is worse, why."""
-        if self._failures.verdict is CanaryVerdict.WORSE:
-            reason = f"{self._failures.against} of {self._failures.seen} requests failed"
-            return CanaryVerdict.WORSE, f"{reason}, of the others {self._others_failed} of {self._others}"
-        for times in self._times:
-            if times.likelihood.verdict is CanaryVerdict.WORSE:
-                return CanaryVerdict.WORSE, times.reason()
-        fine = [self._failures.verdict, *(times.likelihood.verdict for times in self._times)]
-        return (CanaryVerdict.FINE if all(each is CanaryVerdict.FINE for each in fine) else CanaryVerdict.OPEN), ""
+    def _go_on(self, now_s: float) -> None:
+        """Rule 5."""
+        if self._spell_ends_s is None or now_s >= self._spell_ends_s:
+            self._spell_ends_s = now_s + self._spell_s
+            for each in (self._failures, self._latency, self._queue):
+                each.end_spell()

@@ -3,10 +3,12 @@
 Rules:
  1. A rollout waits until its target can serve (it is loaded and warmed up). Only then does its first step begin.
  2. A step is over when it has taken its time and the comparison with the others says that the target is fine. With
-    too few requests to say so it goes on.
+    too few requests to say so it goes on, however long that takes, and says so once when its time is over. (A step in
+    which the target gets all is over when it has taken its time: the others have no requests to compare with.)
  3. A target that is worse, in whatever step, goes back: from that moment its share is what it was before the rollout.
     So does one that cannot serve any more. A rollout that went back does not begin again by itself.
- 4. While none of the others can serve there is nothing to compare with: the step goes on, and its time does not count.
+ 4. While none of the others can serve there is nothing to compare with: the step goes on, and neither its time nor what
+    is answered meanwhile counts.
  5. After its last step the target keeps that step's share. What an operator decides (`stop`) holds at once.
 
 States:
@@ -40,6 +42,7 @@ class RolloutEvent:
     Attributes:
         percent: the target's share from now on.
         reason: in words.
+        step_began: the event is that a step begins.
     """
 
     route: str
@@ -47,6 +50,7 @@ class RolloutEvent:
     state: RolloutState
     percent: float
     reason: str
+    step_began: bool = False
 
 
 class Rollout:
@@ -67,8 +71,10 @@ class Rollout:
         self._canary: Canary = route.canary
         self._route = route
         self._before = dict(route.weights)
-        self._comparison = Comparison(self._canary.limits)
-        self._since_s = now_s
+        self._comparison = Comparison(self._canary.limits, self._canary.step_s, self._canary.steps[0] >= WHOLE)
+        self._since_s = self._looked_s = now_s
+        self._compares = True
+        self._overdue = False
         self.state = RolloutState.WAITING
         self.step = 0
         self.reason = f"'{self._canary.target}' is not ready yet"
@@ -97,41 +103,48 @@ class Rollout:
             for target, weight in self._route.weights
         ]
 
-    def observe(self, target: Target, outcome: TargetOutcome) -> None:
-        """A target has answered a request that this route sent there."""
-        if self.state is RolloutState.STEP:
-            if target == self.target:
-                self._comparison.add_new(outcome)
-            else:
-                self._comparison.add_other(outcome)
+    def observe(self, target: Target, outcome: TargetOutcome, now_s: float) -> None:
+        """A target has answered a request that this route sent there; those that are none of its targets (any more)
+        do not count."""
+        if self.state is not RolloutState.STEP or not self._compares:
+            return
+        if target in self._before:
+            self._comparison.add(outcome, target == self.target, now_s)
 
     def advance(self, target_ready: bool, others_ready: bool, now_s: float) -> RolloutEvent | None:
         """Go on if it is time: called after answers, changes of readiness, and at `next_s`."""
+        self._looked_s = now_s
         if self.state is RolloutState.WAITING:
             return self._enter(RolloutState.STEP, "it can serve", now_s) if target_ready else None
         if self.state is not RolloutState.STEP:
             return None
         if not target_ready:
             return self._enter(RolloutState.BACK, f"'{self.target}' is not ready any more", now_s)
-        verdict, reason = self._comparison.verdict()
+        verdict, reason = self._comparison.verdict(now_s)
         if verdict is CanaryVerdict.WORSE:
             return self._enter(RolloutState.BACK, reason, now_s)
-        if not others_ready and self.percent < WHOLE:
+        self._compares = others_ready or self.percent >= WHOLE
+        if not self._compares:
             self._since_s = now_s
             return None
-        alone = self.percent >= WHOLE
-        if now_s < self._since_s + self._canary.step_s or (verdict is CanaryVerdict.OPEN and not alone):
+        if now_s < self._since_s + self._canary.step_s:
             return None
+        if verdict is CanaryVerdict.OPEN and self.percent < WHOLE:
+            return self._go_on(reason)
         fine = f"it was fine for {self._comparison.seen} requests"
         if self.step + 1 == len(self._canary.steps):
             return self._enter(RolloutState.DONE, fine, now_s)
         self.step += 1
-        self._comparison = self._comparison.next_step()
+        self._comparison = self._comparison.next_step(self.percent >= WHOLE)
         return self._enter(RolloutState.STEP, fine, now_s)
 
     def next_s(self) -> float | None:
-        """When the step has taken its time; None if time alone changes nothing."""
-        return self._since_s + self._canary.step_s if self.state is RolloutState.STEP else None
+        """When `advance` may have something to do though nothing else happens; None if time alone changes nothing."""
+        if self.state is not RolloutState.STEP:
+            return None
+        step_ends_s, spell_ends_s = self._since_s + self._canary.step_s, self._comparison.spell_ends_s
+        times = [time for time in (step_ends_s, spell_ends_s) if time is not None and time > self._looked_s]
+        return min(times, default=None)
 
     def stop(self, now_s: float) -> RolloutEvent | None:
         """Give the share back because an operator wants that."""
@@ -139,6 +152,15 @@ class Rollout:
             return self._enter(RolloutState.BACK, "an operator stopped it", now_s)
         return None
 
+    def _go_on(self, missing: str) -> RolloutEvent | None:
+        """Rule 2: said once, though known anew each time."""
+        self.reason = f"its time is over, but {self._comparison.seen} requests do not tell enough of {missing} yet"
+        if self._overdue:
+            return None
+        self._overdue = True
+        return RolloutEvent(self._route.name, self.target, self.state, self.percent, self.reason)
+
     def _enter(self, state: RolloutState, reason: str, now_s: float) -> RolloutEvent:
-        self.state, self.reason, self._since_s = state, reason, now_s
-        return RolloutEvent(self._route.name, self.target, state, self.percent, reason)
+        self.state, self.reason, self._since_s, self._overdue = state, reason, now_s, False
+        began = state is RolloutState.STEP
+        return RolloutEvent(self._route.name, self.target, state, self.percent, reason, began)

@@ -58,8 +58,16 @@ class _Live:
         self.shares = TargetShares(ready, self.shares.turn)
 
     def others_ready(self) -> bool:
+        """Whether any but the canary gets requests."""
         assert self.rollout is not None, "asked for a canary's sake"
-        return any(ready for target, ready in self.ready.items() if target != self.rollout.target)
+        return any(target != self.rollout.target for target, _ in self.shares.weights)
+
+    def follow(self, old: _Live) -> None:
+        """Rule 4: what goes on of this route as it was."""
+        if old.rollout is not None and _same_canary(old.route, self.route):
+            self.rollout = old.rollout
+        self.copied = old.copied
+        self.shares = old.shares  # for their turn
 
 
 class ModelRouter:
@@ -113,10 +121,9 @@ class ModelRouter:
         """
         before, self._routes = self._routes, self._begin_all(check_routes(routes), now_s)
         for name, live in self._routes.items():
-            old = before.get(name)
-            if old is not None and live.rollout is not None and _same_canary(old.route, live.route):
-                live.rollout = old.rollout
-                live.share_out()
+            if name in before:
+                live.follow(before[name])
+            live.share_out()
         return self.advance(now_s)
 
     def choose(
@@ -164,7 +171,7 @@ class ModelRouter:
         """A request that was sent on has been answered; the route may be gone by now."""
         live = self._routes.get(name)
         if live is not None and live.rollout is not None:
-            live.rollout.observe(target, outcome)
+            live.rollout.observe(target, outcome, now_s)
 
     def advance(self, now_s: float) -> list[RolloutEvent]:
         """Have rollouts go on, and forget sequences of which nothing was heard; to be called at `next_s`."""
@@ -177,8 +184,7 @@ class ModelRouter:
             if event is not None:
                 live.share_out()
                 events.append(event)
-        while self._sequences and next(iter(self._sequences.values()))[1] + self._idle_s <= now_s:
-            self._sequences.popitem(last=False)
+        self._forget_idle(now_s)
         return events
 
     def stop_rollout(self, name: str, now_s: float) -> RolloutEvent | None:
@@ -205,12 +211,16 @@ class ModelRouter:
         for name, route in routes.items():
             ready = {target: self._ask_ready(name, target) for target in route.targets}
             rollout = Rollout(route, now_s) if route.canary is not None else None
-            begun[name] = live = _Live(route, TargetShares(()), TargetShares(()), rollout, ready=ready)
-            live.share_out()
+            begun[name] = _Live(route, TargetShares(()), TargetShares(()), rollout, ready=ready)
         return begun
+
+    def _forget_idle(self, now_s: float) -> None:
+        while self._sequences and next(iter(self._sequences.values()))[1] + self._idle_s <= now_s:
+            self._sequences.popitem(last=False)
 
     def _of_sequence(self, which: tuple[str, int | str], now_s: float, start: bool, end: bool) -> Target | None:
         """Rule 1."""
+        self._forget_idle(now_s)
         known = self._sequences.pop(which, None)
         target = None if known is None or start else known[0]
         if target is None:
@@ -248,4 +258,4 @@ def _share(shares: TargetShares, key: bytes | None) -> Target | None:
 
 
 def _same_canary(before: ModelRoute, after: ModelRoute) -> bool:
-    return before.weights == after.weights and before.canary == after.canary
+    return dict(before.weights) == dict(after.weights) and before.canary == after.canary

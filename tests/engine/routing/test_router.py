@@ -67,6 +67,9 @@ def test_sequences_of_which_nothing_is_heard_are_forgotten() -> None:
     assert router.sequence_count == 1
     router.advance(19.0)
     assert (router.sequence_count, router.next_s()) == (0, None)
+    router.choose("classifier", 20.0, sequence=1, start=True)
+    router.replace([two(0, 100)], 21.0)
+    assert target_of(router.choose("classifier", 30.0, sequence=1)) == NEW, "though nothing has called `advance`"
 
 
 def test_the_sequence_heard_of_least_recently_makes_room() -> None:
@@ -100,6 +103,16 @@ def test_a_shadow_gets_its_part_and_none_of_sequences() -> None:
     choices = [router.choose("classifier", 0.0) for _ in range(100)]
     assert Counter(choice.shadow and choice.shadow.target for choice in choices if choice) == {None: 75, OTHER: 25}
     assert router.choose("classifier", 0.0, sequence=1, start=True) == RouteChoice(OLD)
+
+
+def test_turns_and_copies_go_on_when_routes_are_set_again() -> None:
+    route = two(90, 10, shadow=Shadow(OTHER, 25))
+    router, found = router_of(route), list[RouteChoice | None]()
+    for _ in range(100):
+        router.replace([route], 0.0)
+        found += [router.choose("classifier", 0.0) for _ in range(2)]
+    assert Counter(choice.shadow for choice in found if choice) == {None: 150, Shadow(OTHER, 25): 50}
+    assert 18 <= Counter(map(target_of, found))[NEW] <= 22
 
 
 def test_routes_that_cannot_be_together_change_nothing() -> None:

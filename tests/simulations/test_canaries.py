@@ -1,0 +1,44 @@
+"""Canaries under drawn traffic: bad ones go back in their first step, good ones get all (`simulations.canaries`)."""
+
+from __future__ import annotations
+
+import pytest
+
+from trireme.simulations.canaries import MOST_REQUESTS, CanaryKind, draw_canary, play_canary
+
+
+def wrong(seeds: range, kind: CanaryKind, heavy: bool = False) -> list[str]:
+    """What did not end as it should."""
+    found: list[str] = []
+    for seed in seeds:
+        plan = draw_canary(seed, kind, heavy)
+        end = play_canary(plan)
+        if not end.right(plan):
+            found.append(f"seed {seed}: {end.state.value} in step {end.step}: {end.events[-1].reason}")
+    return found
+
+
+@pytest.mark.parametrize("kind", CanaryKind)
+def test_each_canary_ends_as_it_should(kind: CanaryKind) -> None:
+    assert not wrong(range(1, 4), kind)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", CanaryKind)
+@pytest.mark.parametrize("part", range(4))
+def test_each_of_many_canaries_ends_as_it_should(kind: CanaryKind, part: int) -> None:
+    assert not wrong(range(1 + 500 * part, 501 + 500 * part), kind)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", CanaryKind)
+def test_of_latencies_with_a_heavy_tail_few_are_taken_for_another(kind: CanaryKind) -> None:
+    assert len(wrong(range(1, 301), kind, heavy=True)) <= 6
+
+
+def test_a_canary_of_a_seed_is_always_the_same_and_says_what_happened() -> None:
+    plan = draw_canary(2, CanaryKind.GOOD)
+    end = play_canary(plan)
+    assert (plan, end) == (draw_canary(2, CanaryKind.GOOD), play_canary(plan))
+    assert [event.percent for event in end.events if event.step_began] == [10, 50, 100]
+    assert end.new < end.seen < MOST_REQUESTS
