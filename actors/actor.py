@@ -95,6 +95,8 @@ class Turn:
 
     Attributes:
         number: of the turn that is open, or was last.
+        turned_away_in: the number of the last one in which a request was refused because its model's queue is full, and
+            would have been by any later one, too.
     """
 
     __slots__ = (
@@ -108,10 +110,12 @@ class Turn:
         "_unflushed",
         "_waiting",
         "number",
+        "turned_away_in",
     )
 
     def __init__(self) -> None:
         self.number = 0
+        self.turned_away_in = -1
         self._depth = 0
         self._waiting: deque[Recipient] = deque()
         self._next: dict[Recipient, None] = {}

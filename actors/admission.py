@@ -262,7 +262,11 @@ class Admission:
             if error is not None:
                 if self._on_request is not None:
                     self._on_request(request, rows)
-                raise error
+                self.turn.turned_away_in = self.turn.number
+                try:
+                    raise error
+                finally:
+                    del error  # its traceback leads to this frame: a cycle would be work for the garbage collector
 
     async def _check_again(
         self,

@@ -21,8 +21,9 @@ Rules:
     and so do the addresses of their clients: a client waits for one socket of each other address, however many sockets
     those have. A task that could go on without waiting asks for such a turn with `yield_turn`, and what can be done
     later with `call_in_turn`. A model's process that has done its batch is heard between two of them (`keep_hearing`,
-    `ahead`), and then what follows from it comes first: a model is not to wait while clients are refused. While
-    sockets wait for their turn (`crowded`), connections read little at a time: one that sends thousands of requests at
+    `ahead`), and then what follows from it comes first: a model is not to wait while clients are refused. So it is
+    between fewer sockets once a request of theirs was turned away (`Turn.turned_away_in`). While sockets wait for
+    their turn (`crowded`), connections read little at a time: one that sends thousands of requests at
     once, or headers, is not to keep the others waiting until all of them are parsed.
  6. Before it sleeps, the task may poll for a while; `engine.polling` says when. It does not while another task, a
     deadline or a thread's call is due, and goes through trio's loop after each burst as ever. Between two looks it
@@ -34,7 +35,7 @@ from __future__ import annotations
 import os
 import select
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import outcome
 import trio
@@ -270,7 +271,6 @@ class Readiness:
 
     def _wake_burst(self, epoll: select.epoll) -> bool:
         """Rules 4 to 6. Whether to come back after the others' turn, instead of sleeping."""
-        watches = self._watches
         woken = 0
         self._gives_way = False
         while woken < _BURST and not self._gives_way:
@@ -279,23 +279,33 @@ class Readiness:
                 return False
             woken += len(events)
             crowded = len(events) > _BURST or self.crowded
-            with self.turn:
-                for descriptor, what in events:
-                    watch = watches.get(descriptor)
-                    if watch is None:
-                        continue
-                    if not isinstance(watch, _EpollWatch):
-                        self._last = self._after_process
-                        watch(what)
-                        continue
-                    self._last = self._after_client
-                    if crowded:
-                        if not watch.queued_events:
-                            self._put(watch.address, watch.have_turn)
-                        watch.queued_events |= what
-                    else:
-                        watch.edge(what)
+            coming = iter(events)
+            while self._wake(coming, crowded):
+                pass
         return self._polls
+
+    def _wake(self, events: Iterator[tuple[int, int]], crowded: bool) -> bool:
+        """Rules 2 and 5, in one turn. Whether the others are for the next one."""
+        watches, turn = self._watches, self.turn
+        with turn:
+            for descriptor, what in events:
+                watch = watches.get(descriptor)
+                if watch is None:
+                    continue
+                if not isinstance(watch, _EpollWatch):
+                    self._last = self._after_process
+                    watch(what)
+                    continue
+                self._last = self._after_client
+                if crowded:
+                    if not watch.queued_events:
+                        self._put(watch.address, watch.have_turn)
+                    watch.queued_events |= what
+                else:
+                    watch.edge(what)
+                    if turn.turned_away_in == turn.number and self._hear_processes():
+                        return True
+        return False
 
     def _poll(self, epoll: select.epoll) -> list[tuple[int, int]]:
         """Rule 6. What has come; possibly nothing."""

@@ -228,6 +228,8 @@ def capacity(folder: Path, settings: Settings) -> Outcome:
     seconds = settings.seconds
     longest_ms = (settings.queue_s + 3 * settings.batch_s) * 1e3
     with trireme(folder, *settings.flags, grpc=True) as server:
+        if settings.client_cores:
+            os.sched_setaffinity(0, settings.client_cores)  # to look at memory takes a tenth of a core
         for transport in TRANSPORTS:
             peak = drive(server, transport, 0.0, 4 * BATCH, settings)
             outcome.rows.append({"what": f"{transport}, closed loop", **_shown(peak, peak.goodput)})

@@ -94,6 +94,7 @@ async def test_after_a_refusal_nothing_more_becomes_a_job_until_something_happen
         assert [is_turned_away(server) for _ in range(3)] == [True] * 3
         assert refused(server) == {"m.queue_full": 4}
         assert server.budget_statistics().requests == 2
+        assert server.turn.turned_away_in == server.turn.number
         replies[1].cancel()
         await trio.testing.wait_all_tasks_blocked()
         assert not is_turned_away(server)  # there was room: it is queued now

@@ -281,12 +281,17 @@ async def test_many_sockets_of_one_address_do_not_keep_another_waiting() -> None
     assert heard.count("loud") == 100
 
 
-@pytest.mark.skipif(not hasattr(select, "epoll"), reason="this system has no epoll")
-@pytest.mark.parametrize("ahead", [True, False])
-async def test_a_process_is_heard_between_two_clients_of_a_crowd_and_what_it_causes_comes_first(ahead: bool) -> None:
-    """A model is not to wait until many clients have been refused. A front end's link has none: each turn rings."""
+async def order_of_hearing(clients: int, rings: tuple[int, ...], *, ahead: bool, turns_away: bool = False) -> list[str]:
+    """What happens, in order, when so many clients have said something, and a process does when some were heard.
+
+    Args:
+        rings: after how many clients.
+        ahead: see `Readiness.keep_hearing`.
+        turns_away: the clients' requests are.
+    """
     seen: list[str] = []
     readiness = Readiness()
+    turn = readiness.turn
 
     class Scheduler(Recipient):
         def take_turn(self) -> None:
@@ -301,7 +306,7 @@ async def test_a_process_is_heard_between_two_clients_of_a_crowd_and_what_it_cau
         stack.enter_context(process)
         stack.enter_context(its_end)
         transports = []
-        for ours, client in connected(stack, 40):
+        for ours, client in connected(stack, clients):
             transport = PlainTransport(ours, readiness, "one")
             transports.append(transport)
             client.sendall(b"hello")
@@ -309,7 +314,9 @@ async def test_a_process_is_heard_between_two_clients_of_a_crowd_and_what_it_cau
             def hear(transport: PlainTransport = transport) -> bool:
                 seen.append("client")
                 transport.receive_now(transport.buffer[:100])
-                if seen.count("client") in (3, 20):
+                if turns_away:
+                    turn.turned_away_in = turn.number
+                if seen.count("client") in rings:
                     its_end.sendall(b"x")
                 return True
 
@@ -318,7 +325,7 @@ async def test_a_process_is_heard_between_two_clients_of_a_crowd_and_what_it_cau
         def hear_process() -> bool:
             process.recv(100)
             seen.append("process")
-            readiness.turn.post(scheduler)
+            turn.post(scheduler)
             return True
 
         async with trio.open_nursery() as nursery:
@@ -327,15 +334,31 @@ async def test_a_process_is_heard_between_two_clients_of_a_crowd_and_what_it_cau
             nursery.start_soon(partial(readiness.keep_hearing, process.fileno(), hear_process, ahead=ahead))
             await trio.testing.wait_all_tasks_blocked()
             nursery.start_soon(readiness.keep_waking)
-            await until(lambda: len(seen) == 44)
+            await until(lambda: len(seen) == clients + 2 * len(rings))
             nursery.cancel_scope.cancel()
         for transport in transports:
             transport.close()
-    if ahead:
-        told = ["process", "dispatch"]
-        assert seen == ["client"] * 3 + told + ["client"] * 17 + told + ["client"] * 20
-    else:  # of eight clients, what the first have caused is one turn with what the last have
-        assert seen[:8] == ["client"] * 8
+    return seen
+
+
+TOLD = ["process", "dispatch"]
+
+
+@pytest.mark.skipif(not hasattr(select, "epoll"), reason="this system has no epoll")
+async def test_a_process_is_heard_between_two_clients_of_a_crowd_and_what_it_causes_comes_first() -> None:
+    """A model is not to wait until many clients have been refused. A front end's link has none: each turn rings."""
+    seen = await order_of_hearing(40, (3, 20), ahead=True)
+    assert seen == ["client"] * 3 + TOLD + ["client"] * 17 + TOLD + ["client"] * 20
+    seen = await order_of_hearing(40, (3, 20), ahead=False)
+    assert seen[:8] == ["client"] * 8  # what the first of them have caused is one turn with what the last have
+
+
+@pytest.mark.skipif(not hasattr(select, "epoll"), reason="this system has no epoll")
+async def test_where_requests_are_turned_away_a_process_is_heard_between_a_few_clients_too() -> None:
+    seen = await order_of_hearing(10, (4,), ahead=True, turns_away=True)
+    assert seen == ["client"] * 4 + TOLD + ["client"] * 6
+    seen = await order_of_hearing(10, (4,), ahead=True)
+    assert seen == ["client"] * 10 + TOLD  # what all of them ask for may be in one batch
 
 
 @pytest.mark.skipif(not hasattr(select, "epoll"), reason="this system has no epoll")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import gc
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from trireme.api.http.exchange import HttpOptions
 from trireme.api.http2.limits import Http2Limits
 from trireme.api.request_parameters import Restriction
 from trireme.api.sockets.limits import Limits
+from trireme.engine.errors import UnavailableError
 from trireme.engine.options import ControlMode
 
 INPUT = b'{"inputs":[{"name":"IN","datatype":"FP32","shape":[1,1],"data":[1]}]}'
@@ -50,6 +52,14 @@ async def gated(tmp_path: Path) -> AsyncIterator[GatedServer]:
     front = HttpOptions(restrictions=(Restriction(("statistics",), "key", "value"),))
     async with gated_server(tmp_path, queue=QUEUE, front=front, max_inflight_bytes=8 << 20) as server:
         yield server
+
+
+@pytest.fixture
+def without_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 async def statuses(gated: GatedServer, *requests: bytes) -> list[int]:
@@ -101,6 +111,46 @@ async def test_a_full_queue_and_a_request_that_is_accepted(gated: GatedServer) -
         gated.gate.set()
         assert (await Responses(first).next()).status == 200
     assert refused(gated.server) == {"gated.queue_full": 2}
+
+
+def kept_refusals() -> int:
+    """Refusals that only the garbage collector can free."""
+    return sum(isinstance(each, UnavailableError) for each in gc.get_objects())
+
+
+def turn_away(server: InferenceServer, model: str) -> None:
+    """As after the first refusal of a full queue."""
+    server._repository.find(model).scheduler.turns_away = True
+
+
+async def test_what_is_turned_away_is_no_work_for_the_garbage_collector(
+    gated: GatedServer, without_collector: None
+) -> None:
+    async with await connect(gated.http) as first, await connect(gated.http) as second:
+        await first.send_all(post("models/gated/infer"))
+        await until(lambda: len(gated.jobs) == 1)
+        await second.send_all(post("models/gated/infer"))
+        await until(lambda: gated.statistics.pending == 1)
+        async with await connect(gated.http) as third:
+            responses, counts = Responses(third), []
+            for _ in range(5):
+                await third.send_all(post("models/gated/infer"))
+                assert (await responses.next()).status == 503
+                counts.append(kept_refusals())
+        assert counts == [counts[0]] * 5  # the first one has a task, as on each connection
+
+
+def test_a_call_that_is_turned_away_is_no_work_for_the_garbage_collector(
+    tmp_path: Path, without_collector: None
+) -> None:
+    with scripted_server(tmp_path) as server, stub_for(server.url) as stub:
+        server.call(turn_away, server.server, "plain")
+        before = kept_refusals()
+        for _ in range(5):
+            with pytest.raises(grpc.RpcError, match="Exceeds maximum queue size"):
+                stub.ModelInfer(infer_request())
+        assert server.call(refused, server.server) == {"plain.queue_full": 5}
+        assert server.call(kept_refusals) == before
 
 
 async def test_what_is_too_large_or_needs_a_key(gated: GatedServer) -> None:
