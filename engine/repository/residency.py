@@ -183,7 +183,6 @@ class Residency:
 
     def depart(self, name: str, now_s: float) -> None:
         """A request in flight has been answered."""
-        del now_s
         model = self[name]
         assert model.in_flight > 0, f"no request for '{name}' is in flight"
         model.in_flight -= 1
@@ -193,7 +192,7 @@ class Residency:
             return
         if model.state is Residence.DRAINING:
             self._due_s = -math.inf
-        elif model.state is Residence.RESIDENT and not model.pinned:
+        elif model.state is Residence.RESIDENT and not model.pinned and model.stays_until_s <= now_s:
             self._missing -= model.nbytes + sum(self._models[each].nbytes for each in model.needs)
 
     # ---- loads ----
