@@ -22,6 +22,7 @@ from .gpus import GPU_BUGS
 from .limiter import LIMITER_BUGS
 from .regions import REGION_BUGS
 from .residency import RESIDENCY_BUGS
+from .routes import ROUTE_BUGS
 from .sequences import SEQUENCE_BUGS
 from .serving import SERVING_BUGS
 from .slots import SLOT_BUGS
@@ -45,6 +46,7 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     **FRONT_END_BUGS,
     **REGION_BUGS,
     **RESIDENCY_BUGS,
+    **ROUTE_BUGS,
 }
 """By name: the class and the method that is wrong, and what it does instead."""
 
