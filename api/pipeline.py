@@ -31,7 +31,7 @@ from ..engine.admission.large_requests import LARGE_BYTES
 from ..engine.datatypes import BYTES
 from ..engine.description import ModelDescription
 from ..engine.errors import TriremeError
-from ..engine.request import InferenceRequest, InferenceResponse
+from ..engine.request import InferenceRequest, InferenceResponse, Routing
 from ..engine.tensor import Tensor
 from ..engine.tracing import Tracer
 from ..engine.tracing.record import Trace, read_context
@@ -143,6 +143,10 @@ class Adapter(ABC):
             InvalidArgumentError: such a header has a name that means something to the server.
         """
 
+    @abstractmethod
+    def header(self, name: str) -> str:
+        """The value of a header, or of metadata, of this name in lower case; empty if there is none."""
+
     def waiting(self) -> AbstractContextManager[None]:
         """While the request waits for room or for a thread, inside the block."""
         return nullcontext()
@@ -187,6 +191,8 @@ class Pipeline:
                 request.caller = adapter.caller
             if self._pattern is not None or adapter.trace is not None:
                 self._complete(adapter, request)
+            if adapter.model is not None and adapter.model.key_header:
+                request.routing = Routing(adapter.header(adapter.model.key_header))
             if not adapter.prompt:
                 return None
             return self._server.admit_nowait(request, lease=adapter.lease, model=adapter.model)
@@ -210,6 +216,8 @@ class Pipeline:
                     assert request is not None, "it has been decoded"
                     request.caller = adapter.caller
                     self._complete(adapter, request)
+                    if adapter.model is not None and adapter.model.key_header:
+                        request.routing = Routing(adapter.header(adapter.model.key_header))
                 reply = await self._server.admit(request, adapter.lease, adapter.model)
             failed = False
         finally:

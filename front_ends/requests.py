@@ -22,7 +22,7 @@ from ..engine.description import ModelDescription
 from ..engine.errors import TriremeError
 from ..engine.memory.regions import Regions, RegionSlice
 from ..engine.memory.tensors import RegionTensor
-from ..engine.request import InferenceRequest
+from ..engine.request import InferenceRequest, Routing
 from ..engine.tensor import Buffer, Tensor
 from ..engine.tracing.record import SpanContext
 from ..python_backend.child.codec import Payload
@@ -40,15 +40,7 @@ from .slots import (
     read_tensor,
     read_tensors,
 )
-from .values import (
-    broken,
-    read_integer,
-    read_list,
-    read_parameters,
-    read_text,
-    write_parameters,
-    write_text,
-)
+from .values import broken, read_integer, read_list, read_parameters, read_text, write_parameters, write_text
 
 NO_DESCRIPTION = 0
 """Descriptions have numbers from 1 on."""
@@ -56,7 +48,7 @@ NO_DESCRIPTION = 0
 _LEAST_VERSION = -(2**63)
 _END_64 = 2**64
 _MOST_OUTPUTS = 16_384
-_OF_CLIENTS = "parameters", "priority", "timeout", "correlation", "flags", "raw", "places"
+_OF_CLIENTS = "parameters", "priority", "timeout", "correlation", "flags", "raw", "places", "key"
 _EXTRAS = frozenset((*_OF_CLIENTS, "raw_at", "offsets", "lease", "trace"))
 _START, _END = 1, 2
 
@@ -180,6 +172,7 @@ def _has_extras(request: InferenceRequest) -> bool:
         or request.sequence_end
         or request.raw_input is not None
         or request.output_places
+        or request.routing is not None
     )
 
 
@@ -204,6 +197,8 @@ def _extras(request: InferenceRequest, lease: int, wish: TraceWish | None, paylo
             [write_text(name), write_text(place.region.name), place.offset, place.byte_size]
             for name, place in request.output_places.items()
         ]
+    if request.routing is not None:
+        extras["key"] = write_text(request.routing.key)
     if lease:
         extras["lease"] = lease
     if wish is not None:
@@ -447,6 +442,8 @@ class RequestReader:
             end = at + read_integer(extras["raw"])
             check_payload(payload, end)
             request.raw_input = payload[at:end]
+        if "key" in extras:
+            request.routing = Routing(read_text(extras["key"]))
         if "lease" in extras:
             sent.lease = read_integer(extras["lease"], 1)
         if "trace" in extras:

@@ -193,6 +193,10 @@ class GrpcInfer(Adapter):
     def forward(self, pattern: HeaderPattern, request: InferenceRequest) -> None:
         forward_metadata(self.head, pattern, request)
 
+    def header(self, name: str) -> str:
+        value = self.head.metadata.get(name, "")
+        return value if isinstance(value, str) else value.decode("utf-8", "surrogateescape")
+
     def abandon(self) -> None:
         """The request is over, whatever has become of it: nothing more is noted, and a lease that no request in flight
         has is given back."""

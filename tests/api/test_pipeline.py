@@ -130,6 +130,9 @@ class FakeAdapter(Adapter):
         assert request is self.request
         self._noted.steps.append("forward")
 
+    def header(self, name: str) -> str:
+        return f"the {name}"
+
     @contextmanager
     def _wait(self) -> Iterator[None]:
         self._noted.steps.append("waits")

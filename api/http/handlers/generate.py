@@ -108,6 +108,9 @@ class _GenerateTask(Adapter):
     def forward(self, pattern: HeaderPattern, request: InferenceRequest) -> None:
         """As in Triton."""
 
+    def header(self, name: str) -> str:
+        return self._headers.get(name.encode(), b"").decode("utf-8", "surrogateescape")
+
 
 class _Generation(ABC):
     """What a model responds. If sending stops before its end, the request is cancelled.

@@ -109,6 +109,9 @@ class HttpInfer(Encoder[Answer]):
                 check_forwarded_name(name)
                 request.parameters[name] = raw_value.decode("utf-8", "surrogateescape")
 
+    def header(self, name: str) -> str:
+        return self._values.get(name.encode(), b"").decode("utf-8", "surrogateescape")
+
 
 def _look_up(context: Context, match: Match) -> ModelDescription:
     """The model, in the version that the path says; it must be one that answers once."""
