@@ -1,8 +1,8 @@
 """Keeps access rules up to date: reads the access file when it changes, and fetches the keys of issuers.
 
 Rules:
- 1. The file is looked at every `POLL_S`; it has changed if its time, size or inode has. What is read of it replaces the
-    rules as a whole. A file that is missing or faulty is refused: the old rules hold on, and the log says why, once.
+ 1. The file is watched (`watched_file`). What is read of it replaces the rules as a whole. A missing or faulty one is
+    refused: the old rules hold on, and the log says why, once.
  2. Keys are fetched when they are due, and when a token asks for one that is not known. One fetch of an
     issuer's keys is under way at a time. It is bounded in size and time, and follows no redirection. It belongs to
     the watch, and goes on if the client that asked has left.
@@ -12,7 +12,6 @@ Rules:
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -24,17 +23,13 @@ from ..engine.access.rules import AccessRules, IssuerRule, read_rules
 from ..engine.access.tokens import MAX_JWKS_BYTES, Issuer, VerificationKey, read_jwks, require_library
 from ..engine.clock import Clock
 from ..engine.errors import InvalidArgumentError, TriremeError
+from .watched_file import POLL_S, Fingerprint, WatchedFile, read_text
 
 logger = logging.getLogger("trireme.access")
 
-POLL_S = 2.0
 FETCH_LIMIT_S = 15.0
 _SOCKET_LIMIT_S = 10.0
 _FETCH_THREADS = 8  # of their own: one that was given up may hang on, and others wait for threads, too
-_MAX_FILE_BYTES = 16 << 20
-
-Fingerprint = tuple[int, int, int] | None
-"""Time, size and inode of a file; None if there is none."""
 
 
 class AccessWatch:
@@ -50,9 +45,8 @@ class AccessWatch:
         self, control: AccessControl, path: Path, clock: Clock, seen: Fingerprint = None, poll_s: float = POLL_S
     ) -> None:
         self._control = control
-        self._path = path
+        self._file = WatchedFile(path, seen)
         self._clock = clock
-        self._seen = seen
         self._poll_s = poll_s
         self._nursery: trio.Nursery | None = None
         self._began = trio.Event()
@@ -73,12 +67,10 @@ class AccessWatch:
 
     async def look(self) -> None:
         """Look at the file, and read it if it has changed (rule 1)."""
-        seen = await trio.to_thread.run_sync(fingerprint, self._path)
-        if seen == self._seen:
+        if not await self._file.has_changed():
             return
-        self._seen = seen
         try:
-            rules = await trio.to_thread.run_sync(load_rules, self._path)
+            rules = await trio.to_thread.run_sync(load_rules, self._file.path)
         except TriremeError as error:
             self._control.updates["rules_refused"] += 1
             logger.error("the access file is refused, the rules stay as they were: %s", error.message)
@@ -113,7 +105,7 @@ class AccessWatch:
     async def _fetch_once(self, issuer: Issuer) -> None:
         rule, complaint = issuer.rule, "it took too long"
         with trio.move_on_after(FETCH_LIMIT_S):
-            fetch: Callable[[], tuple[VerificationKey, ...]] = partial(fetch_jwks, rule, self._path.parent)
+            fetch: Callable[[], tuple[VerificationKey, ...]] = partial(fetch_jwks, rule, self._file.path.parent)
             try:
                 keys = await trio.to_thread.run_sync(fetch, abandon_on_cancel=True, limiter=self._threads)
             except (TriremeError, OSError, RuntimeError, ValueError) as error:  # the last for names that cannot be
@@ -128,15 +120,6 @@ class AccessWatch:
             logger.error("the keys of issuer '%s' cannot be read from %s: %s", rule.name, rule.jwks, complaint)
 
 
-def fingerprint(path: Path) -> Fingerprint:
-    """What a file is like, to see whether it has changed."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
-
-
 def load_rules(path: Path) -> AccessRules:
     """The rules in an access file.
 
@@ -144,17 +127,7 @@ def load_rules(path: Path) -> AccessRules:
         InvalidArgumentError: it cannot be read, or is faulty.
         UnavailableError: it asks for a library that is not installed.
     """
-    try:
-        with path.open("rb") as file:
-            data = file.read(_MAX_FILE_BYTES + 1)
-        if len(data) > _MAX_FILE_BYTES:
-            raise InvalidArgumentError(f"{path}: larger than {_MAX_FILE_BYTES} bytes")
-        text = data.decode("utf-8-sig")  # some editors begin files with a byte order mark
-    except OSError as error:
-        raise InvalidArgumentError(f"{path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InvalidArgumentError(f"{path}: not UTF-8: {error}") from error
-    rules = read_rules(text, str(path))
+    rules = read_rules(read_text(path), str(path))
     if rules.issuers:
         require_library()
     return rules

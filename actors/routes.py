@@ -14,57 +14,33 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from ..engine.admission.shares import ModelShare
-from ..engine.config.model import ModelConfig, copy_message
-from ..engine.description import ModelDescription
+from ..engine.config.model import ModelConfig
 from ..engine.errors import InvalidArgumentError, NotFoundError, TriremeError, UnavailableError
 from ..engine.job import Job, Outcome
 from ..engine.metrics.family import MetricFamily
 from ..engine.metrics.routes import route_families
-from ..engine.metrics.statistics import ModelStatisticsEntry
 from ..engine.options import ControlMode
 from ..engine.request import LATEST, InferenceRequest, Routing
 from ..engine.routing.documents import read_route
 from ..engine.routing.record import RouteRecord, merge_routes
 from ..engine.routing.rollout import RolloutEvent, RolloutState
-from ..engine.routing.route import ModelRoute, Shadow, StickyBy, Target, check_routes
-from ..engine.routing.routed_reply import RequestEnded, RoutedReply
+from ..engine.routing.route import ModelRoute, StickyBy, Target, check_routes
+from ..engine.routing.routed_reply import RequestEnded, RoutedReply, ShadowDoor
 from ..engine.routing.router import ModelRouter, RouteChoice
 from .actor import Actor
 from .loading import ServerContext
 from .model import Model
 from .repository import Repository
+from .routes_as_models import RoutesAsModels
 
 logger = logging.getLogger("trireme.routes")
 
 _MOST_TRIES = 16
 """Targets that one request is offered to; one that cannot serve is out when the next one is chosen."""
-
-
-class ShadowDoor(Protocol):
-    """Takes requests of which a copy is to be made, and what was answered. Must not raise, and does not wait."""
-
-    def answered(
-        self, route: str, request: InferenceRequest, shadow: Shadow, outcomes: Sequence[Outcome], latency_s: float
-    ) -> None:
-        """A request for a route has its final answer.
-
-        Args:
-            outcomes: all answers in order. They and the request's inputs are as they were, not copied.
-        """
-        ...
-
-    def routes_changed(self, shadows: Collection[tuple[str, Shadow]]) -> None:
-        """These are the shadows that there are by now, each with the name of its route."""
-        ...
-
-    def status(self, route: str) -> dict[str, Any]:
-        """What is shown of a route's shadow."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +50,19 @@ class ModelTouched:
     name: str
 
 
-class Routes(Actor[ModelTouched | RequestEnded]):
+class Routes(RoutesAsModels, Actor[ModelTouched | RequestEnded]):
     """See the rules above.
 
     Args:
         repository: where the targets are.
         context: of the server; its control mode says whether routes may change though no file of them is read.
         rescan: has the repository look what models there are; raises a TriremeError if it cannot.
-        start_soon: starts the task, once there are routes.
+        start_soon: starts a task of the server. That of the routes is started when there are any.
 
     Attributes:
         shadows: takes what is to be copied; None if nothing does.
         from_file: a file of routes has been read.
+        updates: how often the file was applied, and refused.
     """
 
     def __init__(
@@ -93,18 +70,19 @@ class Routes(Actor[ModelTouched | RequestEnded]):
         repository: Repository,
         context: ServerContext,
         rescan: Callable[[], Awaitable[None]],
-        start_soon: Callable[[Callable[[], Awaitable[None]]], None],
+        start_soon: Callable[..., None],
     ) -> None:
-        super().__init__("the routes", context.turn)
+        Actor.__init__(self, "the routes", context.turn)
+        RoutesAsModels.__init__(self, repository)
         self.shadows: ShadowDoor | None = None
         self.from_file = False
-        self._repository = repository
+        self.updates = {"applied": 0, "refused": 0}
         self._clock = context.clock
         self._changeable = context.options.model_control_mode is ControlMode.EXPLICIT
         self._rescan = rescan
-        self._start_soon: Callable[[Callable[[], Awaitable[None]]], None] | None = start_soon
+        self.start_soon = start_soon
+        self._started = False
         self._router = ModelRouter(self._ready)
-        self._records: dict[str, RouteRecord] = {}
         self._of_model: dict[str, list[RouteRecord]] = {}
         self._from_file: dict[str, ModelRoute] = {}
         self._touched: dict[str, None] = {}
@@ -118,33 +96,25 @@ class Routes(Actor[ModelTouched | RequestEnded]):
     def names(self) -> list[str]:
         return list(self._records)
 
-    def is_route(self, name: str, version: int = LATEST) -> bool:
-        """Whether requests for this are for a route."""
-        return version == LATEST and name in self._records
-
-    def is_ready(self, name: str, target: Target) -> bool:
-        """Whether a target of a route, or its shadow, can serve."""
-        record = self._records.get(name)
-        return record is not None and record.ready(target)
-
     def find_for(self, request: InferenceRequest) -> Model | None:
         """The model that a request is for, if its name is that of a route; else None.
 
         Raises:
             TriremeError: no target can serve.
         """
-        if request.model_version != LATEST or request.model_name not in self._records:
+        name = request.model_name
+        if request.model_version != LATEST or not (name in self._records or name in self._ended):
             return None
         routing = request.routing
         if routing is None:
             routing = request.routing = Routing()
         choice = routing.choice
-        if choice is None or not self.is_ready(request.model_name, choice.target):
+        if choice is None or not self.is_ready(name, choice.target):
             choice = self._choose(request, routing)
         for _ in range(_MOST_TRIES):
             if choice is None:
                 break
-            last = not self._router.is_ready(request.model_name, choice.target)
+            last = not self._router.is_ready(name, choice.target)
             try:
                 model = self._repository.find_for(request, choice.target.model, choice.target.version)
                 if last or model.ready or model.continues(request):
@@ -193,6 +163,8 @@ class Routes(Actor[ModelTouched | RequestEnded]):
         )
         if sequence and self.deadline_s == math.inf:
             self._set_deadline()  # sequences are forgotten in time
+        if request.model_name in self._ended:
+            self._forget_ended()
         return routing.choice
 
     def _key_of(self, request: InferenceRequest, routing: Routing) -> bytes | None:
@@ -228,71 +200,6 @@ class Routes(Actor[ModelTouched | RequestEnded]):
 
     # What clients are told.
 
-    def describe(self, name: str) -> ModelDescription | None:
-        """A route, as if it were a model; None if there is none of that name. It has no versions.
-
-        Raises:
-            TriremeError: none of its targets can serve.
-        """
-        record = self._records.get(name)
-        if record is None:
-            return None
-        route = record.route
-        found: ModelDescription | None = None
-        errors: list[TriremeError] = []
-        for target in (record.first_ready(), *route.targets):
-            try:
-                found = None if target is None else self._repository.describe(target.model, target.version)
-            except TriremeError as error:
-                errors.append(error)
-            if found is not None:
-                break
-        if found is None:
-            raise UnavailableError(
-                f"Request for unknown model: none of the targets of route '{name}' is at ready state: "
-                + "; ".join(error.message for error in errors)
-            )
-        header = route.sticky_name.lower() if route.sticky is StickyBy.HEADER else ""
-        return ModelDescription(name, LATEST, (), _named(found.config, name), found.labels, header)
-
-    def model_ready(self, name: str, version: int = LATEST) -> bool:
-        """Whether a model serves, or a target of a route does."""
-        return any(self._repository.model_ready(*each) for each in self._meant(name, version))
-
-    async def check_model_ready(self, name: str, version: int = LATEST) -> bool:
-        """The same, and the models are asked if they have checks of their own."""
-        for each in self._meant(name, version):
-            if await self._repository.check_model_ready(*each):
-                return True
-        return False
-
-    def statistics(self, name: str = "", version: int = LATEST) -> list[ModelStatisticsEntry]:
-        """See `Catalog.statistics`; of a route, those of its targets that serve, under their own names."""
-        if not self.is_route(name, version):
-            return self._repository.statistics(name, version)
-        found = {
-            (entry.name, entry.version): entry
-            for each in self._meant(name, version)
-            for entry in self._repository.statistics(*each)
-        }
-        return list(found.values())
-
-    def share(self, name: str, version: int = LATEST) -> ModelShare | None:
-        """See `Catalog.share`; None for a route, as it is not known yet where a request for that goes."""
-        return None if self.is_route(name, version) else self._repository.share(name, version)
-
-    def versions_of(self, name: str) -> list[int] | None:
-        """See `Catalog.versions_of`; a route has none."""
-        versions = self._repository.versions_of(name)
-        return [] if versions is None and name in self._records else versions
-
-    def _meant(self, name: str, version: int) -> list[tuple[str, int]]:
-        """The targets of a route that can serve; or the model itself."""
-        if not self.is_route(name, version):
-            return [(name, version)]
-        record = self._records[name]
-        return [(target.model, target.version) for target in record.route.targets if record.ready(target)]
-
     def status(self, name: str = "") -> list[dict[str, Any]]:
         """One route, or all: the members of its document, and its `state`.
 
@@ -309,8 +216,8 @@ class Routes(Actor[ModelTouched | RequestEnded]):
 
     def families(self, _scrape: object = None) -> Iterator[MetricFamily]:
         """Metrics; none without routes."""
-        if self._records:
-            yield from route_families(self._records.values(), self._router)
+        if self._records or self.from_file:
+            yield from route_families(self._records.values(), self._router, self.updates)
 
     # Changes of routes.
 
@@ -339,16 +246,19 @@ class Routes(Actor[ModelTouched | RequestEnded]):
         del routes[name]
         self._replace(routes, [])
 
-    def read_file(self, routes: Iterable[ModelRoute]) -> None:
+    async def read_file(self, routes: Iterable[ModelRoute]) -> None:
         """The file of routes has these (rule 4).
 
         Raises:
             InvalidArgumentError: they cannot be together, or their targets are faulty; then nothing is changed.
+            TriremeError: the repository cannot be looked at.
         """
         now = check_routes(routes)
+        await self._rescan()
         merged = merge_routes(self._records, self._from_file, now)
         self._replace(merged, [route for route, _ in merged.values()])
         self._from_file, self.from_file = now, True
+        self.updates["applied"] += 1
 
     async def stop_rollout(self, name: str) -> None:
         """Give a canary's share back.
@@ -382,9 +292,9 @@ class Routes(Actor[ModelTouched | RequestEnded]):
         check_routes(route for route, _ in routes.values())
         for route in changed:
             self._check(route)
-        if self._start_soon is not None:
-            self._start_soon(self.run)
-            self._start_soon = None
+        if not self._started:
+            self._started = True
+            self.start_soon(self.run)
         before = self._records
         self._records = {name: RouteRecord(route, live) for name, (route, live) in routes.items()}
         self._of_model = {}
@@ -395,6 +305,8 @@ class Routes(Actor[ModelTouched | RequestEnded]):
             record.look(self._find_config)
             for target in record.all_targets:
                 self._of_model.setdefault(target.model, []).append(record)
+        self._ended |= {name: record for name, record in before.items() if self._router.sequences_of(name)}
+        self._ended = {name: record for name, record in self._ended.items() if name not in self._records}
         events = self._router.replace((record.route for record in self._records.values()), self._clock.now_s())
         for name in {**before, **self._records}:
             self._forget(name)
@@ -446,7 +358,13 @@ class Routes(Actor[ModelTouched | RequestEnded]):
                 self._note(self._router.tell_ready(name, target, record.ready(target), now_s))
             self._forget(name)
         self._note(self._router.advance(now_s))
+        self._forget_ended()
         self._set_deadline()
+
+    def _forget_ended(self) -> None:
+        for name in [name for name in self._ended if not self._router.sequences_of(name)]:
+            del self._ended[name]
+            self._forget(name)
 
     def _set_deadline(self) -> None:
         next_s = self._router.next_s()
@@ -485,10 +403,3 @@ class Routes(Actor[ModelTouched | RequestEnded]):
         if record is None:
             raise NotFoundError(f"there is no route '{name}'")
         return record
-
-
-def _named(config: ModelConfig, name: str) -> ModelConfig:
-    """A configuration as that of a model of another name."""
-    message = copy_message(config.message)
-    message.name = name
-    return replace(config, name=name, message=message)

@@ -12,8 +12,9 @@ from typing import Self
 import trio
 
 from ...actors.access_gate import LocalAccess
-from ...actors.access_watch import AccessWatch, fingerprint, load_rules
+from ...actors.access_watch import AccessWatch, load_rules
 from ...actors.audit_log import AuditLog
+from ...actors.watched_file import fingerprint
 from ...engine.access.control import AccessControl
 from ...engine.clock import SystemClock
 from ...engine.errors import InvalidArgumentError

@@ -75,8 +75,7 @@ class GrpcSettings(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ServeCommand:
-    """A whole `trireme serve` command line. Of services that are not wanted, of a log of requests, and of access rules,
-    there is None;
+    """A whole `trireme serve` command line. Of services, request log, access rules and routes not wanted there is None;
     `front_ends` is the number of processes that serve HTTP and gRPC, 0 if the server does; `drain_s` says how long the
     server drains, by signal; `deprecations` are lines for stderr before anything else, `warnings` what to log about
     flags that have no effect."""
@@ -90,6 +89,7 @@ class ServeCommand:
     metrics: MetricsSettings | None
     request_log: Path | None
     access: AccessSettings | None
+    routes: Path | None
     front_ends: int
     drain_s: Mapping[int, float]
     deprecations: tuple[str, ...]
@@ -131,6 +131,7 @@ def build_command(flags: ParsedFlags, environment: Mapping[str, str]) -> ServeCo
         metrics=metrics_settings(flags) if flags["allow-metrics"] else None,
         request_log=Path(flags["request-log"]) if flags["request-log"] else None,
         access=_access(flags),
+        routes=Path(flags["routes"]) if flags["routes"] else None,
         front_ends=front_ends,
         drain_s=_drain_s(flags),
         deprecations=tuple(_deprecations(flags)),

@@ -620,6 +620,16 @@ GROUPS: tuple[Group, ...] = (
         ),
     ),
     Group(
+        "Routes",
+        Flag(
+            "routes",
+            STRING,
+            "File (TOML) of names for which models or versions answer, by weights, and whose shares may move by "
+            "themselves. It is read again when it changes.",
+            "",
+        ),
+    ),
+    Group(
         "Access",
         Flag(
             "access-config",

@@ -21,6 +21,7 @@ import trio
 
 from ...actors import InferenceServer, StartupError
 from ...actors.access_gate import LocalAccess
+from ...actors.route_file import RouteFile
 from ...engine.clock import SystemClock
 from ...engine.config.json_text import wide_fields
 from ...engine.description import IndexEntry
@@ -99,7 +100,14 @@ async def _serve(command: ServeCommand, log: Log, shutdown: EndSignals) -> int:
     try:
         async with contextlib.AsyncExitStack() as stack:
             gate = await _open_access(command, stack)
+            routes = None if command.routes is None else RouteFile(command.routes)
+            if routes is not None:
+                with _reading_routes():
+                    await routes.read()
             server = await _load(command, log, stack, gate)
+            if routes is not None:
+                with _reading_routes():
+                    await routes.follow(server.routes)
             log.follow(lambda settings: server.tell_requests(settings.verbose > 0))
             in_time = await _serve_ports(server, command, log, shutdown)
             if not in_time:
@@ -126,6 +134,17 @@ async def _open_access(command: ServeCommand, stack: contextlib.AsyncExitStack) 
         return (await stack.enter_async_context(AccessService(command.access))).gate
     except TriremeError as error:
         log_bare(f"error: reading access rules: {error.kind.value} - {error.message}", logging.ERROR)
+        raise StartError from error
+
+
+@contextlib.contextmanager
+def _reading_routes() -> Iterator[None]:
+    """StartError if the file of routes is faulty: by itself, which is seen before the models are loaded, or as to its
+    targets, which are known then."""
+    try:
+        yield
+    except TriremeError as error:
+        log_bare(f"error: reading routes: {error.kind.value} - {error.message}", logging.ERROR)
         raise StartError from error
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from ..routing.record import RouteRecord
 from ..routing.rollout import RolloutState
@@ -10,8 +10,10 @@ from ..routing.router import ModelRouter
 from .family import MetricFamily
 
 
-def route_families(records: Iterable[RouteRecord], router: ModelRouter) -> Iterator[MetricFamily]:
-    """Shares of targets, requests by target and outcome, and the states of rollouts."""
+def route_families(
+    records: Iterable[RouteRecord], router: ModelRouter, updates: Mapping[str, int]
+) -> Iterator[MetricFamily]:
+    """Shares of targets, requests by target and outcome, states of rollouts, and updates from the file of routes."""
     share = MetricFamily("trireme_route_share_ratio", "Part of the requests that a target gets by now", "gauge")
     ready = MetricFamily("trireme_route_target_ready", "Whether a target can serve for its route", "gauge")
     requests = MetricFamily(
@@ -35,4 +37,7 @@ def route_families(records: Iterable[RouteRecord], router: ModelRouter) -> Itera
             for each in RolloutState:
                 state.add({**labels, "state": each.value}, int(each is rollout.state))
                 entered.add({**labels, "state": each.value}, record.rollouts[each])
-    yield from (share, ready, requests, state, entered)
+    updated = MetricFamily("trireme_route_file_updates_total", "Number of changes of the file of routes", "counter")
+    for event, count in updates.items():
+        updated.add({"event": event}, count)
+    yield from (share, ready, requests, state, entered, updated)

@@ -6,14 +6,15 @@ So nothing else on a request's way knows about routes, and a request for a model
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from ..clock import Clock
 from ..errors import ErrorKind, TriremeError
 from ..job import COMPUTE_START, Job, Outcome
+from ..request import InferenceRequest
 from .comparison import TargetOutcome
-from .route import Target
+from .route import Shadow, Target
 from .router import RouteChoice
 
 MOST_KEPT = 1_024
@@ -55,6 +56,28 @@ class RequestEnded(NamedTuple):
         """It was refused before it became a job."""
         result = result_of(error)
         return cls(route, target, result, TargetOutcome(True) if result is RoutedResult.FAILURE else None)
+
+
+class ShadowDoor(Protocol):
+    """Takes requests of which a copy is to be made, and what was answered. Must not raise, and does not wait."""
+
+    def answered(
+        self, route: str, request: InferenceRequest, shadow: Shadow, outcomes: Sequence[Outcome], latency_s: float
+    ) -> None:
+        """A request for a route has its final answer.
+
+        Args:
+            outcomes: all answers in order. They and the request's inputs are as they were, not copied.
+        """
+        ...
+
+    def routes_changed(self, shadows: Collection[tuple[str, Shadow]]) -> None:
+        """These are the shadows that there are by now, each with the name of its route."""
+        ...
+
+    def status(self, route: str) -> dict[str, Any]:
+        """What is shown of a route's shadow."""
+        ...
 
 
 class RoutedReply:

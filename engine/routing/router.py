@@ -18,7 +18,7 @@ next request finds its way as rule 2 says.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -88,6 +88,7 @@ class ModelRouter:
         self._most_sequences = most_sequences
         self._routes: dict[str, _Live] = {}
         self._sequences: OrderedDict[tuple[str, int | str], tuple[Target, float]] = OrderedDict()
+        self._counts: Counter[str] = Counter()  # of the same, by route
 
     @property
     def names(self) -> list[str]:
@@ -96,6 +97,10 @@ class ModelRouter:
     @property
     def sequence_count(self) -> int:
         return len(self._sequences)
+
+    def sequences_of(self, name: str) -> int:
+        """How many sequences are known that began while this was a route."""
+        return self._counts[name]
 
     def route(self, name: str) -> ModelRoute:
         """Raises NotFoundError: there is no such route."""
@@ -216,12 +221,18 @@ class ModelRouter:
 
     def _forget_idle(self, now_s: float) -> None:
         while self._sequences and next(iter(self._sequences.values()))[1] + self._idle_s <= now_s:
-            self._sequences.popitem(last=False)
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        which, _ = self._sequences.popitem(last=False)
+        self._counts[which[0]] -= 1
 
     def _of_sequence(self, which: tuple[str, int | str], now_s: float, start: bool, end: bool) -> Target | None:
         """Rule 1."""
         self._forget_idle(now_s)
         known = self._sequences.pop(which, None)
+        if known is not None:
+            self._counts[which[0]] -= 1
         target = None if known is None or start else known[0]
         if target is None:
             live = self._routes.get(which[0])
@@ -231,8 +242,9 @@ class ModelRouter:
             target = _share(live.shares, key) or _share(live.usual, key)
         if target is not None and not end:
             self._sequences[which] = (target, now_s)
+            self._counts[which[0]] += 1
             if len(self._sequences) > self._most_sequences:
-                self._sequences.popitem(last=False)
+                self._forget_oldest()
         return target
 
     def _shadow(self, live: _Live) -> Shadow | None:

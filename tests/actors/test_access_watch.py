@@ -17,7 +17,8 @@ import trio
 import trio.testing
 
 from trireme.actors import access_watch
-from trireme.actors.access_watch import AccessWatch, fetch_jwks, fingerprint, load_rules
+from trireme.actors.access_watch import AccessWatch, fetch_jwks, load_rules
+from trireme.actors.watched_file import fingerprint
 from trireme.engine.access.control import AccessControl
 from trireme.engine.access.credentials import NO_CREDENTIAL
 from trireme.engine.access.rules import read_rules

@@ -275,6 +275,9 @@ class Answer(CallbackAnswer[str]):
 
     def forward(self, pattern: HeaderPattern, request: InferenceRequest) -> None: ...
 
+    def header(self, name: str) -> str:
+        return ""
+
     def fail(self, error: TriremeError | None, refused: bool = False) -> None:
         self._noted.steps.append(f"fail {'defect' if error is None else error.message}")
 

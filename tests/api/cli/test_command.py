@@ -435,7 +435,7 @@ def test_the_usage_text_names_every_flag_under_its_group() -> None:
             "Rate Limiter:",
             "Memory/Device Management:",
         ),
-        *("Shared Memory:", "Limits:", "Access:", "Simulation:", "DEPRECATED:"),
+        *("Shared Memory:", "Limits:", "Routes:", "Access:", "Simulation:", "DEPRECATED:"),
     ]
 
 
