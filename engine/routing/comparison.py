@@ -11,10 +11,10 @@ Rules:
     What the others have is an average over about their latest `_AVERAGED` requests; while they have had few, two
     standard deviations more than that.
  4. Times: a request of the others that takes longer than their 99th percentile counts against them. In the worse case
-    that happens to the new target, with what is allowed, twice as often as to them, in the better case half as often.
-    Only who it happens to is looked at, so what delays both alike says nothing. The percentile is known once the others
-    have had `_KNOWN` requests, and found anew when they have had as many again (at most `_KEPT`), from the latest
-    `_KEPT`. Of requests that take exactly as long as it, so many count that one in a hundred does in all. Failed
+    that happens to the new target, with what is allowed, twice as often as to them, in the better case three quarters
+    as often. Only who it happens to is looked at, so what delays both alike says nothing. The percentile is known once
+    the others have had `_KNOWN` requests, and found anew when they have had as many again (at most `_KEPT`), from the
+    latest `_KEPT`. Of requests that take exactly as long as it, so many count that one in a hundred does in all. Failed
     requests say nothing about times.
  5. Requests that are answered within a `spell` (a second, or a twentieth of a step if that is less) may have a common
     cause. Together they count for at most a quarter of what decides, and slow ones of the new target for at most an
@@ -25,13 +25,14 @@ Rules:
 
 What that promises, of a target that goes on as it is: if it is as in the worse case or beyond it, it is taken for good
 less than once in 100,000 times; if it is as in the better case or below it, it is accused less often than that. Between
-the two either may come of it. A target like the others is below the better case for failures; and for times, as long as
-latencies have a tail at all that ends: 1.25 times the percentile is exceeded by a third as many for an exponential
-distribution. Of one that takes 1.5 times as long twice as many exceed it, or more, if the tail is that of an
-exponential distribution, or of a lognormal one with a sigma of up to 0.65. With heavier tails (lognormal with a sigma
-of 1: 1.6 times as many; Pareto with an alpha of 2: 1.4) it takes more requests, and about one in a hundred is taken for
-good. Steps should be long beside latencies: a request that is not answered is not seen. Both sides are to have requests
-of the same kinds: if targets are chosen by something that tells what is asked for, times say little.
+the two either may come of it. A target like the others is below the better case for failures; and for times, if the
+tail of latencies thins out: 1.25 times the percentile is exceeded by a third as many for an exponential distribution.
+(Where the percentile lies in the stalls of a server they are as many, and it is accused less than once in 100 times.)
+Of a target that takes 1.5 times as long twice as many exceed it, or more, if the tail is that of an exponential
+distribution, or of a lognormal one with a sigma of up to 0.65. With heavier tails (lognormal with a sigma of 1: 1.6
+times as many; Pareto with an alpha of 2: 1.4) it takes more requests, and up to one in a hundred is taken for good.
+Steps should be long beside latencies: a request that is not answered is not seen. Both sides are to have requests of
+the same kinds: if targets are chosen by something that tells what is asked for, times say little.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _KNOWN = 300
 _KEPT = 4_000
 _BEYOND = 0.01
 _WORSE = 2.0
-_BETTER = 0.5
+_BETTER = 0.75
 _LEAST_FAILED = 0.001
 _SPELL_S = 1.0
 _SPELLS = 20
@@ -126,9 +127,12 @@ class _Failures:
         self.all, self.spell = _Counts(), _Counts()
         self.likelihood = _Likelihood()
 
-    def next_step(self) -> _Failures:
+    def next_step(self, alone: bool) -> _Failures:
+        """What the others have is not looked at any more where they get nothing: then what they had in all counts."""
         following = _Failures(self.most)
         following.usual, following.others, following.others_failed = self.usual, self.others, self.others_failed
+        if alone:
+            following.usual = max(self.usual, self.others_failed / max(1, self.others))
         return following
 
     def add(self, new: bool, failed: bool) -> None:
@@ -252,7 +256,7 @@ class Comparison:
     def next_step(self, alone: bool) -> Comparison:
         """The same for the step after this one: what is known of the others is kept."""
         following = Comparison(self._limits, self._step_s, alone)
-        following._failures = self._failures.next_step()
+        following._failures = self._failures.next_step(alone)
         following._latency, following._queue = self._latency.next_step(), self._queue.next_step()
         return following
 

@@ -46,7 +46,7 @@ def test_a_target_like_the_others_is_fine_after_many_requests() -> None:
     traffic = Traffic()
     assert traffic.go_on(60) is CanaryVerdict.OPEN
     assert traffic.comparison.verdict(60.0)[1] == "failures and the latency and the time in queues"
-    assert traffic.go_on(140) is CanaryVerdict.FINE
+    assert traffic.go_on(190) is CanaryVerdict.FINE
 
 
 @pytest.mark.parametrize(
