@@ -24,7 +24,10 @@ Rules:
     soon forgotten, and a lasting change is learnt in a few batches.
  5. What is expected is a mean. `bound_s` is higher by a margin: by the ratio of real and expected times that `_COVERED`
     of the latest `_RATIOS` batches of classes that were known did not exceed.
- 6. Arrivals are counted in rows, each of which counts less as time goes by: by the factor e after `memory_s`.
+ 6. If the latest `_RUN` batches of classes that were known all took longer than expected, or all took shorter, times
+    have drifted by at least the ratio that is closest to 1. Whatever is known is multiplied by that ratio, and what is
+    expected follows a drift within some batches; the means of rule 1 alone would lag behind it by half of theirs.
+ 7. Arrivals are counted in rows, each of which counts less as time goes by: by the factor e after `memory_s`.
 
 Memory is bounded: `_CLASSES` classes.
 """
@@ -44,6 +47,7 @@ _FIRST_FORGOTTEN = 16
 _MOST_TIMES = 3.0
 _COVERED = 0.9
 _RATIOS = 64
+_RUN = 6
 _CLASSES = 32
 
 
@@ -70,9 +74,7 @@ class _SizeClass:
 
     def add(self, rows: int, seconds: float) -> None:
         if self.factor != 1.0:
-            kept = [(its_rows, its_s * self.factor) for its_rows, its_s in self.kept]
-            self.kept.clear()
-            self.kept.extend(kept)
+            self._scale_kept(self.factor)
         self.drift, self.factor = 0.0, 1.0
         self.kept.append((rows, seconds))
         times = sorted(its_s for _, its_s in self.kept)
@@ -80,6 +82,17 @@ class _SizeClass:
         times = times[cut : len(times) - cut]
         self.seconds = sum(times) / len(times)
         self.rows = sum(its_rows for its_rows, _ in self.kept) / len(self.kept)
+
+    def _scale_kept(self, factor: float) -> None:
+        kept = [(rows, seconds * factor) for rows, seconds in self.kept]
+        self.kept.clear()
+        self.kept.extend(kept)
+
+    def scale(self, factor: float) -> None:
+        """Rule 6."""
+        self._scale_kept(factor)
+        self.seconds *= factor
+        self.before = {other: then + math.log(factor) for other, then in self.before.items()}
 
     def follow(self, drift: float, part: float) -> None:
         """Rule 3. `part`: how much of the drift is followed."""
@@ -115,6 +128,7 @@ class ServiceTimes:
             expected = self.expected_s(rows)
             if seen is not None:
                 self._ratios.append(seconds / expected)
+                expected *= self._catch_up()
                 ratios = sorted(self._ratios)
                 self._margin = max(1.0, ratios[math.ceil(_COVERED * len(ratios)) - 1])
             seconds = min(seconds, expected * _MOST_TIMES)
@@ -132,6 +146,20 @@ class ServiceTimes:
         self._classes[number] = seen
         self._follow()
         self._line = self._ascending()
+
+    def _catch_up(self) -> float:
+        """Rule 6. The factor by which what is expected has changed."""
+        ratios = self._ratios
+        run = [ratios[-number] for number in range(1, min(_RUN, len(ratios)) + 1)]
+        factor = max(1.0, min(run)) * min(1.0, max(run))  # one of them is 1
+        if len(run) < _RUN or factor == 1:
+            return 1.0
+        for number in range(1, _RUN + 1):
+            ratios[-number] /= factor
+        for its in self._classes.values():
+            its.scale(factor)
+        self._line = [(rows, seconds * factor) for rows, seconds in self._line]
+        return factor
 
     def _forget(self, seen: int) -> None:
         """Rule 3: those that were not seen for long. `seen`: which one just was."""
@@ -189,7 +217,7 @@ class ServiceTimes:
 
 
 class ArrivalRate:
-    """Rows a second (rule 6).
+    """Rows a second (rule 7).
 
     Args:
         memory_s: how far back it looks.
