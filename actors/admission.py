@@ -205,6 +205,32 @@ class Admission:
         self._budget.take_anyway(share, nbytes)
         return self._hand_in(request, model, inputs, rows, nbytes, received_ns, share)
 
+    def admit_copy(self, request: InferenceRequest, holder: ModelShare) -> Reply | None:
+        """`admit_nowait`, for a copy of a request that was answered (`shadows`): `holder` stands in for the budget.
+        None if the check takes long.
+
+        Raises:
+            TriremeError: refused: no such model, invalid, stopping.
+        """
+        received_ns = self._clock.now_ns()
+        model = self._find(request)
+        if is_large(request, model.validator) and check_takes_long(request, model.validator):
+            return None
+        inputs, rows = model.validator.check(request)
+        nbytes = sum([tensor.nbytes for tensor in inputs.values()])
+        return self._hand_in(request, model, inputs, rows, nbytes, received_ns, holder)
+
+    def watch_requests(self, watch: Callable[[InferenceRequest, int], None]) -> None:
+        """Have something else called as `on_request` is."""
+        before = self._on_request
+
+        def both(request: InferenceRequest, rows: int) -> None:
+            if before is not None:
+                before(request, rows)
+            watch(request, rows)
+
+        self._on_request = watch if before is None else both
+
     def check_room(self, name: str, version: int = LATEST) -> None:
         """Look whether a model can take one more request, of which nothing is known yet but that.
 

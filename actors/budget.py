@@ -35,7 +35,24 @@ class Lease(LeaseCore):
 
 
 class InflightBudget(BudgetCore):
-    """See `BudgetCore`."""
+    """See `BudgetCore`.
+
+    Attributes:
+        spare_bytes: held beside the budget, for what is dropped as soon as a request waits; for their owner to set.
+    """
+
+    spare_bytes = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether requests are in flight, or arrive."""
+        statistics = self.statistics()
+        return bool(statistics.requests or statistics.leases)
+
+    def may_spare(self, nbytes: int) -> bool:
+        """Whether so many spare bytes more may be taken: nothing waits, and all bytes are within the reserve."""
+        statistics = self.statistics()
+        return not statistics.waiting and statistics.bytes + self.spare_bytes + nbytes <= self.reserve_bytes
 
     def lease(self, share: ModelShare | None = None, client: str = "") -> Lease:
         """For one request that is about to arrive.

@@ -218,6 +218,8 @@ class Routes(RoutesAsModels, Actor[ModelTouched | RequestEnded]):
         """Metrics; none without routes."""
         if self._records or self.from_file:
             yield from route_families(self._records.values(), self._router, self.updates)
+        if self.shadows is not None:
+            yield from self.shadows.families()
 
     # Changes of routes.
 

@@ -59,6 +59,7 @@ from .offload import Offload
 from .rate_limiter import RateLimiter
 from .repository import EndLoads, LoadProgress, StartupError
 from .routes import Routes
+from .shadows import Shadows
 from .socket_readiness import Readiness
 from .tracing import Tracing
 from .watchdog import Watchdog
@@ -132,8 +133,7 @@ class InferenceServer(Admission):
         self._cache_access = cache_access
         source = source or open_repositories(options, os.environ, clock or SystemClock())
         self.repositories = RegisteredRepositories(source, options)
-        self._executors = executors
-        self._given_clock = clock
+        self._executors, self._given_clock = executors, clock
         self._backends = backends or BackendRegistry(options.options_for_backend, directory=options.backend_directory)
         self.services = self._backends.services
         self.custom_metrics = self.services.custom_metrics
@@ -147,11 +147,9 @@ class InferenceServer(Admission):
         self.client_accounts = ClientAccounts.of(options.max_inflight_bytes, options.address_share, give_up)
         self._tracing = Tracing(options.tracing, clock or SystemClock())
         self.tracer = self._tracing.tracer
-        self._stop_by_s = -math.inf
-        self._startup_failed = False
+        self._stop_by_s, self._startup_failed = -math.inf, False
         self.management = LocalManagement(self)
-        self.drained = True
-        self.draining = False
+        self.drained, self.draining = True, False
         self._cache: CacheAccess | None = None
         self._watchdog: Watchdog | None = None
 
@@ -196,6 +194,7 @@ class InferenceServer(Admission):
         )
         self._repository = self._control.repository
         self.routes = Routes(self._repository, context, self._control.rescan, self._nursery.start_soon)
+        self._shadows = self.routes.shadows = Shadows(self, self._budget, self._clock, self._nursery.start_soon)
         self.metrics.add(Section.LAST, self.routes.families)
         self._calls = self._backends.services.models = ModelCalls(self.offload, self._nursery)
         started = False
@@ -284,6 +283,7 @@ class InferenceServer(Admission):
         if not self.exiting and repository.live_versions():
             logger.info("Waiting for in-flight requests to complete.")
         self.exiting = True
+        self._shadows.routes_changed(())
         repository.tell(EndLoads(drains=True))
         self.drained = not repository.live_versions()
         if self.drained:

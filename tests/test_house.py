@@ -94,6 +94,7 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (queues_are_bounded, "actors/piecework.py"): "threads that wait, of which `Offload` has so many",
     (queues_are_bounded, "actors/offload.py"): "batches that its instance has credits for, and the word to stop",
     (errors_are_caught_by_name, "actors/slot.py"): "the supervisor of slots",
+    (errors_are_caught_by_name, "actors/shadows.py"): "a defect costs a copy, not who answers the client",
     (
         queues_are_bounded,
         "engine/scheduling/sequence/slot_core.py",

@@ -121,6 +121,16 @@ class RegionTensor(Tensor):
         """
         return Tensor(self.name, self.datatype, self.shape, self._source.read())
 
+    def kept(self, most_bytes: int) -> Tensor | None:
+        """The same tensor with data that its client cannot change: a copy that there is already, or one of no more
+        than so many bytes of the machine's memory; else None. Raises as `loaded`."""
+        source = self._source
+        if source.data is not None and source.loan is None:
+            return Tensor(self.name, self.datatype, self.shape, source.data)
+        if self.nbytes > most_bytes or source.place.gpu is not None:
+            return None
+        return Tensor(self.name, self.datatype, self.shape, source.place.view())
+
 
 @dataclass(frozen=True, slots=True)
 class PlacedOutput:

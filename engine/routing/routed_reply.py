@@ -6,12 +6,13 @@ So nothing else on a request's way knows about routes, and a request for a model
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from ..clock import Clock
 from ..errors import ErrorKind, TriremeError
 from ..job import COMPUTE_START, Job, Outcome
+from ..metrics.family import MetricFamily
 from ..request import InferenceRequest
 from .comparison import TargetOutcome
 from .route import Shadow, Target
@@ -77,6 +78,10 @@ class ShadowDoor(Protocol):
 
     def status(self, route: str) -> dict[str, Any]:
         """What is shown of a route's shadow."""
+        ...
+
+    def families(self) -> Iterator[MetricFamily]:
+        """Metrics; none without shadows."""
         ...
 
 

@@ -54,8 +54,9 @@ class CopyDropped(enum.Enum):
     FULL = "full"  # rule 1
     MEMORY = "memory"  # rule 1, or the server needs its memory for others
     SHARED_MEMORY = "shared_memory"  # tensors in a client's shared memory, which the client may be using again
-    STREAM = "stream"  # the answers are too many to be kept
+    TOO_LARGE = "too_large"  # to check it would hold up others
     NOT_READY = "not_ready"  # the shadow's model cannot serve, or does not fit the route
+    REFUSED = "refused"  # by the model's queue
     HANGING = "hanging"  # rule 4
     LATE = "late"  # rule 4
     GONE = "gone"  # rule 5
