@@ -86,6 +86,7 @@ class Routes(RoutesAsModels, Actor[ModelTouched | RequestEnded]):
         self._of_model: dict[str, list[RouteRecord]] = {}
         self._from_file: dict[str, ModelRoute] = {}
         self._touched: dict[str, None] = {}
+        self._observed = False
         self._forgetting = False
         repository.describe_route = self.describe
         repository.followers.append(self._model_changes)
@@ -341,12 +342,16 @@ class Routes(RoutesAsModels, Actor[ModelTouched | RequestEnded]):
         record = self._records.get(message.route)
         if record is not None and message.target in record.route.targets:
             record.results[message.target, message.result] += 1
-            if message.outcome is not None:
+            if message.outcome is not None and record.route.canary is not None:
+                self._observed = True
                 self._router.observe(message.route, message.target, message.outcome, self._clock.now_s())
 
     def act(self) -> None:
         now_s = self._clock.now_s()
+        if not (self._touched or self._observed or now_s >= self.deadline_s):
+            return  # requests were counted
         touched, self._touched = self._touched, {}
+        self._observed = False
         for name in touched:
             record = self._records.get(name)
             if record is None:
