@@ -154,6 +154,9 @@ class Routes(RoutesAsModels, Actor[ModelTouched | RequestEnded]):
         sequence = request.correlation_id
         if routing.choice is not None and sequence and not request.sequence_start:
             return routing.choice
+        if sequence and not request.sequence_start and self._began_before(request):
+            routing.choice = RouteChoice(Target(request.model_name))
+            return routing.choice
         routing.choice = self._router.choose(
             request.model_name,
             self._clock.now_s(),
@@ -167,6 +170,16 @@ class Routes(RoutesAsModels, Actor[ModelTouched | RequestEnded]):
         if request.model_name in self._ended:
             self._forget_ended()
         return routing.choice
+
+    def _began_before(self, request: InferenceRequest) -> bool:
+        """Whether a sequence began when this was the name of a model, and not of a route: it ends there."""
+        name = request.model_name
+        if self._router.knows(name, request.correlation_id):
+            return False
+        try:
+            return self._repository.find_for(request, name).continues(request)
+        except TriremeError:
+            return self._repository.find_draining(request, name) is not None
 
     def _key_of(self, request: InferenceRequest, routing: Routing) -> bytes | None:
         record = self._records.get(request.model_name)

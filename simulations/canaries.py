@@ -63,7 +63,7 @@ def _gamma(chance: Random) -> Latencies:
 
 
 def _two_ways(chance: Random) -> Latencies:
-    part, slower = chance.uniform(0.02, 0.5), chance.uniform(2, 10)
+    part, slower = chance.uniform(0.05, 0.5), chance.uniform(2, 10)
     return lambda draw: draw.lognormvariate(0, 0.2) * (slower if draw.random() < part else 1)
 
 

@@ -98,6 +98,10 @@ class ModelRouter:
     def sequence_count(self) -> int:
         return len(self._sequences)
 
+    def knows(self, name: str, sequence: int | str) -> bool:
+        """Whether a sequence is known to have begun while this was a route."""
+        return (name, sequence) in self._sequences
+
     def sequences_of(self, name: str) -> int:
         """How many sequences are known that began while this was a route."""
         return self._counts[name]

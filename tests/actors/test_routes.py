@@ -109,6 +109,18 @@ async def test_sequences_end_where_they_began_though_their_route_changes_or_goes
             server.describe("r")
 
 
+async def test_a_sequence_that_began_at_the_model_of_a_routes_name_ends_there(tmp_path: Path, gates: Gates) -> None:
+    write_model(tmp_path, "a", {1: 1, 2: 2}, SEQUENCES)
+    async with serving(tmp_path, gates, "a") as server:
+
+        async def tell(sequence: int, flags: str = "") -> float:
+            return value_of(await server.infer(sequence_request("a", sequence, flags)))
+
+        assert await tell(1, "s") == 2
+        await server.management.set_route("a", shares(100, 0))
+        assert [await tell(2, "s"), await tell(1), await tell(1, "e"), await tell(1, "s")] == [1, 2, 2, 1]
+
+
 async def test_a_target_that_is_unloaded_answers_what_it_has_and_the_others_what_comes(
     tmp_path: Path, gates: Gates
 ) -> None:

@@ -1,0 +1,35 @@
+"""Swarm runs of a whole server with routes (`simulations.routed`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from trireme.simulations.planted import planted
+from trireme.simulations.planted.routed import ROUTED_BUGS
+from trireme.simulations.routed import play_routed
+
+
+def test_no_request_is_lost_or_misled_whatever_happens_to_routes_and_models() -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(1, 17):
+        run = play_routed(seed)
+        assert not run.violation, f"seed {seed}: {run.violation}"
+        counts += run.counts
+    for what in ("answered", "failed", "of sequences", "given up", "routes set", "unloaded", "loaded again", "sticky"):
+        assert counts[what] > 5, f"{what}: {counts[what]}"
+
+
+@pytest.mark.slow
+def test_so_it_is_in_two_thousand_runs() -> None:
+    for seed in range(17, 2_017):
+        assert not (violation := play_routed(seed).violation), f"seed {seed}: {violation}"
+
+
+@pytest.mark.parametrize("bug", ROUTED_BUGS)
+def test_a_planted_bug_is_found_within_two_hundred_seeds(bug: str) -> None:
+    with planted(bug):
+        found = next((seed for seed in range(1, 201) if play_routed(seed).violation), None)
+    assert found is not None, f"{bug} was not found"
+    assert not play_routed(found).violation, "the seed finds the planted bug, not another one"
