@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
+from functools import partial
 
 from ..engine.admission.large_requests import (
     check_takes_long,
@@ -15,7 +16,7 @@ from ..engine.admission.large_requests import (
 from ..engine.admission.shares import ModelShare
 from ..engine.clock import Clock
 from ..engine.description import ModelDescription
-from ..engine.errors import RefusalReason, TriremeError, UnavailableError, request_prefix
+from ..engine.errors import ColdModelError, RefusalReason, TriremeError, UnavailableError, request_prefix
 from ..engine.job import Job
 from ..engine.logs.request_lines import RequestLines, tell_queued
 from ..engine.metrics.refusals import Counts, RefusalCounts, reason_to_count
@@ -23,14 +24,15 @@ from ..engine.request import LATEST, InferenceRequest
 from ..engine.scheduling.refusals import queue_full
 from ..engine.tensor import Tensor
 from ..engine.tracing.tracer import TracedReply
-from .access_gate import CallerPlace, LocalAccess
+from .access_gate import LocalAccess
 from .actor import Turn
 from .budget import InflightBudget, Lease
 from .ensemble import refuse_recursion
 from .model import Model
 from .offload import Offload
-from .reply import Reply
+from .reply import HeldPlace, Reply
 from .repository import Repository
+from .residents import Residents
 from .routes import Routes
 
 
@@ -46,6 +48,7 @@ class Admission:
         turn: in which jobs are handed in.
         routes: names for which models answer.
         access: decides who may make which call, and how often; None if anyone may.
+        residents: which models are in memory; None if none are loaded on demand.
     """
 
     turn: Turn
@@ -62,6 +65,7 @@ class Admission:
     ) -> None:
         self.exiting = False
         self.access = access
+        self.residents: Residents | None = None
         self.offload = offload
         self._budget = budget
         self._on_request = on_request
@@ -86,6 +90,18 @@ class Admission:
                 of_model = self._repository.find(name, version).statistics.refused
         self.refusals.count(reason, of_model, times)
 
+    async def want(self, name: str, timeout_us: int = 0) -> None:
+        """Wait until a model is in memory, if it is loaded on demand. It stays there for a moment.
+
+        Args:
+            timeout_us: how long to wait at most; 0 for as long as it takes.
+
+        Raises:
+            TriremeError: it cannot be loaded, or not in time.
+        """
+        if self.residents is not None and not self.exiting:
+            await self.residents.want(name, timeout_us)
+
     async def admit(
         self, request: InferenceRequest, lease: Lease | None = None, model: ModelDescription | None = None
     ) -> Reply:
@@ -103,6 +119,20 @@ class Admission:
             TriremeError: refused: no such model, invalid, stopping; its model has too much in flight, and the lease was
                 not made for that model.
         """
+        if self.residents is None:
+            return await self._admit(request, lease, model)
+        with ExitStack() as undo:
+            if lease is not None:
+                undo.callback(lease.close)
+            visit = await self.residents.hold(partial(self._find, request, model), request)
+            undo.pop_all()
+        with visit:
+            return await self._admit(request, lease, None)
+
+    async def _admit(
+        self, request: InferenceRequest, lease: Lease | None = None, model: ModelDescription | None = None
+    ) -> Reply:
+        """`admit`, when its model is in memory."""
         received_ns = self._clock.now_ns()
         with ExitStack() as undo:
             if lease is not None:
@@ -182,6 +212,8 @@ class Admission:
                     inputs = read_regions_now(inputs, request, found.region_readers, large=large)
                     undo.pop_all()
             return self._hand_in(request, found, inputs, rows, nbytes, received_ns, holder)
+        except ColdModelError:
+            return None  # it waits for its model
         except Exception as error:
             if lease is not None:
                 lease.close()
@@ -239,7 +271,10 @@ class Admission:
         """
         if self.exiting or self.routes.is_route(name, version):
             return  # whether it may still come depends on its sequence, or on which target it is for
-        model = self._repository.find(name, version)
+        try:
+            model = self._repository.find(name, version)
+        except ColdModelError:
+            return  # it waits for its model
         if self._budget.full(model.share):
             raise model.share.refusal()
         if model.scheduler.full:
@@ -346,9 +381,11 @@ class Admission:
             TriremeError: its caller is at a limit; the budget is given back.
         """
         caller = request.caller
-        place: ModelShare | Lease | CallerPlace = holder
+        place: HeldPlace = holder
         if caller is not None and self.access is not None:
             place = self.access.admit(caller, nbytes, holder)
+        if self.residents is not None:
+            place = self.residents.visit(model.name, place)
         if self._on_request is not None:
             self._on_request(request, rows)
         reply = Reply(self.turn, place, nbytes, model.answer_window if model.config.decoupled else 0)

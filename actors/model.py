@@ -201,6 +201,11 @@ class Model(Actor[ModelMessage]):
         return self.config.has_sequence_batching or any(member.has_sequences for member in members)
 
     @property
+    def live_sequences(self) -> int:
+        """How many requests may continue."""
+        return 0 if self._batcher is None else self._batcher.live_sequences
+
+    @property
     def memory_usage(self) -> tuple[MemoryUsage, ...]:
         """What the backend says about it; an ensemble has no memory of its own."""
         return () if self._backend_model is None else self._backend_model.memory_usage

@@ -25,6 +25,7 @@ from .model_control import ModelControl
 from .offload import Offload, copied_in_pieces
 from .reply import Reply
 from .repository import Repository
+from .residents import Residents
 
 OnDone = Callable[[TriremeError | None], object]
 
@@ -35,10 +36,10 @@ class ModelCalls:
 
     _offload: Offload
     _nursery: trio.Nursery
-    _open: tuple[Admission, ModelControl] | None = None
+    _open: tuple[Admission, ModelControl | Residents] | None = None
     _closed: bool = False
 
-    def open(self, admission: Admission, control: ModelControl) -> None:
+    def open(self, admission: Admission, control: ModelControl | Residents) -> None:
         """The server has started (rule 3)."""
         self._open = admission, control
 
@@ -56,7 +57,9 @@ class ModelCalls:
         reply.notify_each(on_answer)
         return reply
 
-    def _admit(self, admission: Admission, control: ModelControl, request: InferenceRequest, many: bool) -> Reply:
+    def _admit(
+        self, admission: Admission, control: ModelControl | Residents, request: InferenceRequest, many: bool
+    ) -> Reply:
         name, version = request.model_name, request.model_version
         try:
             description = control.repository.describe(name, version)
@@ -91,13 +94,13 @@ class ModelCalls:
         else:
             on_answer(False)
 
-    def _control(self) -> ModelControl:
+    def _control(self) -> ModelControl | Residents:
         _, control = self._opened()
         if self._closed:
             raise UnavailableError(NOT_READY)
         return control
 
-    def _opened(self) -> tuple[Admission, ModelControl]:
+    def _opened(self) -> tuple[Admission, ModelControl | Residents]:
         if self._open is None:
             raise UnavailableError(NOT_READY)
         return self._open

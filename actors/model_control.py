@@ -25,7 +25,7 @@ from functools import partial
 
 import trio
 
-from ..engine.config.model import ModelConfig
+from ..engine.config.model import ModelConfig, model_config
 from ..engine.ensemble import Dependencies, check_members
 from ..engine.errors import InternalError, InvalidArgumentError, TriremeError, UnavailableError, unframed
 from ..engine.instances.orders import differs_in_place
@@ -96,6 +96,9 @@ class ModelControl:
     Args:
         source: tells which models exist.
         nursery: the owner of all models and operations.
+
+    Attributes:
+        load_first: loads what is to be there from the start, and says whether all is; None if this does.
     """
 
     def __init__(
@@ -110,6 +113,7 @@ class ModelControl:
         self._context = context
         self._nursery = nursery
         self._known: dict[str, Known] = {}
+        self.load_first: Callable[[tuple[str, ...]], Awaitable[bool]] | None = None
         self._explicit: set[str] = set()
         self._errors: dict[str, str] = {}  # why the last load of a model failed
         self._temporary: dict[ModelSource, ModelSource] = {}  # with what each was made of
@@ -119,6 +123,22 @@ class ModelControl:
         self._follower = Follower(
             self._poller, self._known, lambda models: self._locks.hold(self._related(models)), self._apply
         )
+
+    async def read(self, name: str) -> tuple[int, tuple[str, ...]]:
+        """What a model will take of memory, by an estimate, and which models it needs. Of one that cannot be read:
+        nothing, which its load will say."""
+
+        def look() -> tuple[int, tuple[str, ...]]:
+            source = next(each for each in self._poller.scan.models if each.name == name)
+            message = source.message(self._context.options)
+            config = source.open(self._context.options, None, self._context.agents)[1] if message is None else None
+            needs = members(model_config(message) if config is None else config)
+            return source.estimated_bytes(), needs
+
+        try:
+            return await self._context.executors.offload(look)
+        except (TriremeError, OSError, StopIteration):
+            return 0, ()
 
     # At start, from time to time, and at the end.
 
@@ -131,6 +151,8 @@ class ModelControl:
         options = self._context.options
         await self._nursery.start(self.repository.run)
         await self.rescan()
+        if self.load_first is not None:
+            return await self.load_first(options.startup_models)
         if options.model_control_mode is ControlMode.EXPLICIT and ALL_MODELS not in options.startup_models:
             named = [identity for name in options.startup_models for identity in self._poller.named(name)]
             complete = await self._follower.follow_all(named, with_members=True)
@@ -214,7 +236,7 @@ class ModelControl:
 
     def _check_mode(self) -> None:
         self.repository.check_started()
-        if self._context.options.model_control_mode is not ControlMode.EXPLICIT:
+        if not self._context.options.model_control_mode.takes_orders:
             raise UnavailableError("explicit model load / unload is not allowed if polling is enabled")
 
     async def _apart(self, work: Callable[[], Awaitable[None]]) -> None:

@@ -23,23 +23,28 @@ import threading
 from collections.abc import AsyncGenerator, Callable
 from copy import copy
 from functools import partial
+from typing import Protocol
 
 import trio
 
-from ..engine.admission.shares import ModelShare
 from ..engine.errors import InternalError, TriremeError
 from ..engine.instances.answer_window import AnswerWindow
 from ..engine.job import Job, Outcome
 from ..engine.request import InferenceResponse
-from .access_gate import CallerPlace
 from .actor import Recipient, Turn
-from .budget import Lease
 from .messages import Cancel
 
 logger = logging.getLogger("trireme.server")
 
 ANSWER_WINDOW = 64
 """Answers of one request that wait for their reader before the model is held back."""
+
+
+class HeldPlace(Protocol):
+    """Of what a request holds of the server: its share of the budget, and what counts with it."""
+
+    def release(self, nbytes: int, /) -> None:
+        """The request has its final answer."""
 
 
 class Reply(Recipient):
@@ -73,7 +78,7 @@ class Reply(Recipient):
         "window",
     )
 
-    def __init__(self, turn: Turn, holder: ModelShare | Lease | CallerPlace, nbytes: int, window: int) -> None:
+    def __init__(self, turn: Turn, holder: HeldPlace, nbytes: int, window: int) -> None:
         self.posted = False
         self.final = False
         self.accepted = False

@@ -268,6 +268,7 @@ class Repository(Catalog[Model], Actor[RepositoryMessage]):
                 self._changed(message)
             case Scanned(scan):
                 self._scan = scan
+                self._sources = frozenset(source.name for source in scan.models)
             case Begin(source, models):
                 self._begin(source, models)
             case Switch(identity, models, staying):
@@ -276,6 +277,8 @@ class Repository(Catalog[Model], Actor[RepositoryMessage]):
                 self._unload(identity)
             case EndLoads(drains):
                 self.stopping = True
+                if self.on_demand is not None:
+                    self.on_demand.stop()
                 self.slow_loads.end_all()
                 if drains:
                     self._undrained = dict.fromkeys(self._all())

@@ -23,7 +23,6 @@ from ..engine.errors import InvalidArgumentError, NotFoundError, TriremeError, U
 from ..engine.job import Job, Outcome
 from ..engine.metrics.family import MetricFamily
 from ..engine.metrics.routes import route_families
-from ..engine.options import ControlMode
 from ..engine.request import LATEST, InferenceRequest, Routing
 from ..engine.routing.documents import read_route
 from ..engine.routing.record import RouteRecord, merge_routes
@@ -78,7 +77,7 @@ class Routes(RoutesAsModels, Actor[ModelTouched | RequestEnded]):
         self.from_file = False
         self.updates = {"applied": 0, "refused": 0}
         self._clock = context.clock
-        self._changeable = context.options.model_control_mode is ControlMode.EXPLICIT
+        self._changeable = context.options.model_control_mode.takes_orders
         self._rescan = rescan
         self.start_soon = start_soon
         self._started = False

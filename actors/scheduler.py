@@ -443,5 +443,11 @@ class Scheduler(Door[SchedulerMessage]):
         sequences = self._dispatcher.sequences
         return sequences is not None and sequences.continues(correlation_id)
 
+    @property
+    def live_sequences(self) -> int:
+        """How many requests may continue."""
+        sequences = self._dispatcher.sequences
+        return 0 if sequences is None else sequences.active
+
     def __repr__(self) -> str:
         return f"<Scheduler of {self.name}: {self._core.queued} queued, {self._inflight} in flight>"

@@ -38,6 +38,7 @@ from ..engine.options import ControlMode, ServerOptions
 from ..engine.repository.agents import AgentRegistry
 from ..engine.repository.opening import open_repositories
 from ..engine.repository.registered import RegisteredRepositories
+from ..engine.repository.residency import Residency
 from ..engine.repository.source import RepositorySource
 from ..engine.request import LATEST, InferenceRequest, InferenceResponse
 from ..engine.scheduling.factory import CoreFactory, make_scheduler
@@ -58,6 +59,7 @@ from .model_control import ModelControl
 from .offload import Offload
 from .rate_limiter import RateLimiter
 from .repository import EndLoads, LoadProgress, StartupError
+from .residents import open_residents
 from .routes import Routes
 from .shadows import Shadows
 from .socket_readiness import Readiness
@@ -89,8 +91,8 @@ class InferenceServer(Admission):
             scheduler sees it; must not raise.
         backends: which backends there are, if not the installed ones.
         agents: which repository agents there are, if not the installed ones.
-        core_factory, model_class, limiter_class: what makes scheduler cores, models with their doors, and the rate
-            limiter, if they are to be observed.
+        core_factory, model_class, limiter_class, residency_class: what makes scheduler cores, models with their doors,
+            the rate limiter, and what decides which models are in memory, if they are to be observed.
         cache_access, offload: the way to the response cache, and who checks requests that take long, if not threads.
         access: decides who may make which call; None if anyone may.
 
@@ -117,6 +119,7 @@ class InferenceServer(Admission):
         cache_access: Callable[[str, ResponseCache, Clock], CacheAccess] = CacheAccess,
         offload: Offload | None = None,
         access: LocalAccess | None = None,
+        residency_class: Callable[..., Residency] = Residency,
     ) -> None:
         share = part_of_bodies(options.address_share)
         budget = InflightBudget(options.max_inflight_requests, options.max_inflight_bytes, share)
@@ -130,6 +133,7 @@ class InferenceServer(Admission):
         self._core_factory = core_factory
         self._model_class = model_class
         self._limiter_class = limiter_class
+        self._residency_class = residency_class
         self._cache_access = cache_access
         source = source or open_repositories(options, os.environ, clock or SystemClock())
         self.repositories = RegisteredRepositories(source, options)
@@ -189,10 +193,10 @@ class InferenceServer(Admission):
             cache=self._cache,
             agents=self._agents,
         )
-        self._control = ModelControl(
-            self.repositories, context, self._nursery, self._on_load_progress, self._model_class
-        )
+        progress = self._on_load_progress
+        self._control = ModelControl(self.repositories, context, self._nursery, progress, self._model_class)
         self._repository = self._control.repository
+        self.residents = open_residents(self._control, context, self._nursery, self.metrics, self._residency_class)
         self.routes = Routes(self._repository, context, self._control.rescan, self._nursery.start_soon)
         self._shadows = self.routes.shadows = Shadows(self, self._budget, self._clock, self._nursery.start_soon)
         self.metrics.add(Section.LAST, self.routes.families)
@@ -200,7 +204,7 @@ class InferenceServer(Admission):
         started = False
         try:
             await self._start()
-            self._calls.open(self, self._control)
+            self._calls.open(self, self.residents or self._control)
             started = True
         finally:
             if not started:
@@ -376,7 +380,7 @@ class InferenceServer(Admission):
         index = self.repository_index()
         tried = {entry.name for entry in index if entry.version}
         wanted = {entry.name for entry in index}
-        if self.options.model_control_mode is ControlMode.EXPLICIT and "*" not in self.options.startup_models:
+        if self.options.model_control_mode.takes_orders and "*" not in self.options.startup_models:
             wanted = set(self.options.startup_models)
         return wanted <= tried
 
@@ -387,8 +391,7 @@ class InferenceServer(Admission):
         return self.routes.model_ready(name, version)
 
     async def check_model_ready(self, name: str, version: int = LATEST) -> bool:
-        """The same, and the model is asked if it has a check of its own
-        (docs/reference/python-backend.md#readiness)."""
+        """The same, and the model is asked if it has a check (docs/reference/python-backend.md#readiness)."""
         return await self.routes.check_model_ready(name, version)
 
     def describe(self, name: str, version: int = LATEST) -> ModelDescription:
@@ -412,11 +415,8 @@ class InferenceServer(Admission):
         self._repository.followers.append(changed)
 
     def statistics(self, name: str = "", version: int = LATEST) -> list[ModelStatisticsEntry]:
-        """Statistics of all ready versions, or of one model's, or of one version.
-
-        Raises:
-            InvalidArgumentError: not available (docs/reference/http.md#statistics).
-        """
+        """Statistics of all ready versions, or of one model's, or of one version. Raises InvalidArgumentError: not
+        available (docs/reference/http.md#statistics)."""
         return self.routes.statistics(name, version)
 
     def repository_index(self, ready_only: bool = False) -> list[IndexEntry]:
@@ -460,19 +460,19 @@ class InferenceServer(Admission):
             InvalidArgumentError: it cannot be loaded (docs/reference/http.md#load).
             InternalError: there is no such model, or its configuration is invalid.
         """
-        await self._control.load(name, parameters)
+        await (self.residents or self._control).load(name, parameters)
 
     async def unload_model(self, name: str, unload_dependents: bool = False, namespace: str = "") -> None:
         """Begin to unload a model, and the ensembles that need it. Does not wait for requests in flight.
 
         Args:
             unload_dependents: also those of its members that only it needs and that were not loaded by name.
-            namespace: with model namespacing, only the model of this repository; empty for those of all.
+            namespace: with model namespacing, only that of this repository; empty for those of all.
 
         Raises:
             UnavailableError: not in this control mode, or stopping.
         """
-        await self._control.unload(name, unload_dependents, namespace)
+        await (self.residents or self._control).unload(name, unload_dependents, namespace)
 
     async def rescan(self) -> None:
         """Look at the repositories, so that `repository_index` lists what they hold now.

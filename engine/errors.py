@@ -79,6 +79,10 @@ class RefusalReason(enum.Enum):
     UNAUTHENTICATED = "unauthenticated"  # access rules do not know the caller
     PERMISSION_DENIED = "permission_denied"  # they do not let the caller do this
     CALLER_LIMIT = "caller_limit"  # the caller has reached a limit of its own
+    NOT_IN_MEMORY = "not_in_memory"  # the model is loaded on demand, and what asks for it cannot wait for that
+    MODEL_MEMORY = "model_memory"  # there is no room for the model in --model-memory-limit, and will not be
+    LOAD_FAILED = "load_failed"  # the model, which is loaded on demand, could not be loaded
+    LOAD_WAIT = "load_wait"  # too many wait for models to be loaded, or the request's own time was over
 
 
 class TriremeError(Exception):
@@ -152,6 +156,28 @@ class NotFoundError(TriremeError):
 
 class UnavailableError(TriremeError):
     kind = ErrorKind.UNAVAILABLE
+
+
+class ColdModelError(UnavailableError):
+    """A model is not in memory, and is loaded when it is waited for (`actors.residents`).
+
+    Attributes:
+        name: of the model.
+    """
+
+    refusal = RefusalReason.NOT_IN_MEMORY
+    _AROUND = "model '", "' is not in memory, and is loaded on demand"
+
+    def __init__(self, name: str, *, reason: FailureReason | None = None, refusal: RefusalReason | None = None) -> None:
+        before, after = self._AROUND
+        super().__init__(f"{before}{name}{after}", reason=reason, refusal=refusal)
+        self.name = name
+
+    @classmethod
+    def read(cls, message: str) -> ColdModelError:
+        """The error with this message."""
+        before, after = cls._AROUND
+        return cls(message.removeprefix(before).removesuffix(after))
 
 
 class AlreadyExistsError(TriremeError):

@@ -23,6 +23,12 @@ class ControlMode(enum.Enum):
     NONE = "none"
     POLL = "poll"
     EXPLICIT = "explicit"
+    ON_DEMAND = "on-demand"
+
+    @property
+    def takes_orders(self) -> bool:
+        """Whether clients may load and unload models."""
+        return self in (ControlMode.EXPLICIT, ControlMode.ON_DEMAND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +50,9 @@ class ServerOptions:
         backend_directory: where Python-based backends are.
         backend_config: settings by backend name; those for every backend under the empty name.
         cache_config: settings of the response cache by its name; no more than one name.
-        startup_models: ``--load-model``, in explicit mode; ``*`` for all.
+        startup_models: ``--load-model``, in explicit and on-demand mode; ``*`` for all.
+        model_memory_limit: bytes for all models in memory, in on-demand mode (docs/on_demand.md).
+        model_pins: ``--model-pin``: models that do not leave memory to make room for others, in that mode.
         repository_poll_s: seconds between two looks at the repositories in poll mode; 0 for none.
         max_inflight_requests, max_inflight_bytes: server-wide budget of accepted, unanswered requests; at the bound,
             callers wait.
@@ -77,6 +85,8 @@ class ServerOptions:
     auto_complete: bool = True
     model_control_mode: ControlMode = ControlMode.NONE
     startup_models: tuple[str, ...] = ()
+    model_memory_limit: int = 0
+    model_pins: tuple[str, ...] = ()
     repository_poll_s: float = 0.0
     model_config_name: str = ""
     model_load_thread_count: int = 4

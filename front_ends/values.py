@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from ..engine.errors import (
     AlreadyExistsError,
     CancelledError,
+    ColdModelError,
     DeadlineError,
     ErrorKind,
     FailureReason,
@@ -178,12 +179,15 @@ def write_error(error: TriremeError) -> list[Any]:
 
 
 def read_error(value: Any) -> TriremeError:
-    """An error of the kind's class: what a subclass of that adds means nothing to front ends."""
+    """An error of the kind's class, or of a model that is not in memory: what any other subclass adds means nothing to
+    front ends."""
     kind, reason, message, refusal, counted, retry_ms = read_list(value, 6, 6)
     text = read_text(message)
     error = _member(lambda: _ERRORS[ErrorKind(kind)], kind)(text, reason=FailureReason.BACKEND)
     error.reason = _member(lambda: FailureReason(reason), reason)
     error.refusal = None if refusal is None else _member(lambda: RefusalReason(refusal), refusal)
+    if error.refusal is RefusalReason.NOT_IN_MEMORY:
+        return ColdModelError.read(text)
     error.refusal_counted = read_bool(counted)
     retry_after_s = read_integer(retry_ms) / 1000
     if isinstance(error, LimitExceededError):

@@ -32,6 +32,7 @@ from ..engine.datatypes import FP32
 from ..engine.errors import InternalError, TriremeError, UnsupportedError
 from ..engine.gpu.discovery import NO_GPUS, Gpus
 from ..engine.job import ExecutionBatch
+from ..engine.metrics.statistics import MemoryUsage
 from ..engine.options import ServerOptions
 from ..engine.repository.agents import AgentRegistry
 from ..engine.repository.source import ModelSource, Scan
@@ -101,6 +102,8 @@ class SimulatedModel(ModelSource):
     Attributes:
         is_broken: it cannot be loaded; of an ensemble, which is loaded without a backend, that means nothing.
         is_gone: the repository does not have it any more.
+        nbytes: of memory that it takes when it is loaded; 0 if it does not say.
+        copies: that are in memory now.
     """
 
     def __init__(
@@ -126,7 +129,11 @@ class SimulatedModel(ModelSource):
         self.check = check
         self.reads_regions = reads_regions
         self.is_broken = self.is_gone = False
+        self.nbytes = self.copies = 0
         self._changes = self._touches = 0
+
+    def estimated_bytes(self) -> int:
+        return self.nbytes
 
     def touch(self) -> None:
         """Change it, so that it is loaded again when that is asked for."""
@@ -233,6 +240,12 @@ class _SimulatedLoadedModel(LoadedModel):
     def __init__(self, config: ModelConfig, model: SimulatedModel) -> None:
         self.config = config
         self._model = model
+        model.copies += 1
+        if model.nbytes:
+            self.memory_usage = (MemoryUsage("CPU", 0, model.nbytes),)
+
+    def close(self) -> None:
+        self._model.copies -= 1
 
     @property
     def reads_regions(self) -> bool:

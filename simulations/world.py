@@ -32,6 +32,7 @@ from ..engine.clock import Clock
 from ..engine.errors import TriremeError
 from ..engine.gpu.pinned_pool import PinnedPool
 from ..engine.options import ServerOptions
+from ..engine.repository.residency import Residency
 from ..engine.request import InferenceRequest, InferenceResponse
 from .clock import JumpingClock
 from .device import SimulatedGpu
@@ -75,6 +76,7 @@ class World:
         load_s: virtual seconds that each step of loading a model takes.
         offload_s: virtual seconds that a thread takes over each request that it checks, or reads.
         cache_access: makes the way to the response cache of a server that is opened from then on.
+        residency_class: makes what decides which models are in memory.
         opened: the server that was opened last, though it may not have started.
         repository: of that.
         slot_dies: asked about each request of a sequence, in models that are loaded from then on; None for no need.
@@ -91,6 +93,7 @@ class World:
         self.load_s = self.offload_s = 0.0
         self.slot_dies: SlotDies | None = None
         self.cache_access: Callable[[str, ResponseCache, Clock], CacheAccess] = CacheAccess
+        self.residency_class: Callable[..., Residency] = Residency
         self._server: InferenceServer | None = None
         self.opened: InferenceServer | None = None
         self.repository = SimulatedRepository(())
@@ -142,6 +145,7 @@ class World:
             limiter_class=observed_limiter(self.recorder),
             cache_access=self.cache_access,
             offload=VirtualOffload(self._offload),
+            residency_class=self.residency_class,
         )
         recorder = self.recorder
         try:

@@ -7,13 +7,14 @@ what stands here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
 from ..admission.shares import ModelShare
 from ..backends.services import NOT_READY
 from ..config.model import ModelConfig
 from ..description import IndexEntry, ModelActorStatistics, ModelDescription, ModelState
-from ..errors import InvalidArgumentError, NotFoundError, TriremeError, UnavailableError
+from ..errors import ColdModelError, InvalidArgumentError, NotFoundError, TriremeError, UnavailableError
 from ..metrics.statistics import MemoryUsage, ModelStatistics, ModelStatisticsEntry
 from ..request import LATEST, InferenceRequest
 from .source import ModelSource, Scan
@@ -49,12 +50,34 @@ class ModelVersion(Protocol):
     @property
     def healthy(self) -> bool: ...
     @property
+    def live_sequences(self) -> int: ...
+    @property
     def memory_usage(self) -> tuple[MemoryUsage, ...]: ...
 
     def continues(self, request: InferenceRequest) -> bool: ...
     def describe(self, versions: tuple[int, ...]) -> ModelDescription: ...
     def index_entry(self) -> IndexEntry: ...
     def actor_statistics(self) -> ModelActorStatistics: ...
+
+
+class OnDemand(Protocol):
+    """What is known of the models that are loaded on demand (`actors.residents`), all by name."""
+
+    def check(self, name: str) -> None:
+        """Raises ColdModelError: it takes no requests now, and is loaded for one that waits for it."""
+        ...
+
+    def answers(self, name: str) -> bool:
+        """Whether it is not there, and can be loaded, as far as is known."""
+        ...
+
+    def why_cold(self, name: str) -> str:
+        """Why it is not there, for the index."""
+        ...
+
+    def stop(self) -> None:
+        """Load and unload nothing any more."""
+        ...
 
 
 M = TypeVar("M", bound=ModelVersion)
@@ -71,6 +94,7 @@ class Catalog(Generic[M]):
         followers: called then with the name, before the change is complete; must not raise.
         describe_route: describes what is no model, but a name that others answer for; None for any other name. What
             it says is not among those `described`.
+        on_demand: of models that are loaded on demand; None if none are.
         started: False if the server could not start, and goes on without models (``--exit-on-error=false``): then each
             call about a model is refused, as Triton does.
     """
@@ -84,9 +108,11 @@ class Catalog(Generic[M]):
         self._found_of: dict[str, list[tuple[int, ModelDescription]]] = {}  # the same by name
         self._hidden: dict[M, None] = {}
         self._scan = Scan(())
+        self._sources: frozenset[str] = frozenset()  # their names
         self.described: dict[ModelDescription, M] = {}
         self.followers: list[Callable[[str], None]] = []
         self.describe_route: Callable[[str], ModelDescription | None] = _no_route
+        self.on_demand: OnDemand | None = None
         self.started = True
 
     def check_started(self) -> None:
@@ -105,7 +131,14 @@ class Catalog(Generic[M]):
             NotFoundError: no such model, no such version, or none that is ready.
             InvalidArgumentError: several models have this name.
             UnavailableError: the version exists and is not ready.
+            ColdModelError: it can be waited for.
         """
+        if self.on_demand is not None:
+            self.on_demand.check(name)
+        return self._find_there(name, version)
+
+    def _find_there(self, name: str, version: int) -> M:
+        """`find`, of what is in memory."""
         if version == LATEST:
             latest = self._latest.get(name)
             if latest is not None:
@@ -145,7 +178,7 @@ class Catalog(Generic[M]):
         `find`."""
         model = self._models.get(f"{namespace}::{name}", {}) if namespace else {}
         ready = [each for each in model.values() if each.ready and version in (LATEST, each.version)]
-        return max(ready, key=lambda each: each.version) if ready else self.find(name, version)
+        return max(ready, key=lambda each: each.version) if ready else self._find_there(name, version)
 
     def find_for(self, request: InferenceRequest, name: str, version: int = LATEST) -> M:
         """The version of a model that answers a request: the ready one, or the one that has the sequence which it
@@ -154,6 +187,9 @@ class Catalog(Generic[M]):
             model = self.find(name, version)
         except TriremeError:
             found = self.continuing(self._ids.get(name, []), request, version)
+            if found is None and request.callers:  # what it is to make room for may wait for those
+                with suppress(TriremeError):
+                    return self._find_there(name, version)
             if found is None:
                 raise
             return found
@@ -217,7 +253,7 @@ class Catalog(Generic[M]):
         return description
 
     def forget(self, name: str) -> None:
-        """What `describe` said of a name that is no model does not hold any more."""
+        """What `describe` said of a name does not hold any more: it is no model, or one that takes no requests now."""
         self._forget_found(name)
 
     def _forget_found(self, name: str) -> None:
@@ -233,21 +269,35 @@ class Catalog(Generic[M]):
         versions = self.versions_of(name)
         if versions and (version == LATEST or version in versions):
             return True
-        return any(source.name == name for source in self._scan.models)
+        return name in self._sources
+
+    def has_source(self, name: str) -> bool:
+        """Whether the repositories had one model of this name when they were looked at last."""
+        return name in self._sources
+
+    def living_of(self, name: str) -> list[M]:
+        """All versions of a name that are not unloaded yet."""
+        return [model for model in self._all() if model.name == name and not model.ended]
+
+    def has_live_sequences(self, name: str) -> bool:
+        """Whether a request may continue one of a model."""
+        return any(model.live_sequences for model in self._versions(name))
 
     def known_names(self) -> list[str]:
         """Of all models that are known by a load, or in the repositories; sorted."""
-        return sorted({*self._ids, *(source.name for source in self._scan.models)})
+        return sorted({*self._ids, *self._sources})
 
     def names(self) -> list[str]:
         """All names of models, whatever the states of their versions."""
-        return list(self._ids)
+        if self.on_demand is None:
+            return list(self._ids)
+        return list(dict.fromkeys([*self._ids, *sorted(self._sources)]))
 
     def versions_of(self, name: str) -> list[int] | None:
         """The versions that there are of a name, whatever their states, ascending; None if there is no such name."""
         ids = self._ids.get(name)
         if ids is None:
-            return None
+            return [] if self.on_demand is not None and self.on_demand.answers(name) else None
         known = {each.version for identity in ids for each in self._versions(identity)}
         known.update(each.version for each in self._hidden if each.name == name and each.retiring)
         return sorted(known)
@@ -257,6 +307,8 @@ class Catalog(Generic[M]):
         self.check_started()
         try:
             return self.find(name, version).healthy
+        except ColdModelError:
+            return self.on_demand is not None and self.on_demand.answers(name)
         except TriremeError:
             return False
 
@@ -290,9 +342,12 @@ class Catalog(Generic[M]):
                 reason = "model appears in two or more repositories"
                 entries.append(IndexEntry(name, state=ModelState.UNAVAILABLE, reason=reason))
                 continue
-            if identity not in self._models and not ready_only:
-                entries.append(IndexEntry(name))
             rows_of_model = [model.index_entry() for model in self._versions(identity)]
+            if self.on_demand is not None and all(model.ended for model in self._versions(identity)):
+                reason = self.on_demand.why_cold(name)
+                rows_of_model = [IndexEntry(name, state=ModelState.UNAVAILABLE, reason=reason)]
+            elif identity not in self._models and not ready_only:
+                entries.append(IndexEntry(name))
             entries += [row for row in rows_of_model if row.state is ModelState.READY or not ready_only]
         return entries
 
@@ -303,7 +358,9 @@ class Catalog(Generic[M]):
     def all_ready(self) -> bool:
         """Strict readiness (docs/reference/command-line.md#live-and-ready): every version that was loaded or tried is
         well, unless it was unloaded. While another version serves, one that comes or goes does not count. A model
-        without any version is not well."""
+        without any version is not well. Of models that are loaded on demand, those count that are there."""
+        if self.on_demand is not None:
+            return all(model.healthy for model in self.models() if model.ready)
         return all(self._models.values()) and all(
             model.healthy or model.reason == UNLOADED or (model.state in _PASSING and self.serves(model.id))
             for model in self.models()

@@ -87,6 +87,10 @@ class LocalModel(ModelSource):
         super().__init__(name or directory.name, namespace)
         self.directory = directory
 
+    def estimated_bytes(self) -> int:
+        """What its files take."""
+        return sum(path.stat().st_size for path in self.directory.rglob("*") if path.is_file())
+
     def open(
         self, options: ServerOptions, config_json: str | None, agents: AgentRegistry
     ) -> tuple[ModelSource, ModelConfig]:

@@ -42,7 +42,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from ..errors import NotFoundError, TriremeError, UnavailableError
+from ..errors import NotFoundError, RefusalReason, TriremeError, UnavailableError
 from .evictions import choose_evictions
 from .model_memory import ModelMemory
 from .residents import STAYING, Drains, Leaves, Loads, Refuses, Residence, ResidencyAction, Resident
@@ -155,7 +155,8 @@ class Residency:
             return True
         if model.state is Residence.COLD and now_s < model.retry_s and not by_hand:
             wait_s = model.retry_s - now_s
-            raise UnavailableError(f"model '{name}' was not loaded: {model.reason}; next try in {wait_s:.1f} s")
+            text = f"model '{name}' was not loaded: {model.reason}; next try in {wait_s:.1f} s"
+            raise UnavailableError(text, refusal=RefusalReason.LOAD_FAILED)
         if model.state is not Residence.LOADING and (error := self._no_room(model)) is not None:
             raise error
         if callers and model.state is not Residence.LOADING and (error := self._no_room_inside(model, callers)):
@@ -382,12 +383,12 @@ class Residency:
         group = self._memory.group(model)
         needed = sum(each.nbytes for each in group)
         if needed > self.limit_bytes:
-            return UnavailableError(
+            return _no_memory(
                 f"model '{model.name}' needs {needed} bytes of memory, the limit for models is {self.limit_bytes}"
             )
         more = sum(each.nbytes for each in group if not (each.pinned and each.state in STAYING))
         if more + self._memory.pinned_bytes > self.limit_bytes:
-            return UnavailableError(
+            return _no_memory(
                 f"model '{model.name}' needs {more} bytes of memory, but of the {self.limit_bytes} for models "
                 f"{self._memory.pinned_bytes} are taken by pinned ones"
             )
@@ -398,15 +399,13 @@ class Residency:
         held = self._held(callers)
         for name in model.needs:
             if name in held and self._models[name].state not in STAYING:
-                return UnavailableError(
-                    f"model '{model.name}' needs '{name}', which is being unloaded and waits for it"
-                )
+                return _no_memory(f"model '{model.name}' needs '{name}', which is being unloaded and waits for it")
         stays = held | {each.name for each in self._memory.here.values() if each.pinned and each.state in STAYING}
         taken = self._memory.bytes_of(stays)
         for each in (model, *self._called.values()) if callers else (model,):
             more = self._memory.bytes_of({each.name, *each.needs} - stays)
             if taken + more > self.limit_bytes:
-                return UnavailableError(
+                return _no_memory(
                     f"model '{model.name}' is asked for by models that wait for it, and there is no room beside them: "
                     f"{taken} bytes are taken and {more} needed, the limit for models is {self.limit_bytes}"
                 )
@@ -477,3 +476,7 @@ class Residency:
         """It is not among those that are wanted any more."""
         model.state = state
         model.entry = -1
+
+
+def _no_memory(text: str) -> UnavailableError:
+    return UnavailableError(text, refusal=RefusalReason.MODEL_MEMORY)

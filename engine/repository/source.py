@@ -76,6 +76,10 @@ class ModelSource(ABC):
             TriremeError: the configuration cannot be read or is invalid, or an agent refuses.
         """
 
+    def estimated_bytes(self) -> int:
+        """Of memory that it will take, as far as can be told before it is loaded."""
+        return 0
+
     def message(self, options: ServerOptions, config_json: str | None = None) -> Any | None:
         """The configuration as it was written, a `ModelConfigMessage`, but with the backend filled in if that can be
         told; None for a model that no request can replace the configuration of.

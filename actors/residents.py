@@ -1,0 +1,402 @@
+"""Models on demand: requests wait here until their model is in memory (docs/on_demand.md).
+
+The core decides (`engine.repository.residency`); this tells it what happens, and does what it says.
+
+Rules:
+ 1. A model is read when it is asked for first: its size is estimated, and what it needs becomes known.
+ 2. A request that has waited is in flight from the moment in which its model is there until it has been handed in, and
+    from there until its final answer. So its model stays.
+ 3. A load that has begun comes to its end, also if no request waits for it any more.
+ 4. A model counts with what its backend says that it takes, or else with what was estimated.
+ 5. When the server stops, who waits is refused, and nothing is loaded or unloaded any more.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+
+import trio
+
+from ..engine.errors import (
+    ColdModelError,
+    InternalError,
+    RefusalReason,
+    TriremeError,
+    UnavailableError,
+    UnsupportedError,
+)
+from ..engine.metrics.family import MetricFamily
+from ..engine.metrics.on_demand import OnDemandCounts, on_demand_families
+from ..engine.metrics.page import MetricsRegistry, Section
+from ..engine.options import ControlMode
+from ..engine.repository.residency import Residency
+from ..engine.repository.residents import Drains, Leaves, Loads, Refuses, Residence
+from ..engine.request import InferenceRequest
+from ..engine.tensor import Buffer
+from .loading import ServerContext
+from .model import Model
+from .model_control import ModelControl
+from .reply import HeldPlace
+
+logger = logging.getLogger("trireme.repository")
+
+_NOT_THERE = "on demand: not in memory"
+
+
+class Visit:
+    """A request in flight: as long as there is one, its model stays.
+
+    Args:
+        residents: None if that does not count.
+        place: what else it holds of the server, which is released with it.
+    """
+
+    __slots__ = ("_name", "_place", "_residents")
+
+    def __init__(self, residents: Residents | None, name: str, place: HeldPlace | None = None) -> None:
+        self._residents = residents
+        self._name = name
+        self._place = place
+
+    def release(self, nbytes: int) -> None:
+        """The request has its final answer."""
+        with self:
+            if self._place is not None:
+                self._place.release(nbytes)
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        residents, self._residents = self._residents, None
+        if residents is not None:
+            residents.depart(self._name)
+
+
+class _Waiting:
+    """Someone who waits for a model.
+
+    Attributes:
+        released: it is there, and one more request is in flight for this one.
+        error: why it is not waited for any more.
+    """
+
+    __slots__ = ("error", "event", "released")
+
+    def __init__(self) -> None:
+        self.event = trio.Event()
+        self.released = False
+        self.error: TriremeError | None = None
+
+
+class Residents:
+    """See above.
+
+    Args:
+        core: decides.
+        nursery: the owner of loads.
+    """
+
+    def __init__(self, core: Residency, control: ModelControl, context: ServerContext, nursery: trio.Nursery) -> None:
+        self.core = core
+        self.repository = control.repository
+        self.counts = OnDemandCounts()
+        self._control = control
+        self._clock = context.clock
+        self._pins = frozenset(context.options.model_pins)
+        self._nursery = nursery
+        self._waiting: defaultdict[str, list[_Waiting]] = defaultdict(list)
+        self._known: set[str] = set()
+        self._stopping = False
+        self._sooner = trio.Event()  # the time for which `_keep_time` waits has changed
+        self._due_s = math.inf
+        nursery.start_soon(self._keep_time)
+
+    def families(self, _scrape: object) -> Iterator[MetricFamily]:
+        """Its metrics."""
+        return on_demand_families(self.core, self.counts)
+
+    # What the catalog asks.
+
+    def check(self, name: str) -> None:
+        """Raises ColdModelError: it takes no requests now, and is loaded for one that waits for it."""
+        if name in self._known:
+            if self.core[name].state is not Residence.RESIDENT:
+                raise ColdModelError(name)
+        elif self.repository.has_source(name):
+            raise ColdModelError(name)
+
+    def answers(self, name: str) -> bool:
+        """Whether it is not there, and can be loaded, as far as is known."""
+        return self.repository.has_source(name) and (name not in self._known or not self.core[name].failures)
+
+    def why_cold(self, name: str) -> str:
+        """Why it is not there, for the index."""
+        if name in self._known and self.core[name].failures:
+            return self.core[name].reason
+        return _NOT_THERE
+
+    # Requests.
+
+    async def hold(self, find: Callable[[], Model], request: InferenceRequest) -> Visit:
+        """Wait until the model of a request is in memory, where it stays until the visit is over.
+
+        Raises:
+            TriremeError: there is no such model, or it cannot be loaded.
+        """
+        try:
+            return self.visit(find().name, None)
+        except ColdModelError as error:
+            name = error.name
+        await self._learn(name)
+        callers = tuple({caller: None for (caller, _), _ in request.callers if caller in self._known})
+        await self._wait(name, callers, timeout_us=request.timeout_us)
+        return Visit(self, name)
+
+    def visit(self, name: str, place: HeldPlace | None) -> Visit:
+        """A request that is about to be handed in to a model that takes it.
+
+        Args:
+            place: what it holds of the server.
+        """
+        self.counts.requests += place is not None
+        if name not in self._known or self.core[name].state not in (Residence.RESIDENT, Residence.DRAINING):
+            return Visit(None, name, place)
+        self.core.arrive(name, self._clock.now_s(), continues=True)
+        return Visit(self, name, place)
+
+    def depart(self, name: str) -> None:
+        """A visit is over."""
+        self.core.depart(name, self._clock.now_s())
+        self._act()
+
+    async def want(self, name: str, timeout_us: int) -> None:
+        """Wait until a model is in memory, where it stays for a moment. Says nothing of a name that is none.
+
+        Raises:
+            TriremeError: it cannot be loaded, or not in time.
+        """
+        if self.repository.has_source(name):
+            await self._learn(name)
+            await self._wait(name, timeout_us=timeout_us)
+            self.depart(name)
+
+    async def _learn(self, name: str) -> None:
+        """Rule 1."""
+        if name in self._known:
+            return
+        nbytes, members = await self._control.read(name)
+        needs: list[str] = []
+        for member in members:
+            if self.repository.has_source(member):
+                await self._learn(member)
+                needs += [*self.core[member].needs, member]
+        if name in self._known:
+            return
+        needs = list(dict.fromkeys(needs))
+        self._known.add(name)
+        pinned = name in self._pins
+        self.core.know(name, nbytes, pinned=pinned, needs=needs)
+        for need in needs if pinned else ():
+            model = self.core[need]
+            self.core.know(need, model.nbytes, pinned=True, needs=model.needs)
+
+    async def _wait(
+        self, name: str, callers: tuple[str, ...] = (), *, timeout_us: int = 0, by_hand: bool = False
+    ) -> None:
+        """Wait until a model is there; one more request is in flight then.
+
+        Args:
+            timeout_us: 0 for none.
+
+        Raises:
+            TriremeError: it cannot be loaded, or the time of the request is over.
+        """
+        if self._stopping:
+            raise _stopping_error()
+        since_s = self._clock.now_s()
+        if self.core.arrive(name, since_s, by_hand=by_hand, callers=callers):
+            return
+        waiting = _Waiting()
+        self._waiting[name].append(waiting)
+        self._act()
+        cancelled = True
+        try:
+            with trio.move_on_after(timeout_us / 1e6 if timeout_us else math.inf):
+                await waiting.event.wait()
+            cancelled = False
+        finally:
+            if waiting.released and cancelled:
+                self.depart(name)
+            elif not waiting.event.is_set():
+                self._waiting[name].remove(waiting)
+                self.core.give_up(name, callers)
+                self._act()
+        if waiting.error is not None:
+            raise waiting.error
+        if not waiting.released:
+            text = f"model '{name}' was not in memory within the {timeout_us} us that the request may wait"
+            raise UnavailableError(text, refusal=RefusalReason.LOAD_WAIT)
+        self.counts.waited(self._clock.now_s() - since_s)
+
+    def _release(self, name: str, error: TriremeError | None = None) -> None:
+        for waiting in self._waiting.pop(name, ()):
+            waiting.error = error
+            waiting.released = error is None
+            waiting.event.set()
+
+    # By hand.
+
+    async def start(self, names: tuple[str, ...]) -> bool:
+        """Load pinned models, and those that are named; whether all are there."""
+        well = True
+        for name in dict.fromkeys((*names, *sorted(self._pins))):
+            try:
+                await self.load(name, {})
+            except TriremeError as error:
+                logger.error("failed to load '%s': %s", name, error.message)
+                well = False
+        return well
+
+    async def load(self, name: str, parameters: Mapping[str, str | Buffer]) -> None:
+        """See `InferenceServer.load_model`: a model that is there is loaded again if it has changed.
+
+        Raises:
+            UnsupportedError: with a configuration or files, which would be gone when it comes back.
+        """
+        if parameters:
+            raise UnsupportedError(
+                "a model cannot be loaded with parameters if models are loaded on demand (--model-control-mode)"
+            )
+        await self._control.rescan()
+        if not self.repository.has_source(name) or self._is_there(name):
+            with self.visit(name, None):
+                await self._control.load(name, {})
+                self._measure(name)
+            return
+        await self._learn(name)
+        await self._wait(name, by_hand=True)
+        self.depart(name)
+
+    async def unload(self, name: str, unload_dependents: bool = False, namespace: str = "") -> None:
+        """See `InferenceServer.unload_model`; it comes back on demand. What only it needed leaves for others."""
+        del unload_dependents, namespace
+        self.repository.check_started()
+        if name in self._known and self.core.unload(name):
+            self.repository.forget(name)
+            self._act()
+
+    def stop(self) -> None:
+        """Rule 5."""
+        self._stopping = True
+        for name in list(self._waiting):
+            self._release(name, _stopping_error())
+
+    def _is_there(self, name: str) -> bool:
+        return name in self._known and self.core[name].state is Residence.RESIDENT
+
+    # What the core says.
+
+    def _act(self) -> None:
+        if self._stopping:
+            return
+        for action in self.core.actions(self._clock.now_s(), self.repository.has_live_sequences):
+            match action:
+                case Loads():
+                    self._nursery.start_soon(self._load, action)
+                case Leaves(name):
+                    self.repository.forget(name)
+                    self._nursery.start_soon(self._unload, name)
+                case Drains(name):
+                    self.repository.forget(name)
+                case Refuses(name, error):
+                    self._release(name, error)
+        due_s = self.core.next_s(self._clock.now_s())
+        due_s = math.inf if due_s is None else due_s
+        if due_s != self._due_s:
+            self._due_s = due_s
+            self._sooner.set()
+
+    async def _keep_time(self) -> None:
+        while True:
+            self._sooner = trio.Event()
+            with trio.move_on_after(max(0.0, self._due_s - self._clock.now_s())) as limit:
+                await self._sooner.wait()
+            if limit.cancelled_caught:
+                self._due_s = math.inf
+                self._act()
+
+    async def _load(self, action: Loads) -> None:
+        began_s = self._clock.now_s()
+        failure: TriremeError | None = None
+        try:
+            await self._control.load(action.name, {})
+        except TriremeError as error:
+            failure = error
+        now_s = self._clock.now_s()
+        self.counts.loads += 1
+        for name in (*action.needs, action.name):
+            if self.repository.serves(name):
+                self.core.loaded(name, self._bytes_of(name), now_s - began_s, now_s)
+                self._release(name)
+                continue
+            own = (failure or InternalError("it was unloaded meanwhile")) if name == action.name else None
+            self.core.failed(name, own, now_s)
+            if own is not None:
+                self.counts.failures += 1
+                text = f"model '{name}' was not loaded: {own.message}"
+                self._release(name, UnavailableError(text, refusal=RefusalReason.LOAD_FAILED))
+        self._act()
+
+    def _measure(self, name: str) -> None:
+        if self._is_there(name):
+            self.core.resized(name, self._bytes_of(name))
+            self._act()
+
+    def _bytes_of(self, name: str) -> int:
+        """Rule 4."""
+        said = [usage.byte_size for model in self.repository.living_of(name) for usage in model.memory_usage]
+        return sum(said) or self.core[name].nbytes
+
+    async def _unload(self, name: str) -> None:
+        try:
+            await self._control.unload(name, unload_dependents=False)
+        except TriremeError:
+            return  # the server stops
+        while self.repository.living_of(name):
+            await self.repository.changed()
+        self.counts.unloads += 1
+        self.core.unloaded(name)
+        self._act()
+
+
+def open_residents(
+    control: ModelControl,
+    context: ServerContext,
+    nursery: trio.Nursery,
+    metrics: MetricsRegistry,
+    residency_class: Callable[..., Residency] = Residency,
+) -> Residents | None:
+    """Of a server whose models are loaded on demand; None of any other.
+
+    Args:
+        metrics: where its metrics are printed.
+        residency_class: makes the core.
+    """
+    options = context.options
+    if options.model_control_mode is not ControlMode.ON_DEMAND:
+        return None
+    core = residency_class(options.model_memory_limit, most_loads=options.model_load_thread_count)
+    control.repository.on_demand = residents = Residents(core, control, context, nursery)
+    control.load_first = residents.start
+    metrics.add(Section.LAST, residents.families)
+    return residents
+
+
+def _stopping_error() -> UnavailableError:
+    return UnavailableError("Server is stopping, models are not loaded any more", refusal=RefusalReason.STOPPING)

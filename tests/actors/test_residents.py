@@ -1,0 +1,229 @@
+"""Models on demand (`actors.residents`), in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import trio
+
+from trireme.actors import InferenceServer, StartupError
+from trireme.engine.description import ModelState
+from trireme.engine.errors import ColdModelError, RefusalReason, TriremeError, UnsupportedError
+from trireme.engine.options import ControlMode
+from trireme.engine.request import InferenceResponse
+from trireme.simulations.models import Profile, SimulatedModel, simple_model, simple_request
+from trireme.simulations.world import World, run_world
+
+Test = Callable[[World, InferenceServer, list[SimulatedModel]], Awaitable[None]]
+
+
+def model(name: str, nbytes: int = 10, work_s: float = 0.01) -> SimulatedModel:
+    made = simple_model(name, Profile(work_s))
+    made.nbytes = nbytes
+    return made
+
+
+def served(test: Test, *models: SimulatedModel, limit: int = 20, load_s: float = 1.0, **options: Any) -> None:
+    """Run a test with a server that has room for so many bytes of models."""
+    given = list(models or (model("a"), model("b"), model("c")))
+
+    async def scenario(world: World) -> None:
+        world.load_s = load_s
+        settings = {"model_control_mode": ControlMode.ON_DEMAND, "model_memory_limit": limit, **options}
+        async with world.serve(*given, **settings) as server:
+            await test(world, server, given)
+
+    run_world(scenario, seed=1)
+
+
+async def ask_all(world: World, names: list[str]) -> list[InferenceResponse | TriremeError]:
+    """One request for each, side by side."""
+    answers: list[InferenceResponse | TriremeError] = []
+
+    async def ask(name: str) -> None:
+        answers.append(await world.ask(simple_request(name)))
+
+    async with trio.open_nursery() as nursery:
+        for name in names:
+            nursery.start_soon(ask, name)
+    return answers
+
+
+def in_memory(models: list[SimulatedModel]) -> list[str]:
+    return [each.name for each in models if each.copies]
+
+
+def states(server: InferenceServer) -> dict[str, tuple[ModelState | None, str]]:
+    return {entry.name: (entry.state, entry.reason) for entry in server.repository_index()}
+
+
+def refused(answer: InferenceResponse | TriremeError, reason: RefusalReason) -> str:
+    assert isinstance(answer, TriremeError)
+    assert answer.refusal is reason
+    return answer.message
+
+
+def metrics(server: InferenceServer) -> dict[str, float]:
+    assert server.residents is not None
+    samples = [sample for family in server.residents.families(None) for sample in family.samples]
+    return {" ".join((each.name, *each.labels.values())): each.value for each in samples}
+
+
+def test_requests_for_a_model_wait_for_one_load() -> None:
+    async def test(world: World, server: InferenceServer, models: list[SimulatedModel]) -> None:
+        assert in_memory(models) == []
+        assert server.ready()
+        assert server.model_ready("a"), "it answers, if it is asked"
+        assert states(server)["a"] == (ModelState.UNAVAILABLE, "on demand: not in memory")
+        answers = await ask_all(world, ["a"] * 5)
+        assert all(isinstance(each, InferenceResponse) for each in answers)
+        assert (in_memory(models), models[0].copies) == (["a"], 1)
+        assert states(server)["a"][0] is ModelState.READY
+        await world.ask(simple_request("a"))
+        found = metrics(server)
+        assert found["trireme_on_demand_requests_total miss"] == 5
+        assert found["trireme_on_demand_requests_total hit"] == 1
+        assert found["trireme_on_demand_loads_total success"] == 1
+        assert (found["trireme_on_demand_bytes"], found["trireme_on_demand_limit_bytes"]) == (10, 20)
+        assert found["trireme_on_demand_wait_seconds_count"] == 5
+
+    served(test)
+
+
+def test_the_model_used_least_recently_makes_room_and_comes_back() -> None:
+    async def test(world: World, server: InferenceServer, models: list[SimulatedModel]) -> None:
+        for name in ("a", "b", "a", "c"):
+            assert isinstance(await world.ask(simple_request(name)), InferenceResponse)
+            await trio.sleep(20)
+        assert in_memory(models) == ["a", "c"]
+        assert isinstance(await world.ask(simple_request("b")), InferenceResponse)
+        assert in_memory(models) == ["b", "c"]
+        assert metrics(server)["trireme_on_demand_unloads_total"] == 2
+
+    served(test)
+
+
+def test_a_model_that_executes_does_not_leave() -> None:
+    async def test(world: World, server: InferenceServer, models: list[SimulatedModel]) -> None:
+        await world.ask(simple_request("a"))
+        await trio.sleep(20)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.ask, simple_request("a"))
+            await trio.sleep(1)
+            nursery.start_soon(world.ask, simple_request("b"))
+            await trio.sleep(30)
+            assert in_memory(models) == ["a"]
+            with pytest.raises(ColdModelError):
+                server.describe("a")  # it is drained: there is somebody who waits for its room
+            await trio.sleep(50)
+            assert in_memory(models) == ["b"]
+
+    served(test, model("a", work_s=40.0), model("b"), limit=10)
+
+
+def test_a_request_waits_no_longer_than_it_says_and_may_be_given_up() -> None:
+    async def test(world: World, server: InferenceServer, models: list[SimulatedModel]) -> None:
+        text = refused(await world.ask(simple_request("a", timeout_us=500_000)), RefusalReason.LOAD_WAIT)
+        assert text == "model 'a' was not in memory within the 500000 us that the request may wait"
+        with trio.move_on_after(1.5):  # the first second goes into a look at its configuration
+            await world.ask(simple_request("b"))
+        await trio.sleep(20)
+        assert in_memory(models) == ["a", "b"], "a load that has begun comes to its end"
+        assert metrics(server)["trireme_on_demand_waiting"] == 0
+        with pytest.raises(TriremeError, match="'c' was not in memory within the 1000 us"):
+            await server.want("c", 1_000)
+
+    served(test)
+
+
+def test_a_load_that_fails_is_the_answer_and_is_tried_again_later() -> None:
+    async def test(world: World, server: InferenceServer, models: list[SimulatedModel]) -> None:
+        models[0].is_broken = True
+        assert "'a' cannot be loaded" in refused(await world.ask(simple_request("a")), RefusalReason.LOAD_FAILED)
+        models[0].is_broken = False
+        assert "next try in 1.0 s" in refused(await world.ask(simple_request("a")), RefusalReason.LOAD_FAILED)
+        assert not server.model_ready("a")
+        assert "'a' cannot be loaded" in states(server)["a"][1]
+        assert server.ready(), "the server serves what it can"
+        await trio.sleep(1)
+        assert isinstance(await world.ask(simple_request("a")), InferenceResponse)
+        assert metrics(server)["trireme_on_demand_loads_total failure"] == 1
+
+    served(test)
+
+
+def test_a_model_that_is_too_large_is_refused_at_once() -> None:
+    async def test(world: World, server: InferenceServer, models: list[SimulatedModel]) -> None:
+        text = refused(await world.ask(simple_request("a")), RefusalReason.MODEL_MEMORY)
+        assert text == "model 'a' needs 21 bytes of memory, the limit for models is 20"
+        assert "'nothing'" in str(await world.ask(simple_request("nothing")))
+
+    served(test, model("a", 21))
+
+
+def test_pinned_models_are_there_from_the_start_and_stay() -> None:
+    async def test(world: World, server: InferenceServer, models: list[SimulatedModel]) -> None:
+        assert in_memory(models) == ["b"]
+        for name in ("a", "c", "a"):
+            await trio.sleep(20)
+            await world.ask(simple_request(name))
+        assert in_memory(models) == ["a", "b"]
+
+    served(test, model_pins=("b",))
+    with pytest.RaisesGroup(StartupError, flatten_subgroups=True, allow_unwrapped=True):
+        served(test, model_pins=("b",), limit=9)
+
+
+def test_models_are_loaded_and_unloaded_by_hand_too() -> None:
+    async def test(world: World, server: InferenceServer, models: list[SimulatedModel]) -> None:
+        await server.load_model("a", {})
+        assert in_memory(models) == ["a"]
+        await server.unload_model("a")
+        await trio.sleep(1)
+        assert in_memory(models) == []
+        assert isinstance(await world.ask(simple_request("a")), InferenceResponse)
+        with pytest.raises(TriremeError, match="failed to load 'nothing'"):
+            await server.load_model("nothing", {})
+        with pytest.raises(UnsupportedError, match="cannot be loaded with parameters"):
+            await server.load_model("a", {"config": "{}"})
+
+    served(test)
+
+
+def test_who_waits_when_the_server_stops_is_told_so() -> None:
+    answers: list[InferenceResponse | TriremeError] = []
+
+    async def ask(world: World) -> None:
+        answers.append(await world.ask(simple_request("a")))
+
+    async def test(world: World, server: InferenceServer, models: list[SimulatedModel]) -> None:
+        world.nursery.start_soon(ask, world)
+        await trio.sleep(1.5)
+        await server.stop(10)
+        await trio.sleep(1)
+
+    served(test)
+    (answer,) = answers
+    refused(answer, RefusalReason.STOPPING)
+
+
+def test_a_burst_of_first_requests_is_answered_one_load_after_the_other() -> None:
+    names = [f"m{number}" for number in range(200)]
+
+    async def test(world: World, server: InferenceServer, models: list[SimulatedModel]) -> None:
+        answers = await ask_all(world, names)
+        assert all(isinstance(each, InferenceResponse) for each in answers)
+        assert len(in_memory(models)) <= 10
+
+    served(test, *(model(name) for name in names), limit=100, load_s=0.01)
+
+
+def test_other_modes_have_none_of_it() -> None:
+    async def test(world: World, server: InferenceServer, models: list[SimulatedModel]) -> None:
+        assert server.residents is None
+        await server.want("a")
+        assert isinstance(await world.ask(simple_request("a")), InferenceResponse)
+
+    served(test, model_control_mode=ControlMode.NONE)
