@@ -58,6 +58,14 @@ class Management(ABC):
     async def load_model(self, name: str, parameters: Mapping[str, str | Buffer]) -> None: ...
 
     @abstractmethod
+    async def want(self, name: str, timeout_us: int = 0) -> None:
+        """Wait until a model that is loaded on demand is in memory (`ColdModelError`), where it stays for a moment.
+
+        Args:
+            timeout_us: how long at most, microseconds; 0 for no limit.
+        """
+
+    @abstractmethod
     async def unload_model(self, name: str, unload_dependents: bool = False) -> None: ...
 
     @abstractmethod

@@ -43,6 +43,7 @@ class Managed(Protocol):
     async def rescan(self) -> None: ...
     def repository_index(self, ready_only: bool = False) -> list[IndexEntry]: ...
     async def load_model(self, name: str, parameters: Mapping[str, str | Buffer]) -> None: ...
+    async def want(self, name: str, timeout_us: int = 0) -> None: ...
     async def unload_model(self, name: str, unload_dependents: bool = False) -> None: ...
 
 
@@ -100,6 +101,9 @@ class LocalManagement(Management):
 
     async def load_model(self, name: str, parameters: Mapping[str, str | Buffer]) -> None:
         await self._server.load_model(name, parameters)
+
+    async def want(self, name: str, timeout_us: int = 0) -> None:
+        await self._server.want(name, timeout_us)
 
     async def unload_model(self, name: str, unload_dependents: bool = False) -> None:
         await self._server.unload_model(name, unload_dependents)

@@ -10,7 +10,10 @@ Rules:
  2. The model is looked up once, while the request is decoded, and what was found goes with the request to `admit`.
  3. `begin` does not wait for anything. If it would have to, for a thread or for room, that is left to the adapter's
     owner: it calls `go_on` in a task; or it drops the adapter, has its trace forgotten, and offers the request again.
- 4. A request that does not get as far as a reply is abandoned: its trace is left, its lease closed. Refusals are
+ 4. A model that is loaded on demand is waited for when the request has been found to be for it: by `go_on`, too, or
+    before, with `find_model`, while the request's body has not come. It may have left again by the time the request
+    is admitted; then that is said again.
+ 5. A request that does not get as far as a reply is abandoned: its trace is left, its lease closed. Refusals are
     raised; who called words them, in the manner of its protocol.
 """
 
@@ -30,7 +33,7 @@ from ..engine.access.callers import Caller
 from ..engine.admission.large_requests import LARGE_BYTES
 from ..engine.datatypes import BYTES
 from ..engine.description import ModelDescription
-from ..engine.errors import TriremeError
+from ..engine.errors import ColdModelError, TriremeError
 from ..engine.request import InferenceRequest, InferenceResponse, Routing
 from ..engine.tensor import Tensor
 from ..engine.tracing import Tracer
@@ -127,6 +130,11 @@ class Adapter(ABC):
             TriremeError: it is no request, or for no such model.
         """
 
+    def own_timeout_us(self) -> int:
+        """How long the request may wait, as far as that can be told before its model is known; microseconds, 0 for no
+        limit."""
+        return 0
+
     @abstractmethod
     async def decode_slowly(self) -> None:
         """Set `request` and `model`, and `lease`, if that has become one.
@@ -196,6 +204,8 @@ class Pipeline:
             if not adapter.prompt:
                 return None
             return self._server.admit_nowait(request, lease=adapter.lease, model=adapter.model)
+        except ColdModelError:
+            return None
         except BaseException:
             adapter.abandon()
             raise
@@ -211,9 +221,7 @@ class Pipeline:
             with adapter.waiting():
                 request = adapter.request
                 if request is None:
-                    await adapter.decode_slowly()
-                    request = adapter.request
-                    assert request is not None, "it has been decoded"
+                    request = await self._decode(adapter)
                     request.caller = adapter.caller
                     self._complete(adapter, request)
                     if adapter.model is not None and adapter.model.key_header:
@@ -224,6 +232,18 @@ class Pipeline:
             if failed:
                 adapter.abandon()
         return reply
+
+    async def _decode(self, adapter: Adapter) -> InferenceRequest:
+        """Read a request, when its model is in memory."""
+        while True:
+            try:
+                if not adapter.decode():
+                    await adapter.decode_slowly()
+            except ColdModelError as cold:
+                await self._server.management.want(cold.name, adapter.own_timeout_us())
+            else:
+                assert adapter.request is not None, "it has been decoded"
+                return adapter.request
 
     async def admit(self, adapter: Adapter) -> Reply:
         """The whole way, waiting where need be, until the model has accepted the request.
@@ -247,6 +267,33 @@ class Pipeline:
             adapter.forward(self._pattern, request)
         if adapter.trace is not None:
             adapter.trace.decoded(request)
+
+
+async def find_model(server: Facade, name: str, version: int, timeout_us: int = 0) -> ModelDescription:
+    """What `describe` says of a model, which is waited for if it is loaded on demand.
+
+    Args:
+        timeout_us: how long at most, microseconds; 0 for no limit.
+
+    Raises:
+        TriremeError: there is none, or it cannot be loaded.
+    """
+    while True:
+        try:
+            return server.describe(name, version)
+        except ColdModelError as cold:
+            await server.management.want(cold.name, timeout_us)
+
+
+def is_cold(server: Facade, name: str, version: int) -> bool:
+    """Whether `find_model` would wait."""
+    try:
+        server.describe(name, version)
+    except ColdModelError:
+        return True
+    except TriremeError:
+        pass
+    return False
 
 
 # ---- which outputs take long to be put into an answer, and so are put there on a thread ----

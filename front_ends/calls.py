@@ -13,6 +13,7 @@ from dataclasses import asdict
 from typing import Any, Protocol
 
 import orjson
+import trio
 
 from ..actors.access_gate import LocalAccess
 from ..actors.facade import Management, TraceChanges
@@ -39,10 +40,13 @@ from .values import (
 _END_64 = 2**64
 _LEAST_64 = -(2**63)
 _MOST_PARAMETERS = 65_536
+_MOST_WAITS = 512
+"""Calls that wait for models at a time: they may take long, and others are not to wait for them."""
 
 CHANGING = frozenset(
     {
         "load_model",
+        "want",
         "unload_model",
         "set_route",
         "remove_route",
@@ -73,6 +77,7 @@ class RemoteManagement(Management):
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
+        self._waits = trio.Semaphore(_MOST_WAITS)
 
     async def live(self) -> bool:
         return await self._call("live")
@@ -101,6 +106,10 @@ class RemoteManagement(Management):
             payload.add(data)
             given.append([write_text(key), is_text, len(data)])
         await self._ask("load_model", [write_text(name), given], payload)
+
+    async def want(self, name: str, timeout_us: int = 0) -> None:
+        async with self._waits:
+            await self._call("want", write_text(name), timeout_us)
 
     async def unload_model(self, name: str, unload_dependents: bool = False) -> None:
         await self._call("unload_model", write_text(name), unload_dependents)
@@ -172,8 +181,9 @@ def _nothing(arguments: list[Any], _payload: memoryview) -> tuple[Any, ...]:
 
 
 def _model(arguments: list[Any], _payload: memoryview) -> tuple[Any, ...]:
-    name, version = read_list(arguments, 2, 2)
-    return read_text(name), read_integer(version, _LEAST_64)
+    """Its name, and its version or how long to wait for it."""
+    name, number = read_list(arguments, 2, 2)
+    return read_text(name), read_integer(number, _LEAST_64)
 
 
 def _flag(arguments: list[Any], _payload: memoryview) -> tuple[Any, ...]:
@@ -279,6 +289,7 @@ _READERS: Mapping[str, _Read] = {
     "model_statistics": _model,
     "repository_index": _flag,
     "load_model": _load,
+    "want": _model,
     "unload_model": _unload,
     "route_status": _name,
     "set_route": _route,

@@ -140,10 +140,22 @@ def build_command(flags: ParsedFlags, environment: Mapping[str, str]) -> ServeCo
 
 
 def _check_combinations(flags: ParsedFlags) -> None:
-    if "load-model" in flags and flags["model-control-mode"] != "explicit":
+    mode = ControlMode(flags["model-control-mode"])
+    if "load-model" in flags and not mode.takes_orders:
         raise UsageError("Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
     if "*" in flags["load-model"] and len(flags["load-model"]) > 1:
         raise UsageError("Error: Wildcard model name '*' must be the ONLY startup model if specified at all.")
+    on_demand = mode is ControlMode.ON_DEMAND
+    if on_demand and "model-memory-limit" not in flags:
+        raise UsageError(
+            "Error: '--model-control-mode=on-demand' requires setting '--model-memory-limit', the bytes of memory for "
+            "all models together."
+        )
+    for name in ("model-memory-limit", "model-pin"):
+        if name in flags and not on_demand:
+            raise UsageError(f"Error: '--{name}' has no effect without '--model-control-mode=on-demand'.")
+    if on_demand and flags["model-namespacing"]:
+        raise UsageError("Error: '--model-namespacing' and '--model-control-mode=on-demand' cannot be combined.")
     if "response-cache-byte-size" in flags and "cache-config" in flags:
         raise UsageError(
             "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. Please provide "
@@ -182,6 +194,8 @@ def _server_options(flags: ParsedFlags, environment: Mapping[str, str], front_en
         auto_complete=not (flags["disable-auto-complete-config"] or flags["strict-model-config"]),
         model_control_mode=mode,
         startup_models=tuple(flags["load-model"]),
+        model_memory_limit=flags["model-memory-limit"] or 0,
+        model_pins=tuple(flags["model-pin"]),
         repository_poll_s=flags["repository-poll-secs"] if mode is ControlMode.POLL else 0,
         model_config_name=flags["model-config-name"],
         model_load_thread_count=max(1, flags["model-load-thread-count"]),
@@ -268,7 +282,7 @@ def _open_management(flags: ParsedFlags) -> Iterator[str]:
     """One line if every client on the network can make calls that change the server; see docs/security.md."""
     if flags["access-config"]:
         return
-    loads = flags["model-control-mode"] == "explicit"
+    loads = ControlMode(flags["model-control-mode"]).takes_orders
     categories = {
         "model-repository": "load models" if loads else "",
         "shared-memory": "register shared memory" if flags["allow-client-shm"] else "",

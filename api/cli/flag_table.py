@@ -149,10 +149,24 @@ GROUPS: tuple[Group, ...] = (
         Flag("strict-readiness", BOOLEAN, "Whether the server counts as ready only while all of its models are.", True),
         Flag(
             "model-control-mode",
-            one_of(("none", "poll", "explicit"), "invalid argument for --model-control-mode", any_case=True),
+            one_of(
+                ("none", "poll", "explicit", "on-demand"), "invalid argument for --model-control-mode", any_case=True
+            ),
             'Who decides what is loaded: "none" loads every model at start and changes nothing later, "poll" follows '
-            'the repository, "explicit" follows load and unload calls.',
+            'the repository, "explicit" follows load and unload calls, "on-demand" loads a model when a request needs '
+            "it, and unloads the one used least recently when --model-memory-limit is reached.",
             "none",
+        ),
+        Flag(
+            "model-memory-limit",
+            number(1, INT64_MAX),
+            "Bytes of memory for all models together, in on-demand mode.",
+        ),
+        Flag(
+            "model-pin",
+            STRING,
+            "Model that stays in memory once it is loaded, in on-demand mode; may be given several times.",
+            repeatable=True,
         ),
         Flag(
             "repository-poll-secs", number(0), "Seconds between looks at the repository, in poll mode; 0 for none.", 15
@@ -160,7 +174,7 @@ GROUPS: tuple[Group, ...] = (
         Flag(
             "load-model",
             STRING,
-            "Model to load at start in explicit mode; may be given several times. '*' alone loads all.",
+            "Model to load at start in explicit or on-demand mode; may be given several times. '*' alone loads all.",
             repeatable=True,
         ),
         Flag(

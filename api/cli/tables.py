@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ...engine.backends.interface import Backend
 from ...engine.backends.registry import ENTRY_POINT_GROUP, OWN
 from ...engine.description import IndexEntry, ModelState
-from ...engine.options import ControlMode, ServerOptions
+from ...engine.options import ServerOptions
 from ...engine.plugins import Plugins
 from ...engine.repository.cloud.addresses import shown_address
 from ..http2.limits import KeepaliveOptions
@@ -91,9 +91,9 @@ def _backends(server: InferenceServer) -> list[Row]:
 
 
 def _was_to_load(entry: IndexEntry, options: ServerOptions) -> bool:
-    """Whether the start has tried to load it; in explicit mode the index also has models that wait to be asked for."""
-    explicit = options.model_control_mode is ControlMode.EXPLICIT and "*" not in options.startup_models
-    return not explicit or entry.state is not None or entry.name in options.startup_models
+    """Whether the start has tried to load it; where clients load models the index also has some that wait for that."""
+    by_name = options.model_control_mode.takes_orders and "*" not in options.startup_models
+    return not by_name or entry.state is not None or entry.name in options.startup_models
 
 
 def _model(entry: IndexEntry) -> Row:
@@ -111,7 +111,7 @@ def _options(server: InferenceServer) -> Iterator[Row]:
     for index, path in enumerate(options.model_repository):
         yield f"model_repository_path[{index}]", shown_address(str(path))
     yield "model_control_mode", f"MODE_{options.model_control_mode.name}"
-    if options.model_control_mode is ControlMode.EXPLICIT:
+    if options.model_control_mode.takes_orders:
         for index, name in enumerate(options.startup_models):
             yield f"startup_models_{index}", name
     yield "strict_model_config", str(int(not options.auto_complete))

@@ -161,10 +161,10 @@ class SageMakerApplication(CloudApplication):
 
     # Invocations of one of several models: whatever is wrong is 400, or 507.
 
-    def _admit(self, context: Context, match: Match) -> Answer | None:
+    async def _admit(self, context: Context, match: Match) -> Answer | None:
         if match.repository not in self._models:
             return Answer(404, TEXT)
-        refusal = admit_infer(context, match)
+        refusal = await admit_infer(context, match)
         if refusal is not None:
             refusal.status = 400
         return refusal

@@ -15,9 +15,11 @@ from betterproto2 import Message
 from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 
+from ...engine.access.callers import Right
 from ...engine.memory.regions import RegionKind
 from ...proto.messages import inference as pb
-from ..access import OTHERS_TOO, AccessChecks, needed, readable
+from ..access import OTHERS_TOO, AccessChecks, Identity, needed, readable
+from ..pipeline import find_model, is_cold
 from ..request_parameters import Restriction
 from . import management, repository
 from .codec import RawMessage
@@ -138,6 +140,8 @@ class GrpcApplication:
         )
         self.lease = server.lease
         self.model_of = model_of
+        self.is_cold = self._is_cold
+        self.find_model = partial(find_model, server)
         if context.access is not None:
             self.knows = context.access.known
         self.offload = server.offload
@@ -146,6 +150,13 @@ class GrpcApplication:
         self.guards = (RestrictedProtocols(options.restrictions),) if options.restrictions else ()
         served = (self, management.Health(context))
         self.services = (*served, Reflection(path.split("/")[1] for each in served for path in each.__mapping__()))
+
+    def _is_cold(self, identity: Identity, name: str, version: int) -> bool:
+        """See `Surroundings.find_model`."""
+        access = self._context.access
+        caller = None if access is None else access.known(identity)
+        may = access is None or (caller is not None and caller.may(Right.INFER, name))
+        return may and is_cold(self._context.server, name, version)
 
     def __mapping__(self) -> dict[str, Handler]:
         mapping: dict[str, Handler] = {}

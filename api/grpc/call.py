@@ -167,7 +167,7 @@ class UnaryCall:
         framed = inbox.next()
         nbytes = inbox.reader.announced_bytes
         if framed is None and nbytes:
-            if not inbox.need_lease().grow_nowait(nbytes):
+            if inbox.cold_model(self.head.identity) is not None or not inbox.need_lease().grow_nowait(nbytes):
                 connection.serve_as_task(self)
                 return
             inbox.collect(self._too_slow)
@@ -246,7 +246,7 @@ class Servable(Protocol):
     one of them for all, ``lease``, which makes what a message takes of the server's budget, ``offload``, which does on
     a thread what takes long (`actors.offload`), ``client_accounts`` (`ClientAccounts`), ``knows``
     (`Surroundings.knows`), and ``delays``. With a lease it may have ``model_of``, for its methods of inference
-    (`Method.model_of`)."""
+    (`Method.model_of`), and with that ``is_cold`` and ``find_model`` (`Surroundings`)."""
 
     def __mapping__(self) -> Mapping[str, Handler]: ...
 

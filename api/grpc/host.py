@@ -101,6 +101,7 @@ class Surroundings:
 
     Attributes:
         methods: by their paths.
+        find_model: waits for a model of which `is_cold` says that it is loaded on demand, not there, and for who asks.
         lease: makes what a message takes of the server-wide budget; `client` is the address that it comes from.
         waiting: for those that wait for it.
         offload: where messages are packed, unpacked and read, if they are large.
@@ -119,6 +120,8 @@ class Surroundings:
     waiting: WaitingRoom
     offload: Offload
     knows: Callable[[Identity], Caller | None] | None = None
+    is_cold: Callable[[Identity, str, int], bool] | None = None
+    find_model: Callable[[str, int], Awaitable[object]] | None = None
 
 
 _REFUSALS = {
@@ -255,10 +258,18 @@ class Inbox:
         """What the message that has begun holds of the budget; of its model's share, if it says by now which that is.
         So it waits as long as the model has its share in flight, while its client sends no more."""
         if self.lease is None:
-            model_of = self._model_of if self.reader.announced_bytes else None
-            model = None if model_of is None else model_of(self.reader.beginning)
-            self.lease = self._connection.lease(*(model or ()))
+            self.lease = self._connection.lease(*(self._model() or ()))
         return self.lease
+
+    def cold_model(self, identity: Identity) -> tuple[str, int] | None:
+        """Which model the message that has begun has to wait for, before it takes room; None if that is not known."""
+        is_cold = self._connection.surroundings.is_cold
+        model = None if is_cold is None or self.lease is not None else self._model()
+        return model if model is not None and is_cold is not None and is_cold(identity, *model) else None
+
+    def _model(self) -> tuple[str, int] | None:
+        model_of = self._model_of if self.reader.announced_bytes else None
+        return None if model_of is None else model_of(self.reader.beginning)
 
     def collect(self, give_up: Callable[[], None]) -> None:
         """There is room for the message that the reader has announced. `give_up` is called if it does not come on.

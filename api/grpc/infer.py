@@ -16,6 +16,7 @@ from grpclib.const import Status
 
 from ...actors.budget import Lease
 from ...engine.access.callers import Caller, Right
+from ...engine.admission.large_requests import LARGE_BYTES
 from ...engine.description import ModelDescription
 from ...engine.errors import RefusalReason, TriremeError, UnavailableError, UnsupportedError
 from ...engine.logs.request_lines import about
@@ -181,6 +182,14 @@ class GrpcInfer(Adapter):
         decoded = self.decoded = await context.reader.decode_slowly(self.message, self.describe, lease)
         self.request = decoded.request
         self.message = b""
+
+    def own_timeout_us(self) -> int:
+        """Of a message that is read at once."""
+        if len(self.message) > LARGE_BYTES:
+            return 0
+        said = self.context.reader.names(self.message)
+        timeout = 0 if said is None else said.parameters.get("timeout", 0)
+        return timeout if isinstance(timeout, int) else 0
 
     def note_refusal(self, error: TriremeError) -> None:
         """Count it, for the model that it is for, if that is known."""

@@ -23,6 +23,7 @@ from .. import about
 from ..about import check_traced_model, read_trace_change
 from ..access import needed
 from ..logging import FORMATS, log_file_refused, log_unreachable, verbose_level
+from ..pipeline import find_model
 from ..request_parameters import refuse_region_changes
 from .infer import GrpcContext
 from .infer_request import parse_version
@@ -59,13 +60,14 @@ async def model_ready(context: GrpcContext, message: pb.ModelReadyRequest) -> Fi
     return {"ready": await context.server.management.model_ready(message.name, version)}
 
 
-def model_metadata(context: GrpcContext, message: pb.ModelMetadataRequest) -> Fields:
+async def model_metadata(context: GrpcContext, message: pb.ModelMetadataRequest) -> Fields:
     version = parse_version(message.version)
+    await find_model(context.server, message.name, version)
     return about.model_metadata(context.server, message.name, version, one_version=bool(message.version))
 
 
-def model_config(context: GrpcContext, message: pb.ModelConfigRequest) -> pb.ModelConfigResponse:
-    model = context.server.describe(message.name, parse_version(message.version))
+async def model_config(context: GrpcContext, message: pb.ModelConfigRequest) -> pb.ModelConfigResponse:
+    model = await find_model(context.server, message.name, parse_version(message.version))
     return pb.ModelConfigResponse(config=pb.ModelConfig.parse(config_protobuf(model.config)))
 
 

@@ -72,6 +72,8 @@ class GrpcService(Service):
             waiting=WaitingRoom(options.max_waiting_bytes),
             offload=_given(services, "offload", Offload()),
             knows=_given(services, "knows", None),
+            is_cold=_given(services, "is_cold", None),
+            find_model=_given(services, "find_model", None),
         )
 
     def connection(self, transport: Transport, client: tuple[str, int] | None, roster: Roster) -> GrpcConnection:

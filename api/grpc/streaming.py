@@ -19,7 +19,7 @@ Rule 4: The task is cancelled when the client resets the call or vanishes, and w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import trio
@@ -27,6 +27,7 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from grpclib.stream import StreamIterator
 
+from ...engine.errors import TriremeError
 from ...engine.tensor import Buffer
 from ..http2.frames import ErrorCode
 from . import blocks
@@ -249,6 +250,10 @@ class StreamingCall(StreamIterator[Any]):
         return framed
 
     async def _find_room(self, inbox: Inbox, nbytes: int) -> None:
+        cold, find_model = inbox.cold_model(self.head.identity), self._connection.surroundings.find_model
+        if cold is not None and find_model is not None:
+            with self.waiting_for_room(), suppress(TriremeError):  # what is wrong is said when the message is read
+                await find_model(*cold)
         lease = inbox.need_lease()
         if not lease.grow_nowait(nbytes):
             with self.waiting_for_room():

@@ -112,7 +112,7 @@ class HttpApplication:
         if refusal := terms.refusal():
             self._note_refusal(RefusalReason.TOO_LARGE, match)
             return refusal
-        if terms.arrives and route.admit is not None and (refusal := route.admit(self._context, match)):
+        if terms.arrives and route.admit is not None and (refusal := await route.admit(self._context, match)):
             return refusal
         return await self._serve(HttpRequest(self.server, match, exchange), terms)
 

@@ -350,7 +350,7 @@ class Route:
     category: str
     error_media: bytes
     body: BodyKind = BodyKind.MANAGEMENT
-    admit: Callable[[Context, Match], Answer | None] | None = None
+    admit: Callable[[Context, Match], Awaitable[Answer | None]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

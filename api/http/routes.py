@@ -7,7 +7,7 @@ slash is another path, the query string is ignored (docs/reference/http.md#trans
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from ...engine.memo import Memo
 from ...engine.request import LATEST
@@ -39,7 +39,7 @@ def _route(
     category: str,
     error_media: bytes = JSON,
     body: BodyKind = BodyKind.MANAGEMENT,
-    admit: Callable[[Context, Match], Answer | None] | None = None,
+    admit: Callable[[Context, Match], Awaitable[Answer | None]] | None = None,
     **handlers: Handler,
 ) -> Route:
     pattern = re.sub(r"\{\w+\}|[\[\]]", lambda part: _PATTERNS[part[0]], template)

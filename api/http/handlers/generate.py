@@ -27,7 +27,7 @@ from ....engine.request import InferenceRequest, InferenceResponse
 from ....engine.tensor import PackedElements, Tensor
 from ....engine.tensor_limits import TensorLimits
 from ....engine.tracing import Tracer
-from ...pipeline import Adapter, element_by_element
+from ...pipeline import Adapter, element_by_element, find_model
 from ...request_parameters import HeaderPattern
 from ...unread import UnreadAnswers, answer_bytes
 from ..exchange import JSON, Answer, Context, Exchange, Headers, HttpRequest, StreamedAnswer, error_body
@@ -52,12 +52,17 @@ _NOT_READ = error_body("the answers were not read, and too many wait to be; the 
 
 async def generate(context: Context, request: HttpRequest) -> StreamedAnswer:
     """The only response of a model."""
-    return _Whole(await context.pipeline.admit(_GenerateTask(context, request)), context, request).send
+    return _Whole(await _admit(context, request), context, request).send
 
 
 async def generate_stream(context: Context, request: HttpRequest) -> StreamedAnswer:
     """All responses of a model, each an event."""
-    return _Events(await context.pipeline.admit(_GenerateTask(context, request)), context, request).send
+    return _Events(await _admit(context, request), context, request).send
+
+
+async def _admit(context: Context, request: HttpRequest) -> Reply:
+    await find_model(context.server, request.match.name, request.match.model_version())
+    return await context.pipeline.admit(_GenerateTask(context, request))
 
 
 class _GenerateTask(Adapter):

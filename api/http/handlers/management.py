@@ -23,6 +23,7 @@ from ... import about
 from ...about import check_traced_model, read_trace_change
 from ...access import OTHERS_TOO, readable
 from ...logging import FORMATS, LogFacade, LogSettings, log_file_refused, log_unreachable, verbose_level
+from ...pipeline import find_model
 from ...request_parameters import refuse_region_changes
 from ..bodies import read_json, too_large
 from ..exchange import JSON, TEXT, Answer, Context, HttpRequest, error_body
@@ -62,6 +63,7 @@ async def model_metadata(context: Context, request: HttpRequest) -> Answer:
     """``GET /v2/models/M[/versions/V]``."""
     match = request.match
     one_version = bool(match.version_text)
+    await find_model(context.server, match.name, match.model_version())
     body = about.model_metadata(context.server, match.name, match.model_version(), one_version=one_version)
     return Answer(200, JSON, json_writer.dumps(body))
 
@@ -69,7 +71,7 @@ async def model_metadata(context: Context, request: HttpRequest) -> Answer:
 async def model_config(context: Context, request: HttpRequest) -> Answer:
     """``GET /v2/models/M[/versions/V]/config``."""
     version = request.match.model_version()
-    return Answer(200, JSON, config_json(context.server.describe(request.match.name, version).config))
+    return Answer(200, JSON, config_json((await find_model(context.server, request.match.name, version)).config))
 
 
 async def statistics(context: Context, request: HttpRequest) -> Answer:

@@ -10,17 +10,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
+import orjson
+
 from ....actors.facade import Facade
 from ....actors.reply import Reply
 from ....engine.access.callers import Caller, Right
 from ....engine.description import ModelDescription
-from ....engine.errors import TriremeError, UnsupportedError
+from ....engine.errors import ColdModelError, TriremeError, UnsupportedError
 from ....engine.logs.request_lines import about
 from ....engine.request import InferenceRequest
 from ....engine.tensor import Buffer
 from ....engine.tracing import Tracer
 from ...access import Identity, identity_of
-from ...pipeline import CallbackAnswer, Encoder
+from ...pipeline import CallbackAnswer, Encoder, find_model
 from ...request_parameters import HeaderPattern, check_forwarded_name
 from .. import compression
 from ..exchange import (
@@ -122,14 +124,14 @@ def _look_up(context: Context, match: Match) -> ModelDescription:
     return model
 
 
-def admit_infer(context: Context, match: Match) -> Answer | None:
-    """What to answer to a request whose body has not come yet; None if it may come. Also for generate requests."""
+async def admit_infer(context: Context, match: Match) -> Answer | None:
+    """What to answer to a request whose body has not come yet; None if it may come. Also for generate requests. A model
+    that is loaded on demand is waited for here, while the body takes no room."""
     media = match.route.error_media
     try:
+        await find_model(context.server, match.name, match.model_version())
         if match.route.body is BodyKind.TENSORS:
             _look_up(context, match)
-        else:
-            context.server.describe(match.name, match.model_version())
         media = JSON
         context.server.check_room(match.name, match.model_version())
     except TriremeError as error:
@@ -145,8 +147,14 @@ async def infer(context: Context, request: HttpRequest) -> Answer:
     call = _InferTask(context, request.match, headers, exchange.headers, exchange.header_names)
     call.http = request
     call.caller = request.exchange.caller
-    call.model = _look_up(context, request.match)
     call.body = request.body
+    announced = headers.get(b"inference-header-content-length")
+    try:
+        call.model = _look_up(context, request.match)
+    except ColdModelError:
+        match = request.match
+        await find_model(context.server, match.name, match.model_version(), _own_timeout_us(call.body, announced))
+        call.model = _look_up(context, match)
     encoding = headers.get(b"content-encoding")
     if encoding is not None:
         try:
@@ -154,7 +162,6 @@ async def infer(context: Context, request: HttpRequest) -> Answer:
         except UnsupportedError as error:
             context.server.note_refusal(error, request.match.name, request.match.version)
             return error_answer(error, request.error_media, [(b"Accept-Encoding", compression.SUPPORTED.encode())])
-    announced = headers.get(b"inference-header-content-length")
     call.json_length = header_length(announced, len(call.body), context.length_name)
     call.lease = request.lease
     request.error_media = JSON
@@ -166,6 +173,19 @@ async def infer(context: Context, request: HttpRequest) -> Answer:
     if accepted is not None:
         await _compress(context.server, answer, accepted.decode("latin-1"))
     return answer
+
+
+def _own_timeout_us(body: Buffer, announced: bytes | None) -> int:
+    """How long a request wants to wait at most, as far as that is easily told; microseconds, 0 for no limit. Whether
+    the request is right is found out later."""
+    length = int(announced) if announced is not None and announced.isdigit() else len(body)
+    if length > ON_LOOP_BYTES:
+        return 0
+    try:
+        timeout = orjson.loads(memoryview(body)[:length])["parameters"]["timeout"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return 0
+    return timeout if isinstance(timeout, int) else 0
 
 
 class _InferTask(HttpInfer):
@@ -344,6 +364,8 @@ class ImmediateInfer:
             call.json_length = json_length
             call.media = JSON
             reply = context.pipeline.begin(call)
+        except ColdModelError:
+            return None  # the application waits for it
         except TriremeError as error:
             context.server.note_refusal(error, match.name, match.version)
             _tell_of(request)
