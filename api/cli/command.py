@@ -39,6 +39,7 @@ from .cloud_flags import (
     vertex_ai_settings,
     with_platform_defaults,
 )
+from .control_flags import check_control_mode
 from .cores import front_end_count, poll_us, usable_cores
 from .flags import ParsedFlags, UsageError
 from .ports import check_ports
@@ -101,6 +102,7 @@ def build_command(flags: ParsedFlags, environment: Mapping[str, str]) -> ServeCo
     this version cannot do what one of them makes sure of."""
     flags = with_platform_defaults(flags, environment)
     _check_restrictions(flags)
+    check_control_mode(flags)
     _check_combinations(flags)
     check_ports(flags)
     for flag in flags.without_effect():
@@ -140,22 +142,6 @@ def build_command(flags: ParsedFlags, environment: Mapping[str, str]) -> ServeCo
 
 
 def _check_combinations(flags: ParsedFlags) -> None:
-    mode = ControlMode(flags["model-control-mode"])
-    if "load-model" in flags and not mode.takes_orders:
-        raise UsageError("Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
-    if "*" in flags["load-model"] and len(flags["load-model"]) > 1:
-        raise UsageError("Error: Wildcard model name '*' must be the ONLY startup model if specified at all.")
-    on_demand = mode is ControlMode.ON_DEMAND
-    if on_demand and "model-memory-limit" not in flags:
-        raise UsageError(
-            "Error: '--model-control-mode=on-demand' requires setting '--model-memory-limit', the bytes of memory for "
-            "all models together."
-        )
-    for name in ("model-memory-limit", "model-pin"):
-        if name in flags and not on_demand:
-            raise UsageError(f"Error: '--{name}' has no effect without '--model-control-mode=on-demand'.")
-    if on_demand and flags["model-namespacing"]:
-        raise UsageError("Error: '--model-namespacing' and '--model-control-mode=on-demand' cannot be combined.")
     if "response-cache-byte-size" in flags and "cache-config" in flags:
         raise UsageError(
             "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. Please provide "

@@ -333,13 +333,11 @@ class ImmediateInfer:
             None if it is to go the long way: then nothing has happened yet.
         """
         first = request.first
-        head: _InferHead | None = None if first is None else first.found
+        head: _InferHead | None = (None if first is None else first.found) or self._read_head(request)
         if head is None:
-            head = self._read_head(request)
-            if head is None:
-                return None
-            if first is not None:
-                first.found = head
+            return None
+        if first is not None:
+            first.found = head
         context, match = self._context, head.match
         caller: Caller | None = None
         if context.access is not None:

@@ -343,7 +343,7 @@ def test_the_log_goes_where_and_looks_how_the_flags_say(
         (
             "--model-control-mode=x",
             "Usage: trireme serve [options]",
-            "--model-control-mode takes one of: none, poll, explicit",
+            "--model-control-mode takes one of: none, poll, explicit, on-demand",
         ),
     ],
 )
