@@ -124,7 +124,7 @@ class Admission:
         with ExitStack() as undo:
             if lease is not None:
                 undo.callback(lease.close)
-            visit = await self.residents.hold(partial(self._find, request, model), request)
+            visit = await self.residents.hold(partial(self._find, request, model), request, lease is not None)
             undo.pop_all()
         with visit:
             return await self._admit(request, lease, None)

@@ -8,7 +8,9 @@ Rules:
     from there until its final answer. So its model stays.
  3. A load that has begun comes to its end, also if no request waits for it any more.
  4. A model counts with what its backend says that it takes, or else with what was estimated.
- 5. When the server stops, who waits is refused, and nothing is loaded or unloaded any more.
+ 5. A request that holds room in the server-wide budget waits for a limited time: who could make its model's room free
+    may wait for that of the budget. (Front ends wait for a model before they take room for a large body.)
+ 6. When the server stops, who waits is refused, and nothing is loaded or unloaded any more.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ from .reply import HeldPlace
 
 logger = logging.getLogger("trireme.repository")
 
+_HOLDING_US = 30_000_000
 _NOT_THERE = "on demand: not in memory"
 
 
@@ -143,8 +146,11 @@ class Residents:
 
     # Requests.
 
-    async def hold(self, find: Callable[[], Model], request: InferenceRequest) -> Visit:
+    async def hold(self, find: Callable[[], Model], request: InferenceRequest, has_room: bool) -> Visit:
         """Wait until the model of a request is in memory, where it stays until the visit is over.
+
+        Args:
+            has_room: it holds some of the server-wide budget (rule 5).
 
         Raises:
             TriremeError: there is no such model, or it cannot be loaded.
@@ -155,7 +161,8 @@ class Residents:
             name = error.name
         await self._learn(name)
         callers = tuple({caller: None for (caller, _), _ in request.callers if caller in self._known})
-        await self._wait(name, callers, timeout_us=request.timeout_us)
+        limits = [*([request.timeout_us] * (request.timeout_us > 0)), *([_HOLDING_US] * has_room)]
+        await self._wait(name, callers, timeout_us=min(limits, default=0))
         return Visit(self, name)
 
     def visit(self, name: str, place: HeldPlace | None) -> Visit:
@@ -292,7 +299,7 @@ class Residents:
             self._act()
 
     def stop(self) -> None:
-        """Rule 5."""
+        """Rule 6."""
         self._stopping = True
         for name in list(self._waiting):
             self._release(name, _stopping_error())

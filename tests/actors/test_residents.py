@@ -138,6 +138,20 @@ def test_a_request_waits_no_longer_than_it_says_and_may_be_given_up() -> None:
     served(test)
 
 
+def test_a_request_that_holds_room_of_the_server_waits_for_a_limited_time() -> None:
+    """Else it could wait for the room of a model whose requests wait for that of the server."""
+
+    async def test(world: World, server: InferenceServer, models: list[SimulatedModel]) -> None:
+        began_s = world.clock.now_s()
+        with pytest.raises(TriremeError, match="was not in memory within the 30000000 us") as refusal:
+            await server.admit(simple_request("a"), server.lease())
+        assert refusal.value.refusal is RefusalReason.LOAD_WAIT
+        assert world.clock.now_s() - began_s == pytest.approx(130, abs=1), "100 s go into a look at its configuration"
+        assert server.budget_statistics().requests == 0
+
+    served(test, load_s=100.0)
+
+
 def test_a_load_that_fails_is_the_answer_and_is_tried_again_later() -> None:
     async def test(world: World, server: InferenceServer, models: list[SimulatedModel]) -> None:
         models[0].is_broken = True
