@@ -350,6 +350,7 @@ class Residents:
         for name in (*action.needs, action.name):
             if self.repository.serves(name):
                 self.core.loaded(name, self._bytes_of(name), now_s - began_s, now_s)
+                self.repository.forget(name)  # front ends ask again
                 self._release(name)
                 continue
             own = (failure or InternalError("it was unloaded meanwhile")) if name == action.name else None

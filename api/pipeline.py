@@ -107,6 +107,7 @@ class Adapter(ABC):
         model: what was found of its model.
         lease: what it holds of the server-wide budget.
         trace: None while no request could be traced.
+        is_cold: it could not be decoded because its model is not in memory.
         caller: who asks; None if there are no access rules. It has the right to.
     """
 
@@ -117,6 +118,7 @@ class Adapter(ABC):
     lease: Lease | None = None
     trace: RequestTrace | None = None
     caller: Caller | None = None
+    is_cold: bool = False
 
     @abstractmethod
     def received(self, tracer: Tracer) -> None:
@@ -205,6 +207,7 @@ class Pipeline:
                 return None
             return self._server.admit_nowait(request, lease=adapter.lease, model=adapter.model)
         except ColdModelError:
+            adapter.is_cold = True
             return None
         except BaseException:
             adapter.abandon()
@@ -237,9 +240,10 @@ class Pipeline:
         """Read a request, when its model is in memory."""
         while True:
             try:
-                if not adapter.decode():
+                if not (adapter.is_cold and adapter.decode()):
                     await adapter.decode_slowly()
             except ColdModelError as cold:
+                adapter.is_cold = True
                 await self._server.management.want(cold.name, adapter.own_timeout_us())
             else:
                 assert adapter.request is not None, "it has been decoded"

@@ -102,6 +102,7 @@ async def test_every_call_arrives_with_its_arguments_and_gives_its_value() -> No
         ("register_cuda_region", "r", bytes(1_000), 2**64 - 1, 2**64 - 1),  # the region refuses it
         ("unregister_region", RegionKind.SYSTEM, "r"),
         ("trace_settings", "m", {"level": 3, "rate": None, "count": -1}),
+        ("want", "m \udc80", 1_000),
         ("custom_metric", "family"),
     ]
     for name, *values in calls:
