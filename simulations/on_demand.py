@@ -25,6 +25,7 @@ from ..engine.datatypes import FP32
 from ..engine.errors import RefusalReason, TriremeError
 from ..engine.job import ExecutionBatch
 from ..engine.options import ControlMode
+from ..engine.repository.residents import Residence
 from ..engine.request import LATEST, InferenceResponse
 from .clock import JumpingClock
 from .history import Recorder
@@ -43,6 +44,10 @@ REFUSED_AMID = frozenset(
     (RefusalReason.MODEL_MEMORY, RefusalReason.LOAD_FAILED, RefusalReason.LOAD_WAIT, RefusalReason.QUEUE_TIMEOUT)
 )
 """Reasons that there may be while faults strike."""
+
+
+EXECUTES = (Residence.RESIDENT, Residence.DRAINING)
+"""States in which a model may have something in flight."""
 
 
 @dataclass
@@ -140,8 +145,9 @@ class _Run:
         model = next(each for each in self._models if each.name == name)
         self.run.counts["executed"] += len(batch.jobs)
         for _ in range(2):
-            if not model.copies:
-                self.complain(f"'{spec.name}' executes {batch!r}, and is not in memory")
+            core = self._world.server.residents if self._world is not None else None
+            if not model.copies or (core is not None and core.core[name].state not in EXECUTES):
+                self.complain(f"'{spec.name}' executes {batch!r}, and is not in memory, or leaves")
             await trio.sleep(self._service_s * self._draw.random())
 
     def _look(self) -> None:

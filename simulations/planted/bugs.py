@@ -22,6 +22,7 @@ from .gpus import GPU_BUGS
 from .limiter import LIMITER_BUGS
 from .regions import REGION_BUGS
 from .residency import RESIDENCY_BUGS
+from .residents import RESIDENTS_BUGS
 from .routed import ROUTED_BUGS
 from .routes import ROUTE_BUGS
 from .sequences import SEQUENCE_BUGS
@@ -47,6 +48,7 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     **FRONT_END_BUGS,
     **REGION_BUGS,
     **RESIDENCY_BUGS,
+    **RESIDENTS_BUGS,
     **ROUTE_BUGS,
     **ROUTED_BUGS,
 }

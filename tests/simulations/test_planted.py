@@ -10,6 +10,7 @@ from trireme.simulations.hunt import hunt, shrunk
 from trireme.simulations.museum import EXHIBITS, Exhibit
 from trireme.simulations.planted import PLANTED, planted
 from trireme.simulations.planted.residency import RESIDENCY_BUGS
+from trireme.simulations.planted.residents import RESIDENTS_BUGS
 from trireme.simulations.planted.routed import ROUTED_BUGS
 from trireme.simulations.planted.routes import ROUTE_BUGS
 from trireme.simulations.play import play
@@ -127,7 +128,12 @@ RARE = {"stays-in-line"}
 
 
 @pytest.mark.parametrize(
-    "bug", [bug for bug in PLANTED if bug not in RARE | RESIDENCY_BUGS.keys() | ROUTE_BUGS.keys() | ROUTED_BUGS.keys()]
+    "bug",
+    [
+        bug
+        for bug in PLANTED
+        if bug not in RARE | RESIDENCY_BUGS.keys() | RESIDENTS_BUGS.keys() | ROUTE_BUGS.keys() | ROUTED_BUGS.keys()
+    ],
 )
 def test_a_planted_bug_is_found_within_a_thousand_seeds(bug: str) -> None:
     first = FIRST_SEEDS.get(bug, SEEDS.start)

@@ -1,0 +1,37 @@
+"""Swarm runs of whole servers whose models are loaded on demand (`simulations.on_demand`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from trireme.simulations.on_demand import play_on_demand
+from trireme.simulations.planted import planted
+from trireme.simulations.planted.residents import RESIDENTS_BUGS
+
+SEEDS = 1_000
+
+
+def test_nothing_is_lost_and_each_decision_is_what_the_rules_say() -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(1, 16):
+        run = play_on_demand(seed)
+        assert not run.violation, f"seed {seed}: {run.violation}"
+        counts += run.counts
+    for what in ("answered", "given up", "by hand", *(f"refused: {each}" for each in ("model_memory", "load_failed"))):
+        assert counts[what] > 3, f"{what}: {counts[what]}"
+
+
+@pytest.mark.slow
+def test_so_it_is_in_two_thousand_runs() -> None:
+    for seed in range(16, 2_016):
+        assert not (violation := play_on_demand(seed).violation), f"seed {seed}: {violation}"
+
+
+@pytest.mark.parametrize("bug", [*RESIDENTS_BUGS, "forgotten-while-leaving", "one-of-many-in-flight"])
+def test_a_planted_bug_is_found_within_a_thousand_seeds(bug: str) -> None:
+    with planted(bug):
+        found = next((seed for seed in range(1, SEEDS) if play_on_demand(seed).violation), None)
+    assert found is not None, f"{bug} was not found"
+    assert not play_on_demand(found).violation, "the seed finds the planted bug, not another one"
