@@ -88,23 +88,56 @@ def test_a_work_that_fails_gives_its_turn_to_the_next() -> None:
 
 
 class FakeLoop(LoopThread):
-    def __init__(self, waits: bool) -> None:
-        self.waits = lambda: waits
+    """Says what it is told to, one after the other, and in the end the last again and again."""
+
+    def __init__(self, *waits: bool | None) -> None:
+        super().__init__()
+        self._said = iter(waits)
+        self._last: bool | None = None
+
+    def waits(self) -> bool | None:
+        self._last = next(self._said, self._last)
+        return self._last
 
 
-@pytest.mark.parametrize(("waits", "naps"), [(False, [0, 1, 2, 3, 4, 5]), (True, [0, 3])])
-def test_a_work_sleeps_seldom_while_the_event_loop_waits_for_events(waits: bool, naps: list[int]) -> None:
+def naps_before_pieces(loop: LoopThread, nap_s: float, pieces: int = 6) -> list[int]:
+    """How often a work has slept before each of its pieces, which take 0.4 ms."""
     clock = HandClock()
-    piecework = Piecework(check=nothing, clock=clock, loop=FakeLoop(waits))
-    seen: list[int] = []
+    piecework = Piecework(check=nothing, clock=clock, loop=loop)
+    naps = [0] * pieces
 
-    def pieces() -> None:
-        for number in range(6):
-            next_piece(partial(seen.append, number))
+    def sleep(number: int) -> None:
+        naps[number] += 1
+        clock.seconds += nap_s
+
+    def work() -> None:
+        for number in range(pieces):
+            next_piece(partial(sleep, number))
             clock.seconds += 0.0004
 
-    copy_context().run(piecework.do, pieces)
-    assert seen == naps
+    copy_context().run(piecework.do, work)
+    return naps
+
+
+def test_a_work_sleeps_seldom_while_the_event_loop_waits_for_events() -> None:
+    assert naps_before_pieces(FakeLoop(True), 0.0) == [1, 0, 0, 1, 0, 0]
+
+
+def test_a_work_sleeps_once_before_each_piece_if_the_event_loop_cannot_be_observed() -> None:
+    assert naps_before_pieces(FakeLoop(None), 0.0001) == [1] * 6
+
+
+def test_no_piece_begins_before_the_event_loop_waits_for_events_again() -> None:
+    """Looked at before the first sleep, and after each."""
+    waits = FakeLoop(False, False, False, True, True, False, True)
+    assert naps_before_pieces(waits, 0.0001, 3) == [3, 0, 1]
+
+
+def test_an_event_loop_that_always_has_something_to_do_delays_works_by_a_tenth() -> None:
+    """And one sleep for each piece, and a millisecond at first."""
+    naps = naps_before_pieces(FakeLoop(False), 0.00025, 1_000)
+    assert naps[0] == 5
+    assert 0.08 <= (sum(naps) - 1_000) * 0.00025 / (1_000 * 0.0004 + sum(naps) * 0.00025) <= 0.11
 
 
 @pytest.mark.skipif(
@@ -114,7 +147,7 @@ def test_a_work_sleeps_seldom_while_the_event_loop_waits_for_events(waits: bool,
 async def test_threads_see_whether_the_event_loop_waits_for_events() -> None:
     offload = Offload()
     loop = offload.piecework.loop
-    awake: list[bool] = []
+    awake: list[bool | None] = []
 
     def work() -> None:
         while not loop.waits():  # it has nothing to do but to wait for this
@@ -126,7 +159,7 @@ async def test_threads_see_whether_the_event_loop_waits_for_events() -> None:
             nursery.start_soon(offload.in_pieces, work)
             await offload.in_pieces(work)
     assert awake == [False, False]
-    assert not await trio.to_thread.run_sync(loop.waits)  # without works, it is not looked at
+    assert await trio.to_thread.run_sync(loop.waits) is None  # without works, it is not looked at
 
 
 def test_who_does_no_piecework_only_sleeps() -> None:
