@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..engine.config.model import ModelConfig
-from ..engine.errors import InvalidArgumentError, NotFoundError, TriremeError, UnavailableError
+from ..engine.errors import ColdModelError, InvalidArgumentError, NotFoundError, TriremeError, UnavailableError
 from ..engine.job import Job, Outcome
 from ..engine.metrics.family import MetricFamily
 from ..engine.metrics.routes import route_families
@@ -34,7 +34,7 @@ from .actor import Actor
 from .loading import ServerContext
 from .model import Model
 from .repository import Repository
-from .routes_as_models import RoutesAsModels
+from .routes_as_models import RoutesAsModels, none_ready
 
 logger = logging.getLogger("trireme.routes")
 
@@ -119,10 +119,12 @@ class Routes(RoutesAsModels, Actor[ModelTouched | RequestEnded]):
                 model = self._repository.find_for(request, choice.target.model, choice.target.version)
                 if last or model.ready or model.continues(request):
                     return model
-            except TriremeError:
+            except ColdModelError:
+                raise  # it is loaded for this request
+            except TriremeError as error:
                 if last:
                     routing.choice = None
-                    raise
+                    raise none_ready(name, [error]) from None
             self._catch_up()
             choice = self._choose(request, routing)
         routing.choice = None
@@ -296,7 +298,8 @@ class Routes(RoutesAsModels, Actor[ModelTouched | RequestEnded]):
             raise UnavailableError("the server is stopping, routes are not changed any more")
         if not (self.from_file or self._changeable):
             raise UnavailableError(
-                "routes cannot be changed while this server runs, expected --routes or --model-control-mode=explicit"
+                "routes cannot be changed while this server runs, expected --routes, or explicit or on-demand as "
+                "--model-control-mode"
             )
 
     def _present(self) -> dict[str, tuple[ModelRoute, bool]]:

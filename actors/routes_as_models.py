@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ..engine.admission.shares import ModelShare
 from ..engine.config.model import ModelConfig, copy_message
 from ..engine.description import ModelDescription
-from ..engine.errors import TriremeError, UnavailableError
+from ..engine.errors import ColdModelError, TriremeError, UnavailableError
 from ..engine.metrics.statistics import ModelStatisticsEntry
 from ..engine.request import LATEST
 from ..engine.routing.record import RouteRecord
@@ -52,10 +53,7 @@ class RoutesAsModels:
             if found is not None:
                 break
         if found is None:
-            raise UnavailableError(
-                f"Request for unknown model: none of the targets of route '{name}' is at ready state: "
-                + "; ".join(error.message for error in errors)
-            )
+            raise none_ready(name, errors)
         header = route.sticky_name.lower() if route.sticky is StickyBy.HEADER else ""
         return ModelDescription(name, LATEST, (), _named(found.config, name), found.labels, header)
 
@@ -96,6 +94,19 @@ class RoutesAsModels:
             return [(name, version)]
         record = self._records[name]
         return [(target.model, target.version) for target in record.route.targets if record.ready(target)]
+
+
+def none_ready(name: str, errors: Sequence[TriremeError]) -> TriremeError:
+    """What a request for a route is told if no target can serve; or who is to be waited for.
+
+    Args:
+        errors: of its targets.
+    """
+    for error in errors:
+        if isinstance(error, ColdModelError):
+            return error
+    why = "; ".join(error.message for error in errors)
+    return UnavailableError(f"Request for unknown model: no target of route '{name}' is at ready state: {why}")
 
 
 def _named(config: ModelConfig, name: str) -> ModelConfig:

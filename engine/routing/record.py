@@ -3,6 +3,7 @@
 Rules:
  1. A target can serve for a route if it is ready, and looks to clients as the others do (`agreement`).
  2. What targets look like is what the first of them does that is ready, as long as any that is ready does.
+ 3. A target that is loaded on demand can serve, whatever it looks like, until that is known.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..config.model import ModelConfig
-from ..errors import TriremeError
+from ..errors import ColdModelError, TriremeError
 from .agreement import disagreement
 from .documents import route_document
 from .rollout import Rollout, RolloutState
@@ -64,6 +65,8 @@ class RouteRecord:
         for target in self.all_targets:
             try:
                 found[target] = find(target)
+            except ColdModelError:
+                pass  # rule 3
             except TriremeError as error:
                 self.why[target] = error.message
         standard = self._standard

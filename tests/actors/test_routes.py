@@ -17,7 +17,7 @@ from valued_server import fails, serving, until
 
 from trireme.actors import InferenceServer
 from trireme.actors.route_file import RouteFile
-from trireme.engine.errors import InvalidArgumentError, NotFoundError, UnavailableError
+from trireme.engine.errors import ColdModelError, InvalidArgumentError, NotFoundError, RefusalReason, UnavailableError
 from trireme.engine.options import ControlMode
 from trireme.engine.request import InferenceRequest, Routing
 from trireme.engine.routing.route import ModelRoute, Target
@@ -231,7 +231,10 @@ async def test_targets_that_are_unknown_or_differ_are_refused(tmp_path: Path, ga
 async def test_routes_do_not_change_where_nothing_else_does(tmp_path: Path, gates: Gates) -> None:
     write_model(tmp_path, "a", {1: 1})
     async with serving(tmp_path, gates, model_control_mode=ControlMode.NONE) as server:
-        text = "routes cannot be changed while this server runs, expected --routes or --model-control-mode=explicit"
+        text = (
+            "routes cannot be changed while this server runs, expected --routes, or explicit or on-demand as "
+            "--model-control-mode"
+        )
         for call in (
             server.management.set_route("r", {"targets": {"a": 100}}),
             server.management.remove_route("r"),
@@ -270,8 +273,10 @@ async def test_without_any_target_that_can_serve_a_request_is_told_why(tmp_path:
         assert await server.management.model_ready("r")
         await server.unload_model("one")
         await until(lambda: not server.model_ready("one"))
-        text = "Request for unknown model: 'one' has no available versions"
-        await fails(server.infer(valued_request("r")), NotFoundError, text)
+        why = "Request for unknown model: 'one' has no available versions"
+        text = f"Request for unknown model: no target of route 'r' is at ready state: {why}"
+        await fails(server.infer(valued_request("r")), UnavailableError, text)
+        assert server.refusal_statistics()[RefusalReason.NOT_READY] == 1
         with pytest.raises(UnavailableError, match=r"route 'r' is at ready state: .*'one' has no"):
             server.describe("r")
         assert not await server.management.model_ready("r")
@@ -343,6 +348,20 @@ async def test_a_model_may_ask_a_route(tmp_path: Path, gates: Gates) -> None:
             models.ask(valued_request("r"), False, answered)
         await asked.wait()
         assert Counter(found) == {1: 2, 2: 2}
+
+
+async def test_targets_are_loaded_on_demand(tmp_path: Path, gates: Gates) -> None:
+    for name, value in (("one", 1), ("two", 2), ("none", 3)):
+        write_model(tmp_path, name, {1: value})
+    mode = {"model_control_mode": ControlMode.ON_DEMAND, "model_memory_limit": 1 << 30}
+    async with serving(tmp_path, gates, **mode) as server:
+        await server.management.set_route("r", {"targets": {"one": 50, "two": 50, "none": 0}})
+        with pytest.raises(ColdModelError) as caught:
+            server.describe("r")
+        assert caught.value.name == "one"
+        assert await answers(server, 4) == {1: 2, 2: 2}
+        assert [each["share"] for each in (await route(server))["state"]["targets"]] == [50, 50, 0]
+        assert server.describe("r").name == "r"
 
 
 # ---- rollouts and files ----
