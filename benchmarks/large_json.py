@@ -6,38 +6,48 @@ client, a process of its own, asks for small things every 4 ms: what it waits fo
 that the event loop runs meanwhile, its steps are measured: the CPU time of the loop's thread from one suspension to the
 next, and the same by the clock, in which waiting for the interpreter's lock counts as well.
 
+There are two controls. "nothing": there are no documents. "elsewhere": the documents go to a second server in a process
+of its own, so the processors are as busy, but the first server has nothing to do with them. The delay that documents
+cause is the difference to the second. Besides, it is said how much of each wait the system has let the second client
+and the event loop's thread wait for a processor (schedstat; on Linux).
+
     python benchmarks/large_json.py [--only numbers nested strings strict] [--mib 64] [--count 3] [--at-once 1]
                                     [--output large_json.json]
-
-The rows "nothing" have no document: they say how much of the times is the machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import logging
+import os
+import resource
+import select
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 import trio
-from attack_clients import Seen, read_answer
+from attack_clients import BETWEEN_S, Asker, read_answer
+from attack_payloads import infer_request, small_infer
 from rich.console import Console
 from rich.table import Table
 from servers import machine
 
 from trireme.actors import InferenceServer
+from trireme.api.cli.interpreter import settle_memory, switch_often
 from trireme.api.http.app import HttpApplication, HttpService
 from trireme.api.http.exchange import HttpOptions
 from trireme.api.sockets.service import ServiceOptions
@@ -47,13 +57,11 @@ from trireme.engine.config.model import ModelConfig
 from trireme.engine.job import ExecutionBatch
 from trireme.engine.options import ServerOptions
 
-SWITCH_INTERVAL_S = 0.0005
-"""As `trireme serve` has it."""
-
 _NUMBER_BYTES = 11
 _ROW = 100
 _STRING_BYTES = 200
-_QUIET_S = 2.0
+_QUIET_S = 3.0
+_LONGEST = 5
 _CONFIG = """
 backend: "identity"
 max_batch_size: 0
@@ -88,6 +96,7 @@ class Steps(trio.abc.Instrument):
 
     Attributes:
         cpu_ms, clock_ms: the longest step, and whose.
+        system_ms, faults: of the one that took most CPU time: spent in the system, and pages given to it.
         passes_ms: the longest pass of the loop, by the clock, without the time that it waits for something to do.
     """
 
@@ -95,8 +104,10 @@ class Steps(trio.abc.Instrument):
         self.reset()
 
     def reset(self) -> None:
-        self.cpu_ms = self.clock_ms = self.passes_ms = 0.0
+        self.cpu_ms = self.clock_ms = self.passes_ms = self.system_ms = 0.0
+        self.faults = 0
         self.task = ""
+        self._used = resource.getrusage(resource.RUSAGE_THREAD)
         self._cpu_s = time.thread_time()
         self._clock_s = self._woke_s = time.perf_counter()
 
@@ -107,6 +118,7 @@ class Steps(trio.abc.Instrument):
         self._woke_s = time.perf_counter()
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._used = resource.getrusage(resource.RUSAGE_THREAD)
         self._cpu_s, self._clock_s = time.thread_time(), time.perf_counter()
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
@@ -114,6 +126,62 @@ class Steps(trio.abc.Instrument):
         self.clock_ms = max(self.clock_ms, (time.perf_counter() - self._clock_s) * 1e3)
         if cpu_ms > self.cpu_ms:
             self.cpu_ms, self.task = cpu_ms, task.name
+            used = resource.getrusage(resource.RUSAGE_THREAD)
+            self.system_ms = (used.ru_stime - self._used.ru_stime) * 1e3
+            self.faults = used.ru_minflt - self._used.ru_minflt
+
+
+class Collections:
+    """Of the garbage collector: the longest there was, in ms by the clock."""
+
+    def __init__(self) -> None:
+        self.longest_ms = 0.0
+        self._began_s = 0.0
+
+    def __call__(self, phase: str, _of: dict[str, int]) -> None:
+        if phase == "start":
+            self._began_s = time.perf_counter()
+        else:
+            self.longest_ms = max(self.longest_ms, (time.perf_counter() - self._began_s) * 1e3)
+
+
+class Wait(NamedTuple):
+    """A wait of the second client, in ms.
+
+    Attributes:
+        all_ms: from asking to the whole answer.
+        queued_ms: of these, those in which the system let the client or the event loop's thread, both ready to run,
+            wait for a processor. Those of the thread that holds the interpreter's lock are not in it.
+        others_ms: in which other threads of the server waited for a processor, all together.
+    """
+
+    all_ms: float
+    queued_ms: float
+    others_ms: float
+
+
+@dataclass
+class Waits:
+    """What the second client has waited for; milliseconds.
+
+    Attributes:
+        longest: each with how much of it the system's queues were (`Wait`).
+        unqueued_ms: the longest wait without the time in these queues.
+    """
+
+    asked: int
+    failures: int
+    p50_ms: float
+    p99_ms: float
+    longest: list[Wait]
+    unqueued_ms: float
+
+    @classmethod
+    def of(cls, waits: list[Wait], failures: int) -> Waits:
+        times = sorted(each.all_ms for each in waits)
+        p50, p99 = (times[int(len(times) * share)] for share in (0.5, 0.99))
+        unqueued = max(each.all_ms - each.queued_ms for each in waits)
+        return cls(len(waits), failures, p50, p99, sorted(waits, reverse=True)[:_LONGEST], unqueued)
 
 
 @dataclass
@@ -121,18 +189,23 @@ class Row:
     """What documents have done; milliseconds, the longest of each.
 
     Attributes:
+        where: "here", or "elsewhere", which is a second server.
         took_s: from sending the first to the whole answer to the last.
         answers: how many of which status line.
     """
 
     what: str
+    where: str
     took_s: float
     answers: dict[str, int]
     step_cpu_ms: float
     step_task: str
+    step_system_ms: float
+    step_faults: int
     step_clock_ms: float
     pass_clock_ms: float
-    seen: Seen
+    collection_ms: float
+    waits: Waits
 
 
 def numbers(nbytes: int) -> tuple[str, int, bytes]:
@@ -181,11 +254,48 @@ def send(port: int, path: str, count: int) -> None:
             print(read_answer(client).split(b"\r\n", 1)[0].decode())
 
 
+def queued_ms(tasks: Iterable[Path]) -> float:
+    """How long threads have waited for a processor since they began; 0 where the system does not tell."""
+    total_ns = 0
+    for task in tasks:
+        with suppress(OSError, IndexError, ValueError):  # a thread that has ended meanwhile
+            total_ns += int((task / "schedstat").read_bytes().split()[1])
+    return total_ns / 1e6
+
+
+def watch(port: int, pid: int) -> None:
+    """The second client, a process of its own: says when it has begun, asks a server until it is told to stop, and
+    prints what it has waited for. The first thread of a server is its event loop's."""
+    infer = Asker(port, infer_request("small", *small_infer()), stays=True)
+    waits: list[Wait] = []
+    failures = 0
+    infer.ask()
+    tasks = Path(f"/proc/{pid}/task")
+    loop = [Path("/proc/self/task") / str(os.getpid()), tasks / str(pid)]
+    gc.freeze()
+    gc.disable()
+    print("asking", flush=True)
+    while not select.select([sys.stdin], [], [], BETWEEN_S)[0]:
+        others = [task for task in tasks.glob("*") if task.name != str(pid)]
+        queued, of_others = queued_ms(loop), queued_ms(others)
+        began_s = time.perf_counter()
+        failures += not infer.ask()
+        all_ms = (time.perf_counter() - began_s) * 1e3
+        waits.append(Wait(all_ms, min(all_ms, queued_ms(loop) - queued), queued_ms(others) - of_others))
+    print(json.dumps([failures, waits]), flush=True)
+
+
 @dataclass
 class Load:
-    """Documents, or none if there is no file: `count` one after the other, `at_once` of such clients."""
+    """Documents, or none if there is no file: `count` one after the other, `at_once` of such clients.
+
+    Attributes:
+        port: of the server that they are sent to.
+    """
 
     what: str
+    where: str = ""
+    port: int = 0
     file: Path | None = None
     count: int = 0
     at_once: int = 1
@@ -209,8 +319,8 @@ async def _said(client: trio.Process) -> bytes:
     return b"".join([piece async for piece in client.stdout])
 
 
-async def measure(port: int, steps: Steps, load: Load) -> Row:
-    """A load, and a second client."""
+async def measure(port: int, steps: Steps, collections: Collections, load: Load) -> Row:
+    """A load, and a second client, which asks the server at `port`, in this process."""
     here = Path(__file__)
     answers: Counter[str] = Counter()
 
@@ -218,10 +328,11 @@ async def measure(port: int, steps: Steps, load: Load) -> Row:
         answers.update(filter(None, (await _said(sender)).decode().split("\n")))
 
     async with trio.open_nursery() as nursery:
-        sending = [here, "--send", port, load.file, load.count]
+        sending = [here, "--send", load.port, load.file, load.count]
         senders = [await _started(nursery, *sending) for _ in range(load.at_once if load.file else 0)]
-        asker = await _started(nursery, here.with_name("attack_clients.py"), port)
+        asker = await _started(nursery, here, "--watch", port, os.getpid())
         steps.reset()
+        collections.longest_ms = 0.0
         began_s = trio.current_time()
         if load.file is None:
             await trio.sleep(_QUIET_S)
@@ -229,23 +340,25 @@ async def measure(port: int, steps: Steps, load: Load) -> Row:
             for sender in senders:
                 sending_nursery.start_soon(answered, sender)
         took_s = trio.current_time() - began_s
-        found = steps.cpu_ms, steps.task, steps.clock_ms, steps.passes_ms
-        seen = Seen(**json.loads(await _said(asker)))
-    return Row(load.what, took_s, dict(answers), *found, seen)
+        found = (
+            steps.cpu_ms,
+            steps.task,
+            steps.system_ms,
+            steps.faults,
+            steps.clock_ms,
+            steps.passes_ms,
+            collections.longest_ms,
+        )
+        failures, waits = json.loads(await _said(asker))
+    seen = Waits.of([Wait(*each) for each in waits], failures)
+    return Row(load.what, load.where, took_s, dict(answers), *found, seen)
 
 
-async def run(kinds: list[str], mib: int, count: int, at_once: int) -> list[Row]:
-    steps = Steps()
+@asynccontextmanager
+async def serving() -> AsyncIterator[int]:
+    """A server, set as `trireme serve` sets it; its port."""
     with tempfile.TemporaryDirectory() as folder:
-        loads = [Load("nothing")]
-        for kind in kinds:
-            file = Path(folder) / kind
-            file.write_bytes(document(kind, mib << 20))
-            loads += [
-                Load(f"{kind}, {mib} MiB" + (f", {at_once} at once" if at_once > 1 else ""), file, count, at_once)
-            ]
-        loads.append(Load("nothing"))
-        repository = Path(folder) / "repository"
+        repository = Path(folder)
         for name, config in (("small", _CONFIG), ("text", _CONFIG.replace("TYPE_FP32", "TYPE_STRING"))):
             (repository / name / "1").mkdir(parents=True)
             (repository / name / "config.pbtxt").write_text(config)
@@ -255,21 +368,60 @@ async def run(kinds: list[str], mib: int, count: int, at_once: int) -> list[Row]
             limits = HttpOptions(max_input_bytes=1 << 30)
             service = HttpService(HttpApplication(server, limits), ServiceOptions(("127.0.0.1:0",)))
             (port,) = await nursery.start(service.serve)
-            trio.lowlevel.add_instrument(steps)
-            rows = [await measure(port, steps, load) for load in loads]
+            settle_memory()
+            yield port
             service.close()
+
+
+async def serve_elsewhere() -> None:
+    """The second server: says its port, and ends when it is told to."""
+    async with serving() as port:
+        print(port, flush=True)
+        await trio.to_thread.run_sync(sys.stdin.readline)
+
+
+async def run(kinds: list[str], mib: int, count: int, at_once: int) -> list[Row]:
+    steps, collections = Steps(), Collections()
+    with tempfile.TemporaryDirectory() as folder:
+        async with serving() as port, trio.open_nursery() as nursery:
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+            start = partial(trio.run_process, [sys.executable, Path(__file__), "--serve"], **pipes)  # type: ignore[arg-type]
+            other: trio.Process = await nursery.start(start)
+            assert other.stdout is not None
+            other_port = int(await other.stdout.receive_some())
+            loads = [Load("nothing")]
+            for kind in kinds:
+                file = Path(folder) / kind
+                file.write_bytes(document(kind, mib << 20))
+                what = f"{kind}, {mib} MiB" + (f", {at_once} at once" if at_once > 1 else "")
+                loads += [
+                    Load(what, "elsewhere", other_port, file, count, at_once),
+                    Load(what, "here", port, file, count, at_once),
+                ]
+            loads.append(Load("nothing"))
+            trio.lowlevel.add_instrument(steps)
+            gc.callbacks.append(collections)
+            rows = [await measure(port, steps, collections, load) for load in loads]
+            await _said(other)
     return rows
 
 
 def show(rows: list[Row]) -> Table:
-    names = ("documents", "took s", "answers", "others wait: p50 ms", "p99", "p99.9", "longest")
-    table = Table(*names, "longest step: CPU ms", "by the clock", "longest pass")
+    names = ("documents", "where", "took s", "answers", "others wait: p50 ms", "p99", "longest", "of it queued")
+    table = Table(*names, "longest not queued", "delay: p99", "longest", "step: CPU ms", "clock", "pass", "collection")
+    control: Waits | None = None
     for row in rows:
-        seen = row.seen
+        waits = row.waits
+        longest = waits.longest[0]
         answers = ", ".join(f"{count} {status.partition(' ')[2]}" for status, count in row.answers.items())
-        waits = [f"{value:.1f}" for value in (seen.usual_ms, seen.p99_ms, seen.p999_ms, seen.longest_ms)]
-        times = [f"{value:.1f}" for value in (row.step_cpu_ms, row.step_clock_ms, row.pass_clock_ms)]
-        table.add_row(row.what, f"{row.took_s:.1f}", answers, *waits, *times)
+        values = [waits.p50_ms, waits.p99_ms, longest.all_ms, longest.queued_ms, waits.unqueued_ms]
+        delays = ["", ""]
+        if row.where == "here" and control is not None:
+            delays = [f"{waits.p99_ms - control.p99_ms:+.1f}", f"{longest.all_ms - control.longest[0].all_ms:+.1f}"]
+        control = waits if row.where == "elsewhere" else None
+        times = (row.step_cpu_ms, row.step_clock_ms, row.pass_clock_ms, row.collection_ms)
+        texts = [*(f"{value:.1f}" for value in values), *delays, *(f"{value:.1f}" for value in times)]
+        table.add_row(row.what, row.where, f"{row.took_s:.1f}", answers, *texts)
     return table
 
 
@@ -281,14 +433,22 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=1, help="clients with so many documents each")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--send", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--watch", nargs=2, type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.send is not None:
         send(int(given.send[0]), given.send[1], int(given.send[2]))
         return
+    if given.watch is not None:
+        watch(*given.watch)
+        return
     logging.disable(logging.WARNING)
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    switch_often()
+    if given.serve:
+        trio.run(serve_elsewhere)
+        return
     rows = trio.run(run, given.only, given.mib, given.count, given.at_once)
-    Console(width=160).print(show(rows))
+    Console(width=200).print(show(rows))
     if given.output is not None:
         document_: dict[str, Any] = {"machine": machine(), "rows": [asdict(row) for row in rows]}
         given.output.write_text(json.dumps(document_, indent=1) + "\n")
