@@ -165,9 +165,10 @@ def post(server: Server, path: str) -> bytes:
 
 
 def metric(server: Server, name: str) -> float:
-    """The sum over its labels."""
-    found = re.findall(rf"^{name}(?:{{.*}})? (\S+)$", server.get("/metrics", metrics=True).decode(), re.MULTILINE)
-    return sum(map(float, found))
+    """The sum over its labels, or over those series that have this one."""
+    name, _, label = name.partition(" ")
+    page = server.get("/metrics", metrics=True).decode()
+    return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*{label}.*}})? (\S+)$", page, re.MULTILINE))
 
 
 def quantile(values: Sequence[float], part: float) -> float:
@@ -197,7 +198,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=2_000, help="of each alternation")
     parser.add_argument("--rate", type=float, default=60.0)
     parser.add_argument("--alternations", type=int, default=3)
-    parser.add_argument("--model-bytes", type=float, default=2 * FILE_BYTES, help="that a model is supposed to take")
+    parser.add_argument("--model-bytes", type=float, default=FILE_BYTES + 4_096, help="that a model is supposed to take")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         repository = Path(folder) / "models"
@@ -228,8 +229,9 @@ def measure(on_demand: Server, beside: Server, options: argparse.Namespace) -> i
     return report(trace, runs, counts, options)
 
 
-COUNTS = ("hits_total", "misses_total", "loads_total", "evictions_total")
-"""Metrics of the server, by the ends of their names."""
+HITS, MISSES = 'requests_total outcome="hit"', 'requests_total outcome="miss"'
+COUNTS = (HITS, MISSES, "loads_total", "unloads_total", "wait_seconds_sum")
+"""Metrics of the server, by the ends of their names, some with a label."""
 
 
 def report(
@@ -241,15 +243,16 @@ def report(
     """Print what was found; 1 if it is not as it should be."""
     errors = [error for run in runs for each in run for error in each.errors]
     places = round(statistics.mean(place for run, _ in runs for place in run.places))
-    asked = counts["hits_total"] + counts["misses_total"]
-    hits = counts["hits_total"] / asked
+    asked = counts[HITS] + counts[MISSES]
+    hits = counts[HITS] / asked
     lru = lru_hits(trace, places, options.requests) / (options.requests * options.alternations)
     waits = [wait_s for run, _ in runs for wait_s in run.others_s]
     print(machine())
     print(f"requests {asked:.0f}, failed {len(errors)} {errors[:3]}")
     print(f"in memory {places} models (of {options.models}); loads {counts['loads_total']:.0f}, ", end="")
-    print(f"evictions {counts['evictions_total']:.0f}")
+    print(f"unloads {counts['unloads_total']:.0f}")
     print(f"hit rate {hits:.3f}, LRU's with {places} places {lru:.3f}: {hits / lru:.3f} of it")
+    print(f"waits for models: mean {1_000 * counts['wait_seconds_sum'] / max(1.0, counts[MISSES]):.1f} ms")
     print(f"requests that may have waited: p50 {quantile(waits, 0.5):.1f} ms, p99 {quantile(waits, 0.99):.1f} ms")
     for part in (0.5, 0.99):
         pairs = [(quantile(run.hits_s, part), quantile(beside.hits_s, part)) for run, beside in runs]
