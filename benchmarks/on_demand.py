@@ -198,7 +198,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=2_000, help="of each alternation")
     parser.add_argument("--rate", type=float, default=60.0)
     parser.add_argument("--alternations", type=int, default=3)
-    parser.add_argument("--model-bytes", type=float, default=FILE_BYTES + 4_096, help="that a model is supposed to take")
+    parser.add_argument("--model-bytes", type=float, default=FILE_BYTES + 4_096, help="of one model, as counted")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         repository = Path(folder) / "models"
