@@ -124,7 +124,7 @@ class Admission:
         with ExitStack() as undo:
             if lease is not None:
                 undo.callback(lease.close)
-            visit = await self.residents.hold(partial(self._find, request, model), request, lease is not None)
+            visit = await self.residents.hold(partial(self.find, request, model), request, lease is not None)
             undo.pop_all()
         with visit:
             return await self._admit(request, lease, None)
@@ -137,7 +137,7 @@ class Admission:
         with ExitStack() as undo:
             if lease is not None:
                 undo.callback(lease.close)
-            found = self._find(request, model)
+            found = self.find(request, model)
             self._tell_if_refused(request, undo)
             budget, share, readers = self._budget, found.share, found.region_readers
             large = is_large(request, found.validator)
@@ -188,7 +188,7 @@ class Admission:
         """
         try:
             received_ns = self._clock.now_ns()
-            found = self._find(request, model)
+            found = self.find(request, model)
             share, validator, budget = found.share, found.validator, self._budget
             large = False
             known = validator.recall(request)
@@ -228,7 +228,7 @@ class Admission:
             TriremeError: refused: invalid, stopping, or waiting for itself (`ensemble.refuse_recursion`).
         """
         received_ns = self._clock.now_ns()
-        model = self._find(request, description)
+        model = self.find(request, description)
         inputs, rows = model.validator.check(request)
         nbytes = sum([tensor.nbytes for tensor in inputs.values()])
         if request.callers:
@@ -245,7 +245,7 @@ class Admission:
             TriremeError: refused: no such model, invalid, stopping.
         """
         received_ns = self._clock.now_ns()
-        model = self._find(request)
+        model = self.find(request)
         if is_large(request, model.validator) and check_takes_long(request, model.validator):
             return None
         inputs, rows = model.validator.check(request)
@@ -283,7 +283,7 @@ class Admission:
             if model.scheduler.full:
                 raise queue_full("")
 
-    def _find(self, request: InferenceRequest, description: ModelDescription | None = None) -> Model:
+    def find(self, request: InferenceRequest, description: ModelDescription | None = None) -> Model:
         """The model that a request is for; looked for if the description does not hold any more."""
         model = None if description is None else self._repository.described.get(description)
         if model is not None and not self.exiting:
@@ -343,7 +343,7 @@ class Admission:
         with ExitStack() as undo:
             undo.callback(holder.release, nbytes)
             while (again := self._check_again_now(model, request, inputs, rows)) is None:
-                model = self._find(request)
+                model = self.find(request)
                 inputs, rows = await self.offload(_check_and_read, model, request)
             undo.pop_all()
         return again
@@ -352,7 +352,7 @@ class Admission:
         self, model: Model, request: InferenceRequest, inputs: dict[str, Tensor], rows: int
     ) -> tuple[Model, dict[str, Tensor], int] | None:
         """The same, if no thread has to do it."""
-        found = self._find(request)
+        found = self.find(request)
         if found is model:
             return model, inputs, rows
         if is_large(request, found.validator) and not reads_little(request, found.validator, found.region_readers):

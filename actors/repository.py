@@ -30,7 +30,7 @@ import trio
 
 from ..engine.config.model import ModelConfig
 from ..engine.description import IndexEntry, ModelState
-from ..engine.errors import InternalError, UnavailableError
+from ..engine.errors import ColdModelError, InternalError, UnavailableError
 from ..engine.logs.request_lines import about
 from ..engine.repository.catalog import UNLOADED, Catalog
 from ..engine.repository.known import Known, always
@@ -380,7 +380,10 @@ class Repository(Catalog[Model], Actor[RepositoryMessage]):
         """`model_ready`, and the model is asked if it has a check of its own."""
         if not self.model_ready(name, version):
             return False
-        checks = self.find(name, version).own_checks()
+        try:
+            checks = self.find(name, version).own_checks()
+        except ColdModelError:
+            return True  # it answers when it has been loaded
         return not checks or (await all_pass(checks) and self.model_ready(name, version))
 
     def own_checks(self) -> list[ReadinessCheck]:
