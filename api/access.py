@@ -6,7 +6,7 @@ The table of rights is here, and nowhere else; who decides by it is `actors.acce
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..actors.access_gate import AccessCall, AccessGate
 from ..engine.access.callers import ALL_MODELS, Caller, Right
@@ -186,6 +186,6 @@ class AccessChecks:
                 raise
 
 
-def readable(caller: Caller | None, rows: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Of a repository index, the models that a caller may read of; all, if there are no access rules."""
+def readable(caller: Caller | None, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of a repository index, or of routes, those that a caller may read of; all, if there are no access rules."""
     return rows if caller is None else [row for row in rows if caller.may(Right.READ, row["name"])]

@@ -41,6 +41,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return exit_code
     from ...engine.version import VERSION
     from ..http.openapi import document
+    from .route import add_route_command
 
     parser = argparse.ArgumentParser(prog="trireme", description="An inference server that speaks Triton's protocols.")
     parser.add_argument("--version", action="version", version=f"trireme {VERSION}")
@@ -53,9 +54,12 @@ def main(words: Sequence[str] | None = None) -> int:
     new.add_argument("--id", dest="key_id", help="what it is called in the access file; by default random")
     new.add_argument("--expires", help="when it ends: a date, or a time with an offset")
     new.set_defaults(new_key=True)
+    add_route_command(commands)
     given = parser.parse_args(words)
     if getattr(given, "new_key", False):
         return _print_key(given)
+    if hasattr(given, "run"):
+        return given.run(given)
     sys.stdout.write(json.dumps(document(), indent=2) + "\n")
     return 0
 

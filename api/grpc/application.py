@@ -19,6 +19,7 @@ from ...engine.access.callers import Right
 from ...engine.memory.regions import RegionKind
 from ...proto.messages import inference as pb
 from ..access import OTHERS_TOO, AccessChecks, Identity, needed, readable
+from ..model_routes import RouteChange
 from ..pipeline import find_model, is_cold
 from ..request_parameters import Restriction
 from . import management, repository
@@ -92,6 +93,11 @@ _CONCERNS_OTHERS: Mapping[str, Callable[[Any], bool]] = {
     "RepositoryModelUnload": repository.unloads_others,
 }
 """See `access.OTHERS_TOO`."""
+
+_ROUTE_CHANGES: Mapping[str, Callable[[Any], RouteChange | None]] = {
+    "RepositoryModelLoad": repository.route_of_load,
+    "RepositoryModelUnload": repository.route_of_unload,
+}
 
 
 class RestrictedProtocols:
@@ -199,9 +205,14 @@ class GrpcApplication:
             message = await repository.read_load(self._context, message)
         model = "" if category == "shared-memory" else getattr(message, "model_name", getattr(message, "name", ""))
         need = needed(category, model, changes=name in _CHANGES or bool(getattr(message, "settings", None)))
-        if name in _CONCERNS_OTHERS and _CONCERNS_OTHERS[name](message):
+        change = _ROUTE_CHANGES[name](message) if name in _ROUTE_CHANGES else None
+        if change is None and name in _CONCERNS_OTHERS and _CONCERNS_OTHERS[name](message):
             need = (*OTHERS_TOO, False)
-        return message, await access.authorise(identity, category, need, name, address)
+        caller = await access.authorise(identity, category, need, name, address)
+        if change is not None and caller is not None:
+            for each in await change.models(self._context.server.management):
+                access.check(caller, Right.MANAGE, each, name, address)
+        return message, caller
 
     async def _infer_stream(self, stream: StreamingCall) -> None:
         await InferStream(self._context, stream).serve()

@@ -23,6 +23,7 @@ from .. import about
 from ..about import check_traced_model, read_trace_change
 from ..access import needed
 from ..logging import FORMATS, log_file_refused, log_unreachable, verbose_level
+from ..model_routes import shown_config
 from ..pipeline import find_model
 from ..request_parameters import refuse_region_changes
 from .infer import GrpcContext
@@ -67,8 +68,8 @@ async def model_metadata(context: GrpcContext, message: pb.ModelMetadataRequest)
 
 
 async def model_config(context: GrpcContext, message: pb.ModelConfigRequest) -> pb.ModelConfigResponse:
-    model = await find_model(context.server, message.name, parse_version(message.version))
-    return pb.ModelConfigResponse(config=pb.ModelConfig.parse(config_protobuf(model.config)))
+    config = await shown_config(context.server, message.name, parse_version(message.version))
+    return pb.ModelConfigResponse(config=pb.ModelConfig.parse(config_protobuf(config)))
 
 
 async def statistics(context: GrpcContext, message: pb.ModelStatisticsRequest) -> Fields:

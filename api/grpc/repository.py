@@ -13,6 +13,7 @@ from ...engine.admission.large_requests import LARGE_BYTES
 from ...engine.errors import InvalidArgumentError, UnsupportedError
 from ...engine.tensor import Buffer
 from ...proto.messages import inference as pb
+from ..model_routes import ROUTE_PARAMETER, RouteChange
 from .codec import MAX_FIELDS, too_many_fields
 from .infer import GrpcContext
 from .management import Fields
@@ -112,12 +113,18 @@ async def read_load(context: GrpcContext, message: Buffer) -> WireLoad:
 async def load(context: GrpcContext, request: WireLoad) -> None:
     """RepositoryModelLoad: answered when the model is loaded."""
     _refuse_repository_name(request.repository_name)
+    if change := route_of_load(request):
+        await change.make(context.server.management)
+        return
     await context.server.management.load_model(request.model_name, _load_parameters(request.parameters))
 
 
 async def unload(context: GrpcContext, message: pb.RepositoryModelUnloadRequest) -> None:
     """RepositoryModelUnload: answered when unloading has begun."""
     _refuse_repository_name(message.repository_name)
+    if change := route_of_unload(message):
+        await change.make(context.server.management)
+        return
     await context.server.management.unload_model(message.model_name, _unload_dependents(message.parameters))
 
 
@@ -129,6 +136,28 @@ def has_content(request: WireLoad) -> bool:
 def unloads_others(message: pb.RepositoryModelUnloadRequest) -> bool:
     """Whether an unload is for more than its model."""
     return _unload_dependents(message.parameters)
+
+
+def route_of_load(request: WireLoad) -> RouteChange | None:
+    """What a load sets, if that is a route.
+
+    Raises:
+        InvalidArgumentError: it brings no document of a route, or more.
+    """
+    if ROUTE_PARAMETER not in request.parameters:
+        return None
+    return RouteChange.of_load(request.model_name, request.parameters, request.parameters[ROUTE_PARAMETER][1])
+
+
+def route_of_unload(message: pb.RepositoryModelUnloadRequest) -> RouteChange | None:
+    """What an unload removes or stops, if that is a route's.
+
+    Raises:
+        InvalidArgumentError: a parameter is not a bool.
+    """
+    return RouteChange.of_unload(
+        message.model_name, {name: parameter.bool_param for name, parameter in message.parameters.items()}
+    )
 
 
 def _refuse_repository_name(name: str) -> None:

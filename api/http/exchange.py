@@ -358,7 +358,7 @@ class Match:
     """A path that belongs to a route; what it does not name is empty.
 
     Attributes:
-        name: of the model, or of the shared-memory region.
+        name: of the model, the route, or the shared-memory region.
         version_text: the digits in the path.
         kind: ``system`` or ``cuda``, for shared memory.
         version: `LATEST` when the path names none; None when it is too large for 64 bits.

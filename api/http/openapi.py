@@ -13,7 +13,7 @@ from typing import Any
 
 from ...engine.version import VERSION
 from .exchange import Handler
-from .handlers import management
+from .handlers import management, model_routes
 from .handlers.generate import generate, generate_stream
 from .infer.handler import infer
 from .routes import ROUTES
@@ -21,7 +21,7 @@ from .routes import ROUTES
 _ERRORS = {
     400: "Something in the request is wrong, or the model failed in a way of its own.",
     403: "Restricted: a header with a certain value is needed.",
-    404: "There is no such model, version or shared-memory region.",
+    404: "There is no such model, version, route or shared-memory region.",
     413: "The body is too large.",
     500: "The body is not the JSON that is expected, or something failed inside the server or the model.",
     501: "Not supported, or switched off.",
@@ -30,6 +30,7 @@ _ERRORS = {
 _PATH_PARTS: dict[str, Schema] = {
     "model": {"type": "string", "minLength": 1, "pattern": "^[^/?#]+$"},
     "version": {"type": "string", "pattern": "^[0-9]+$"},
+    "route": {"type": "string", "minLength": 1, "pattern": "^[^/?#]+$"},
     "repository": {"type": "string", "minLength": 1, "pattern": "^[^/?#]+$"},
     "region": {"type": "string", "minLength": 1, "pattern": "^[^/?#]+$"},
 }
@@ -90,6 +91,13 @@ OPERATIONS: dict[Handler, Operation] = {
         "Load a model, or load it again.", (400, 500, 501, 503), "LoadRequest", optional=True
     ),
     management.unload_model: Operation("Unload a model.", (400, 500, 501, 503), "UnloadRequest", optional=True),
+    model_routes.list_routes: Operation("List the routes, names for which models answer.", response="Routes"),
+    model_routes.show_route: Operation("A route, and how it does.", (404,), response="Route"),
+    model_routes.set_route: Operation("Set a route.", (400, 503), "RouteDocument", "Route"),
+    model_routes.remove_route: Operation("Remove a route.", (404, 503)),
+    model_routes.stop_rollout: Operation(
+        "Have a route's canary give its share back.", (400, 404, 503), response="Route"
+    ),
     management.region_status: Operation("Registered regions.", (404,), response="Regions"),
     management.register_region: Operation("Register a region.", (400, 500, 501), "*Region"),
     management.unregister_region: Operation("Forget a region, or all.", (400, 501)),
@@ -309,6 +317,23 @@ def _about() -> dict[str, Schema]:
     }
 
 
+def _routes() -> dict[str, Schema]:
+    number: Schema = {"type": "number"}
+    percent: Schema = {"type": "integer", "minimum": 0, "maximum": 100}
+    limits = dict.fromkeys(("step-secs", "errors", "p99-times", "queue-times", "slack-ms"), number)
+    members = {
+        "targets": {"type": "object", "additionalProperties": percent, "description": "Weights; together 100."},
+        "sticky": _STRING,
+        "canary": _object("target", target=_STRING, steps=_array(percent), **limits),
+        "shadow": _object("target", target=_STRING, percent=number, tolerance=number),
+    }
+    return {
+        "RouteDocument": {**_object("targets", **members), "additionalProperties": False},
+        "Route": _object("name targets state", name=_STRING, **members, state={"type": "object"}),
+        "Routes": _array(ref("Route")),
+    }
+
+
 def _operation() -> dict[str, Schema]:
     row = _object(
         "name",
@@ -326,6 +351,7 @@ def _operation() -> dict[str, Schema]:
     levels = _array(_one_of("OFF", "TIMESTAMPS", "TENSORS"))
     switches = dict.fromkeys(("log_info", "log_warning", "log_error"), _FLAG)
     return {
+        **_routes(),
         "IndexRequest": _object(ready=_FLAG),
         "Index": _array(row),
         "LoadRequest": _object(parameters=load),

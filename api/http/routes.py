@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from ...engine.memo import Memo
 from ...engine.request import LATEST
 from .exchange import JSON, TEXT, Answer, BodyKind, Context, Handler, Match, Route
-from .handlers import management
+from .handlers import management, model_routes
 from .handlers.generate import generate, generate_stream
 from .infer.handler import admit_infer, infer
 
@@ -24,6 +24,7 @@ _PATTERNS = {
     "{version}": "(?P<version>[0-9]+)",
     "{repository}": "(?P<repository>[^/]+)",
     "{region}": "(?P<name>[^/]+)",
+    "{route}": "(?P<name>[^/]+)",
     "{kind}": "(?P<kind>system|cuda)",
     "[": "(?:",
     "]": ")?",
@@ -63,6 +64,15 @@ ROUTES = (
     _route(_REPOSITORY + "/index", "model-repository", POST=management.repository_index),
     _route(_REPOSITORY + "/models/{model}/load", "model-repository", JSON, BodyKind.FILES, POST=management.load_model),
     _route(_REPOSITORY + "/models/{model}/unload", "model-repository", POST=management.unload_model),
+    _route("/v2/routes", "model-repository", GET=model_routes.list_routes),
+    _route(
+        "/v2/routes/{route}",
+        "model-repository",
+        GET=model_routes.show_route,
+        PUT=model_routes.set_route,
+        DELETE=model_routes.remove_route,
+    ),
+    _route("/v2/routes/{route}/stop", "model-repository", POST=model_routes.stop_rollout),
     _route(_REGION + "/status", "shared-memory", GET=management.region_status),
     _route(_REGION + "/register", "shared-memory", POST=management.register_region),
     _route(_REGION + "/unregister", "shared-memory", POST=management.unregister_region),

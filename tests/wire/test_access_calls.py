@@ -284,3 +284,35 @@ def test_callers_are_counted(server: RuledServer) -> None:
     unknown = server.control.unidentified[RefusalReason.UNAUTHENTICATED]
     assert f'trireme_caller_refused_total{{caller="",reason="unauthenticated"}} {unknown}' in page
     assert server.server.refusals.counts[RefusalReason.UNAUTHENTICATED] == unknown >= 2 * 17
+
+
+@pytest.mark.parametrize(
+    ("caller", "target", "lacks"),
+    [
+        ("keeper", "plain", ""),
+        ("keeper", "queued", "'manage' on model 'queued'"),
+        ("reader", "plain", "'manage' on model 'plx'"),
+        ("admins", "queued", ""),
+    ],
+)
+def test_who_sets_a_route_needs_the_right_on_its_targets_too(
+    server: RuledServer, caller: str, target: str, lacks: str
+) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=60)
+    document = json.dumps({"targets": {target: 100}})
+    said = f"caller '{caller}' does not have the right {lacks}" if lacks else ""
+    connection.request("PUT", "/v2/routes/plx", document, dict(credentials(caller)))
+    answer = connection.getresponse()
+    found = json.loads(answer.read())
+    assert (answer.status, found.get("error", "")) == ((403, said) if lacks else (200, ""))
+    load = MESSAGES.RepositoryModelLoadRequest(model_name="plx")
+    load.parameters["route"].string_param = document
+    with stub_for(f"127.0.0.1:{server.grpc_port}") as stub:
+        if lacks:
+            with pytest.raises(grpc.RpcError, match="does not have the right 'manage'"):
+                stub.RepositoryModelLoad(load, metadata=credentials(caller), timeout=60)
+        else:
+            stub.RepositoryModelLoad(load, metadata=credentials(caller), timeout=60)
+            connection.request("DELETE", "/v2/routes/plx", headers=dict(credentials(caller)))
+            assert connection.getresponse().status == 200
+    connection.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
+import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -16,10 +17,14 @@ import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from beside_one_process import IN_PROCESS, wait_until
+from grpc import RpcError
+from grpc_stub import MESSAGES, stub_for
 from later_files import later_change
 from python_models import CONFIG, write_model
 from serve_process import PATIENCE_S, ServeProcess, serve_process
 from tritonclient.utils import InferenceServerException
+
+from trireme.api.cli.main import main
 
 SAYS_ITS_VERSION = """
     import numpy as np
@@ -161,6 +166,151 @@ def test_a_route_looks_like_a_model(routed: Routed, protocol: Any) -> None:
             assert {(each["name"], each["version"]) for each in statistics} == {("a", "1"), ("a", "2")}
 
 
+class Told(NamedTuple):
+    """What a call was answered."""
+
+    status: int
+    document: Any
+
+
+def ask(routed: Routed, method: str, path: str, body: object = None) -> Told:
+    url = f"http://127.0.0.1:{routed.server.http_port}/v2/{path}"
+    data = body.encode() if isinstance(body, str) else None if body is None else json.dumps(body).encode()
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, data, method=method), timeout=PATIENCE_S) as answer:
+            return Told(answer.status, json.loads(answer.read() or b"null"))
+    except urllib.error.HTTPError as error:
+        return Told(error.code, json.loads(error.read())["error"])
+
+
+ODD = {"targets": {"a:1": 90, "a:2": 10}, "canary": {"target": "a:2", "step-secs": 3600}}
+
+
+def test_routes_are_managed_over_http(routed: Routed) -> None:
+    assert [each["name"] for each in ask(routed, "GET", "routes").document] == ["r", "a"]
+    told = ask(routed, "PUT", "routes/live", ODD)
+    assert told.status == 200
+    assert (told.document["name"], told.document["targets"]) == ("live", ODD["targets"])
+    assert told.document["state"]["origin"] == "live"
+    assert [each["share"] for each in told.document["state"]["targets"]] == [99, 1]
+    assert told.document["state"]["rollout"]["state"] == "step"
+    with http(routed) as client:
+        assert version_of(client.infer("live", inputs(httpclient))) in (1, 2)
+    stopped = ask(routed, "POST", "routes/live/stop").document["state"]
+    assert [each["share"] for each in stopped["targets"]] == [90, 10]
+    assert (stopped["rollout"]["state"], stopped["rollout"]["reason"]) == ("back", "an operator stopped it")
+    config = ask(routed, "GET", "models/live/config").document
+    assert json.loads(config["parameters"]["route"]["string_value"])["name"] == "live"
+    assert ask(routed, "DELETE", "routes/live") == (200, None)
+    gone = (404, "there is no route 'live'")
+    for method, path in (("GET", "live"), ("DELETE", "live"), ("POST", "live/stop")):
+        assert ask(routed, method, f"routes/{path}") == gone
+    assert ask(routed, "POST", "repository/models/live/load", {"parameters": {"route": json.dumps(ODD)}}) == (200, None)
+    assert ask(routed, "GET", "routes/live").document["state"]["rollout"]["state"] == "step"
+    for parameter in ("stop_rollout", "route"):
+        told = ask(routed, "POST", "repository/models/live/unload", {"parameters": {parameter: True}})
+        assert told == (200, None)
+    assert ask(routed, "GET", "routes/live") == gone
+
+
+@pytest.mark.parametrize(
+    ("document", "text"),
+    [
+        ({"targets": {"a:1": 90}}, "route 'x': targets: the weights of its targets add up to 90, expected 100"),
+        (
+            {"targets": {"none": 100}},
+            "route 'x': target 'none' is unknown, expected a model of the repository, such as",
+        ),
+        ({"targets": {"x": 100}}, "route 'x': routes lead in a circle: from 'x' to 'x'"),
+        ({"targets": {"r": 100}}, "route 'x': target 'r' is a route, expected a model"),
+        ({"target": {}}, "route 'x': target: found an unknown key, expected one of canary, shadow, sticky, targets"),
+        ([], "route 'x': found [], expected an object"),
+        ('{"targets": {"a:1": 50, "a:1": 50}}', "route 'x': not valid JSON: a key is there twice"),
+        ("{", "route 'x': not valid JSON: "),
+        ("[" * 100_000, "route 'x': not valid JSON: "),
+    ],
+)
+def test_what_cannot_be_is_refused_by_both_protocols(routed: Routed, document: Any, text: str) -> None:
+    told = ask(routed, "PUT", "routes/x", document)
+    assert told.status == 400
+    assert told.document.startswith(text)
+    written = document if isinstance(document, str) else json.dumps(document)
+    stub = MESSAGES.RepositoryModelLoadRequest(model_name="x")
+    stub.parameters["route"].string_param = written
+    with stub_for(f"127.0.0.1:{routed.server.grpc_port}") as service, pytest.raises(RpcError) as caught:
+        service.RepositoryModelLoad(stub)
+    failed: Any = caught.value
+    assert failed.code().name == "INVALID_ARGUMENT"
+    assert failed.details().startswith(text)
+
+
+def test_routes_are_managed_over_grpc(routed: Routed) -> None:
+    load = MESSAGES.RepositoryModelLoadRequest(model_name="live")
+    load.parameters["route"].string_param = json.dumps(ODD)
+    unload = {
+        name: MESSAGES.RepositoryModelUnloadRequest(model_name="live") for name in ("stop_rollout", "route", "wrong")
+    }
+    for name in ("stop_rollout", "route"):
+        unload[name].parameters[name].bool_param = True
+    unload["wrong"].parameters["route"].string_param = "yes"
+    with stub_for(f"127.0.0.1:{routed.server.grpc_port}") as stub:
+
+        def rollout() -> str:
+            config = stub.ModelConfig(MESSAGES.ModelConfigRequest(name="live")).config
+            return json.loads(config.parameters["route"].string_value)["state"]["rollout"]["state"]
+
+        stub.RepositoryModelLoad(load)
+        assert rollout() == "step"
+        stub.RepositoryModelUnload(unload["stop_rollout"])
+        assert rollout() == "back"
+        for request, code in (
+            (unload["wrong"], "INVALID_ARGUMENT"),
+            (unload["route"], ""),
+            (unload["route"], "NOT_FOUND"),
+        ):
+            found = ""
+            try:
+                stub.RepositoryModelUnload(request)
+            except RpcError as error:
+                failed: Any = error
+                found = failed.code().name
+            assert found == code
+        load.parameters["config"].string_param = "{}"
+        with pytest.raises(RpcError, match="load parameter 'route' cannot be given with others"):
+            stub.RepositoryModelLoad(load)
+
+
+def command(routed: Routed, *words: str) -> list[str]:
+    return ["route", *words, "--url", f"127.0.0.1:{routed.server.http_port}"]
+
+
+def test_the_command(routed: Routed, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*words: str) -> tuple[int, str, str]:
+        code = main(command(routed, *words))
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    code, out, _ = run("set", "live", "--target", "a:1=100", "--target", "a:2=0", "--canary", "a:2", "--steps", "5,100")
+    assert code == 0
+    assert "live   a:1       100%    95%  yes           0         0" in out
+    assert "canary 'a:2': step 1 of 2, 5%: it can serve" in out
+    assert {line.split()[0] for line in run("list")[1].splitlines()} >= {"ROUTE", "r", "a", "live", "sticky"}
+    code, out, _ = run("show", "live", "--json")
+    assert json.loads(out)["targets"] == {"a:1": 100, "a:2": 0}
+    (tmp_path / "live.json").write_text(out)
+    (tmp_path / "routes.toml").write_text("[routes.live]\ntargets.'a:1' = 100\n")
+    assert "canary 'a:2': went back to 0%: an operator stopped it" in run("stop", "live")[1]
+    assert run("set", "live", str(tmp_path / "live.json"))[0] == 0
+    assert "canary" not in run("set", "live", str(tmp_path / "routes.toml"))[1]
+    assert run("remove", "live") == (0, "route 'live' is removed\n", "")
+    assert run("show", "live") == (1, "", "trireme route: there is no route 'live'\n")
+    code, _, said = run("set", "live", "--target", "a:1=90")
+    assert (code, said.split(": ", 1)[1]) == (
+        1,
+        "route 'live': targets: the weights of its targets add up to 90, expected 100\n",
+    )
+
+
 def test_the_file_is_followed_and_a_bad_canary_goes_back(routed: Routed) -> None:
     with http(routed) as client:
         routed.write("[routes.r]\ntargets = { 'a:9' = 'all' }\n")
@@ -179,7 +329,7 @@ def test_the_file_is_followed_and_a_bad_canary_goes_back(routed: Routed) -> None
                     told[str(version_of(client.infer("r", inputs(httpclient, 2.0))))] += 1
                 except InferenceServerException as error:
                     told[error.message()] += 1
-            return "is back" in routed.server.log
+            return "rollout of 'a:3' is back" in routed.server.log
 
         wait_until(went_back)
         assert told.keys() == {"1", "planted"}

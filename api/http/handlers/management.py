@@ -23,6 +23,7 @@ from ... import about
 from ...about import check_traced_model, read_trace_change
 from ...access import OTHERS_TOO, readable
 from ...logging import FORMATS, LogFacade, LogSettings, log_file_refused, log_unreachable, verbose_level
+from ...model_routes import ROUTE_PARAMETER, RouteChange, shown_config
 from ...pipeline import find_model
 from ...request_parameters import refuse_region_changes
 from ..bodies import read_json, too_large
@@ -31,6 +32,7 @@ from ..json import reader as json_reader
 from ..json import writer as json_writer
 from ..json.pieces import LargeString
 from ..json.reader import MOST_PLAIN_VALUES, ON_LOOP_BYTES, LargeText, load_places, members_of
+from .model_routes import change_route
 
 
 async def server_live(context: Context, request: HttpRequest) -> Answer:
@@ -71,7 +73,7 @@ async def model_metadata(context: Context, request: HttpRequest) -> Answer:
 async def model_config(context: Context, request: HttpRequest) -> Answer:
     """``GET /v2/models/M[/versions/V]/config``."""
     version = request.match.model_version()
-    return Answer(200, JSON, config_json((await find_model(context.server, request.match.name, version)).config))
+    return Answer(200, JSON, config_json(await shown_config(context.server, request.match.name, version)))
 
 
 async def statistics(context: Context, request: HttpRequest) -> Answer:
@@ -249,6 +251,9 @@ async def load_model(context: Context, request: HttpRequest) -> Answer:
     limit_bytes = context.options.max_management_bytes
     if len(request.body) > limit_bytes and not any(name.startswith(FILE_PREFIX) for name in parameters):
         return too_large(len(request.body), limit_bytes, "http-max-management-size")
+    if ROUTE_PARAMETER in parameters:
+        change = RouteChange.of_load(request.match.name, parameters, parameters[ROUTE_PARAMETER])
+        return await change_route(context, request, change)
     if parameters:
         _check_others_too(context, request)
     await context.server.management.load_model(request.match.name, parameters)
@@ -258,7 +263,10 @@ async def load_model(context: Context, request: HttpRequest) -> Answer:
 async def unload_model(context: Context, request: HttpRequest) -> Answer:
     """``POST /v2/repository/models/M/unload``: answered when unloading has begun."""
     _refuse_repository_name(request)
-    dependents = await _unload_dependents(context, request)
+    parameters = await _unload_parameters(context, request)
+    if change := RouteChange.of_unload(request.match.name, parameters):
+        return await change_route(context, request, change)
+    dependents = parameters.get("unload_dependents") is True
     if dependents:
         _check_others_too(context, request)
     await context.server.management.unload_model(request.match.name, dependents)
@@ -291,7 +299,7 @@ async def _read_load(context: Context, request: HttpRequest) -> dict[str, str | 
 
 
 def _load_parameters(document: Any) -> dict[str, str | Buffer]:
-    """``config`` as text, files as bytes.
+    """``config`` and ``route`` as text, files as bytes.
 
     Raises:
         TriremeError: not an object, a value is not a string, an unknown name, or a file is not base64.
@@ -308,7 +316,7 @@ def _load_parameters(document: Any) -> dict[str, str | Buffer]:
             parameters[name] = _file_content(name, text.pieces(), text.nbytes)
             continue
         json_reader.as_string(text)
-        if name == "config":
+        if name in ("config", ROUTE_PARAMETER):
             parameters[name] = text
         elif name.startswith(FILE_PREFIX):
             parameters[name] = _file_content(name, [text.encode("utf-8", "surrogateescape")], len(text))
@@ -324,15 +332,14 @@ def _file_content(name: str, pieces: Iterable[bytes], nbytes: int) -> memoryview
         raise InvalidArgumentError(f"failed to decode parameter '{name}' as base64: {error}") from error
 
 
-async def _unload_dependents(context: Context, request: HttpRequest) -> bool:
-    """Whether the models that only this one needs go too. What cannot be read does not say so
-    (docs/reference/http.md#unload)."""
+async def _unload_parameters(context: Context, request: HttpRequest) -> dict[str, Any]:
+    """The parameters of an unload request. What cannot be read says nothing (docs/reference/http.md#unload)."""
     try:
         body = await _read_optional_json(context, request)
     except InternalError:
-        return False
+        return {}
     parameters = body.get("parameters")
-    return type(parameters) is dict and parameters.get("unload_dependents") is True
+    return parameters if type(parameters) is dict else {}
 
 
 async def _read_optional_json(context: Context, request: HttpRequest) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from trireme.api.cli.main import main
 from trireme.api.http.openapi import document
 from trireme.api.http.routes import ROUTES, Router
 
-SAMPLES = {"{model}": "some model", "{version}": "7", "{repository}": "repo", "{region}": "r"}
+SAMPLES = {"{model}": "some model", "{version}": "7", "{repository}": "repo", "{region}": "r", "{route}": "r"}
 
 
 def operations() -> list[tuple[str, str, dict[str, Any]]]:

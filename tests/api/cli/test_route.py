@@ -1,0 +1,94 @@
+"""`trireme route`: what it says to people; what it does to a server is tested over the wire."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from trireme.api.cli.main import main
+from trireme.api.cli.route import route_table
+
+COUNTS, FEW = {"requests": 9512, "failures": 3}, {"requests": 7, "failures": 0}
+DIGITS = {
+    "name": "digits",
+    "targets": {"digits:1": 100, "digits:2": 0},
+    "sticky": "header:x-user",
+    "shadow": {"target": "digits:3"},
+    "state": {
+        "targets": [
+            {
+                "target": "digits:1",
+                "weight": 100,
+                "share": 95.0,
+                "ready": True,
+                "why": "",
+                "requests": 9512,
+                "failures": 3,
+            },
+            {
+                "target": "digits:2",
+                "weight": 0,
+                "share": 0,
+                "ready": False,
+                "why": "gone",
+                "requests": 7,
+                "failures": 0,
+            },
+        ],
+        "rollout": {"target": "digits:2", "state": "back", "step": 0, "steps": 5, "percent": 0, "reason": "it is slow"},
+        "shadow": {"equal": 3},
+    },
+}
+TABLE = """\
+ROUTE   TARGET    WEIGHT  SHARE  READY  REQUESTS  FAILURES
+digits  digits:1    100%    95%  yes       9,512         3
+        digits:2      0%     0%  no            7         0
+  'digits:2' is not ready: gone
+  sticky by header:x-user
+  canary 'digits:2': went back to 0%: it is slow
+  shadow 'digits:3': equal 3
+"""
+
+
+def test_the_table() -> None:
+    assert route_table([DIGITS]) == TABLE
+    assert route_table([]) == "there are no routes\n"
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    code = main(["route", *words])
+    return code, capsys.readouterr().err
+
+
+def test_without_a_server(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    code, said = run(capsys, "list", "--url", f"http://127.0.0.1:{port}")
+    assert (code, said.split(": ")[1]) == (3, f"no server answers at http://127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "expected"),
+    [
+        (("set", "a"), 2, "nothing to set: give a file, or --target MODEL:VERSION=WEIGHT for each target"),
+        (("set", "a", "--target", "b"), 2, "--target: found 'b', expected whole percents"),
+        (("set", "a", "--target", "b=1", "--steps", "x"), 2, "--steps: found 'x', expected whole percents"),
+        (("list", "--url", "ftp://a"), 2, "--url is ftp://a, expected http://HOST:PORT or https://HOST:PORT"),
+        (("list", "--header", "a"), 2, "--header is a, expected NAME:VALUE"),
+        (("set", "a", "missing.toml"), 1, "missing.toml: No such file or directory"),
+    ],
+)
+def test_wrong_command_lines(
+    words: tuple[str, ...], code: int, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(capsys, *words) == (code, f"trireme route: {expected}\n")
+
+
+def test_faulty_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "routes.toml"
+    path.write_text("[routes.b]\n")
+    assert run(capsys, "set", "a", str(path)) == (1, f"trireme route: {path}: there is no [routes.a], only b\n")
+    path.write_text("{")
+    assert run(capsys, "set", "a", str(path))[1].startswith(f"trireme route: {path}: neither TOML nor JSON: ")
