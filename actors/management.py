@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import reduce
 from typing import Any, Protocol
 
 from ..engine.description import IndexEntry, ServerMetadata
@@ -21,6 +22,8 @@ _COMPUTE = ("compute_input", "compute_infer", "compute_output")
 _INFERENCE = ("success", "fail", "queue", *_COMPUTE, "cache_hit", "cache_miss")
 _RESPONSES = ("compute_infer", "compute_output", "success", "fail", "empty_response", "cancel")
 """Durations of statistics, in order."""
+_OF_ROUTE = "0"
+"""The version of the record that has the sums of a route's targets; no model has it."""
 
 
 class Managed(Protocol):
@@ -47,6 +50,20 @@ class Managed(Protocol):
     async def unload_model(self, name: str, unload_dependents: bool = False) -> None: ...
 
 
+def _summed(one: Any, other: Any) -> Any:
+    """Two records added up: the numbers in them."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return {key: _summed(one.get(key), other.get(key)) for key in one | other}
+    return one + other if isinstance(one, int) and isinstance(other, int) else one or other
+
+
+def _of_route(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The record of a route: the sums of its targets', but for what is listed by batch size."""
+    latest = max(row["last_inference"] for row in rows)
+    own = {"name": name, "version": _OF_ROUTE, "last_inference": latest, "batch_stats": [], "memory_usage": []}
+    return {**reduce(_summed, rows), **own}
+
+
 class LocalManagement(Management):
     """See `Management`."""
 
@@ -67,28 +84,29 @@ class LocalManagement(Management):
         return {"name": about.name, "version": about.version, "extensions": list(about.extensions)}
 
     async def model_statistics(self, name: str = "", version: int = LATEST) -> dict[str, Any]:
-        return {
-            "model_stats": [
-                {
-                    "name": entry.name,
-                    "version": str(entry.version),
-                    "last_inference": entry.statistics.last_inference_ms,
-                    "inference_count": entry.statistics.inference_count,
-                    "execution_count": entry.statistics.execution_count,
-                    "inference_stats": _durations(entry.statistics, _INFERENCE),
-                    "response_stats": {
-                        str(index): _durations(responses, _RESPONSES)
-                        for index, responses in sorted(entry.statistics.responses.items())
-                    },
-                    "batch_stats": [
-                        {"batch_size": rows, **_durations(batch, _COMPUTE)}
-                        for rows, batch in sorted(entry.statistics.batches.items())
-                    ],
-                    "memory_usage": [asdict(usage) for usage in entry.memory_usage],
-                }
-                for entry in self._server.statistics(name, version)
-            ]
-        }
+        rows = [
+            {
+                "name": entry.name,
+                "version": str(entry.version),
+                "last_inference": entry.statistics.last_inference_ms,
+                "inference_count": entry.statistics.inference_count,
+                "execution_count": entry.statistics.execution_count,
+                "inference_stats": _durations(entry.statistics, _INFERENCE),
+                "response_stats": {
+                    str(index): _durations(responses, _RESPONSES)
+                    for index, responses in sorted(entry.statistics.responses.items())
+                },
+                "batch_stats": [
+                    {"batch_size": rows, **_durations(batch, _COMPUTE)}
+                    for rows, batch in sorted(entry.statistics.batches.items())
+                ],
+                "memory_usage": [asdict(usage) for usage in entry.memory_usage],
+            }
+            for entry in self._server.statistics(name, version)
+        ]
+        if rows and self._server.routes.is_route(name, version):
+            rows.insert(0, _of_route(name, rows))
+        return {"model_stats": rows}
 
     async def repository_index(self, ready_only: bool = False) -> list[dict[str, str]]:
         await self._server.rescan()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from ..engine.admission.shares import ModelShare
@@ -69,14 +70,13 @@ class RoutesAsModels:
         return False
 
     def statistics(self, name: str = "", version: int = LATEST) -> list[ModelStatisticsEntry]:
-        """See `Catalog.statistics`; of a route, those of its targets that serve, under their own names."""
+        """See `Catalog.statistics`; of a route, those of its targets that are in memory, under their own names."""
         if not self.is_route(name, version):
             return self._repository.statistics(name, version)
-        found = {
-            (entry.name, entry.version): entry
-            for each in self._meant(name, version)
-            for entry in self._repository.statistics(*each)
-        }
+        found: dict[tuple[str, int], ModelStatisticsEntry] = {}
+        for each in self._meant(name, version):
+            with suppress(TriremeError):  # it is loaded on demand
+                found |= {(entry.name, entry.version): entry for entry in self._repository.statistics(*each)}
         return list(found.values())
 
     def share(self, name: str, version: int = LATEST) -> ModelShare | None:

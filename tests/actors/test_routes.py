@@ -293,9 +293,14 @@ async def test_statistics_and_metadata_of_a_route(tmp_path: Path, gates: Gates) 
         await answers(server, 4)
         told = await server.management.model_statistics("r")
         assert [(each["name"], each["version"], each["inference_count"]) for each in told["model_stats"]] == [
+            ("r", "0", 4),
             ("a", "1", 2),
             ("a", "2", 2),
         ]
+        sums, *of_targets = told["model_stats"]
+        for kind, duration in sums["inference_stats"].items():
+            assert duration["ns"] == sum(each["inference_stats"][kind]["ns"] for each in of_targets)
+        assert sums["last_inference"] == max(each["last_inference"] for each in of_targets)
         description = server.describe("r")
         assert (description.name, description.versions, description.config.name) == ("r", (), "r")
         assert [each.name for each in description.config.input] == ["IN"]

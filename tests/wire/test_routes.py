@@ -163,7 +163,7 @@ def test_a_route_looks_like_a_model(routed: Routed, protocol: Any) -> None:
         assert (config["name"], config["max_batch_size"]) == ("r", 8)
         if protocol is httpclient:
             statistics = client.get_inference_statistics("r")["model_stats"]
-            assert {(each["name"], each["version"]) for each in statistics} == {("a", "1"), ("a", "2")}
+            assert {(each["name"], each["version"]) for each in statistics} == {("r", "0"), ("a", "1"), ("a", "2")}
 
 
 class Told(NamedTuple):
