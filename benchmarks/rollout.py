@@ -1,8 +1,9 @@
 """A picture of rollouts, from a real run: `python benchmarks/rollout.py --output docs/bench` (docs/routes.md).
 
 It serves a model of which version 2 is as good as version 1, version 3 answers 5 of 100 requests with an error, and
-version 4 takes 1.5 times as long. Each becomes the canary of a route that Triton's clients ask over HTTP,
-over gRPC and on a stream; its share, requests and errors are read from `/v2/routes` meanwhile. Exits with 1 if one ends as it should not.
+version 4 takes 1.5 times as long. Each becomes the canary of a route that Triton's clients ask over HTTP, over gRPC and
+on a stream; its share, requests and errors are read from `/v2/routes` meanwhile. Exits with 1 if one ends as it should
+not.
 """
 
 from __future__ import annotations
@@ -209,6 +210,7 @@ def draw(courses: Sequence[Course], folder: Path) -> None:
     mpl.use("agg")
     from matplotlib import pyplot
 
+    handles: list[Any] = []
     figure, panels = pyplot.subplots(1, len(courses), figsize=(12, 3.6), layout="constrained")
     for panel, course in zip(panels, courses, strict=True):
         times, shares, requests, failures = zip(*course.samples, strict=True)
@@ -221,11 +223,12 @@ def draw(courses: Sequence[Course], folder: Path) -> None:
         other.set_ylim(bottom=0)
         panel.set_zorder(other.get_zorder() + 1)
         panel.patch.set_visible(False)
-        reason = course.changes[-1][1].split(",")[0]
-        panel.annotate(
-            f"{course.changes[-1][0]:.1f} s\n{reason}"[:110], (0.03, 0.86), xycoords="axes fraction", fontsize=7
+        at, text = course.changes[-1]
+        note = (
+            f"{at:.1f} s\n{text.split(' was ')[0].split(',')[0]}" if course.state == "back" else f"{at:.1f} s\n{text}"
         )
-    handles = [*panels[0].get_legend_handles_labels()[0], *other.get_legend_handles_labels()[0]]
+        panel.annotate(note, (0.03, 0.86), xycoords="axes fraction", fontsize=7)
+        handles = handles or [*panel.get_legend_handles_labels()[0], *other.get_legend_handles_labels()[0]]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=9)
     folder.mkdir(parents=True, exist_ok=True)
     for kind in ("png", "svg"):
