@@ -16,7 +16,7 @@ from ...engine.routing.router import ModelRouter, RouteChoice
 TURNS_APART = 8
 """A target may have so many requests more or less than its share of any number of turns."""
 
-FEWEST = 100
+FEWEST = 20
 """Of fewer requests of a canary none can be known to be fine."""
 
 FEWEST_FAILED, FEWEST_SLOW = 4, 8
