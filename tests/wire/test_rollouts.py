@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
-from beside_one_process import IN_PROCESS
+from beside_one_process import IN_PROCESS, wait_until
 from python_models import CONFIG, write_model
 from serve_process import PATIENCE_S, ServeProcess, serve_process
 from tritonclient.utils import InferenceServerException
@@ -43,12 +42,12 @@ TAKES_TIME = """
 MODELS = {"before": (1.0, 0.0), "good": (1.0, 0.0), "failing": (1.0, 0.05), "slow": (1.5, 0.0)}
 CANARIES = ("good", "failing", "slow")
 FIRST, STEP_S = 50, 2
+OVER = r'^trireme_route_rollout_state{.*state="(?:done|back)".*} 1$'
 ROUTES = "".join(
     f"[routes.to_{name}]\ntargets = {{ before = 100, {name} = 0 }}\n"
     f"[routes.to_{name}.canary]\ntarget = '{name}'\nsteps = [{FIRST}, 100]\nstep-secs = {STEP_S}\n"
     for name in CANARIES
 )
-PATIENCE_OF_ROLLOUTS_S = 2 * PATIENCE_S
 
 
 def given(protocol: Any) -> list[Any]:
@@ -120,14 +119,9 @@ def test_a_bad_canary_goes_back_in_its_first_step_and_a_good_one_gets_all(tmp_pa
     file.write_text(ROUTES)
     with serve_process(tmp_path / "models", "--routes", str(file)) as server:
         with load(server) as wrong:
-            states: dict[str, str] = {}
-            by_s = time.monotonic() + PATIENCE_OF_ROLLOUTS_S
-            while time.monotonic() < by_s:
-                states = {name: route["state"]["rollout"]["state"] for name, route in told(server).items()}
-                if set(states.values()) <= {"done", "back"}:
-                    break
-                time.sleep(1)
+            wait_until(lambda: len(re.findall(OVER, server.metrics(), re.MULTILINE)) == len(CANARIES))
             routes, metrics = told(server), server.metrics()
+        states = {name: route["state"]["rollout"]["state"] for name, route in routes.items()}
         assert not wrong, wrong[:3]
         assert states == {"good": "done", "failing": "back", "slow": "back"}, server.log
         for name, route in routes.items():
