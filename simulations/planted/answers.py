@@ -103,5 +103,5 @@ ANSWER_BUGS: Mapping[str, tuple[type, str, Callable[..., Any]]] = {
     "window-counts-nothing": (AnswerWindow, "enter", _window_counts_nothing),
     "hit-overtakes": (Scheduler, "_answer", _hit_overtakes),
     "refused-in-one-breath": (Scheduler, "_make_room", _refused_in_one_breath),
-    "unknown-while-stopping": (Admission, "_find", _unknown_while_stopping),
+    "unknown-while-stopping": (Admission, "find", _unknown_while_stopping),
 }

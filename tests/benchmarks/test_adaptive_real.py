@@ -49,8 +49,8 @@ def test_settings_are_those_of_virtual_time_but_for_the_scale() -> None:
 
 def test_costs_are_those_of_virtual_time_but_for_the_scale() -> None:
     workload = plans(4.0)[3]
-    table = json.loads(costs(workload, 0))
-    assert table["step_s"] == STEP_S * SCALE
+    table = json.loads(costs(workload, 0, 7))
+    assert (table["step_s"], table["seed"]) == (STEP_S * SCALE, 7)
     for step in (0, len(table["seconds"]) // 2, -2):
         at_s = (step % len(table["seconds"])) * STEP_S
         assert table["seconds"][step][8] == pytest.approx(workload.costs[0](8, at_s) * SCALE)

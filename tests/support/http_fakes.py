@@ -60,6 +60,16 @@ class FakeReply:
         return self._outcome
 
 
+class NoRoutes:
+    """Of a server that has none."""
+
+    def is_route(self, name: str, version: int) -> bool:
+        return False
+
+    def status(self, name: str) -> list[dict[str, Any]]:
+        return []
+
+
 class FakeServer:
     """The facade's methods, over a few models that are functions.
 
@@ -77,6 +87,7 @@ class FakeServer:
 
     def __init__(self) -> None:
         self.exiting = False
+        self.routes = NoRoutes()
         self.access: AccessGate | None = None
         self.shared_memory = Regions()
         self.options = ServerOptions()
