@@ -32,7 +32,7 @@ def wait_for(piecework: Piecework, waiting: int) -> None:
         os.sched_yield()
 
 
-def start(works: Sequence[Callable[[], None]], piecework: Piecework) -> list[threading.Thread]:
+def start(works: Sequence[Callable[[], object]], piecework: Piecework) -> list[threading.Thread]:
     """Works that ask for their first piece in this order, none of which gets it while the caller has the turn."""
     threads = []
     for work in works:

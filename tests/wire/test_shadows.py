@@ -82,7 +82,8 @@ def ask_http(server: ServeProcess, route: str) -> None:
 def ask_grpc(server: ServeProcess, route: str) -> None:
     client = grpcclient.InferenceServerClient(f"127.0.0.1:{server.grpc_port}")
     given = grpcclient.InferInput("INPUT0", [1, 4], "FP32").set_data_from_numpy(INPUT)
-    np.testing.assert_array_equal(client.infer(f"{route}-route", [given]).as_numpy("OUTPUT0"), INPUT)
+    answer: Any = client.infer(f"{route}-route", [given])
+    np.testing.assert_array_equal(answer.as_numpy("OUTPUT0"), INPUT)
 
 
 @pytest.mark.parametrize("ask", [ask_http, ask_grpc])
