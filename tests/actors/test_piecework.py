@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from functools import partial
+from typing import Any
 
 import pytest
 import trio
@@ -32,7 +33,7 @@ def wait_for(piecework: Piecework, waiting: int) -> None:
         os.sched_yield()
 
 
-def start(works: Sequence[Callable[[], object]], piecework: Piecework) -> list[threading.Thread]:
+def start(works: Sequence[Callable[[], None]], piecework: Piecework) -> list[threading.Thread]:
     """Works that ask for their first piece in this order, none of which gets it while the caller has the turn."""
     threads = []
     for work in works:
@@ -52,7 +53,8 @@ def test_works_take_turns_and_sleep_before_each_piece_while_no_other_works() -> 
             seen.append(f"{name} works")
 
     piecework.take()
-    threads = start([partial(piecework.do, pieces, name) for name in "ABC"], piecework)
+    works: list[Any] = [partial(piecework.do, pieces, name) for name in "ABC"]
+    threads = start(works, piecework)
     assert seen == []
     piecework.give()
     for thread in threads:

@@ -24,8 +24,8 @@ def test_nothing_is_lost_and_each_decision_is_what_the_rules_say() -> None:
 
 
 @pytest.mark.slow
-def test_so_it_is_in_two_thousand_runs() -> None:
-    for seed in range(16, 2_016):
+def test_so_it_is_in_two_hundred_runs() -> None:
+    for seed in range(16, 216):
         assert not (violation := play_on_demand(seed).violation), f"seed {seed}: {violation}"
 
 
