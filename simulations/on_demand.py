@@ -9,9 +9,7 @@ answered well, or be refused for a reason that still holds. Decisions are held a
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import Any
@@ -27,12 +25,11 @@ from ..engine.job import ExecutionBatch
 from ..engine.options import ControlMode
 from ..engine.repository.residents import Residence
 from ..engine.request import LATEST, InferenceResponse
-from .clock import JumpingClock
-from .history import Recorder
+from .drawn_run import DrawnRun, play_drawn
 from .invariants.leftovers import leftovers
 from .models import SimulatedModel, simple_model, simple_request
 from .oracle.residency import WatchedResidency
-from .world import ScenarioStuckError, World, play_in_world
+from .world import World
 
 LONGEST_S = 10_000.0
 """Virtual seconds after which a run is stuck."""
@@ -50,36 +47,10 @@ EXECUTES = (Residence.RESIDENT, Residence.DRAINING)
 """States in which a model may have something in flight."""
 
 
-@dataclass
-class OnDemandRun:
-    """What came of it.
-
-    Attributes:
-        violation: what was wrong first, or nothing.
-        counts: what happened, how often.
-    """
-
-    violation: str = ""
-    counts: Counter[str] = field(default_factory=Counter)
-
-
-def play_on_demand(seed: int) -> OnDemandRun:
+def play_on_demand(seed: int) -> DrawnRun:
     """Play one run to its end."""
     run = _Run(Random(f"on demand {seed}"))
-    clock = JumpingClock()
-    recorder = Recorder(clock)
-    try:
-        play_in_world(run.play, seed, LONGEST_S, clock, recorder)
-    except (trio.TrioInternalError, ScenarioStuckError, BaseExceptionGroup) as error:
-        run.complain(f"raised: {_innermost(error)!r}")
-    recorder.close()
-    return run.run
-
-
-def _innermost(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error.__cause__ or error
+    return play_drawn(run.run, run.play, seed, LONGEST_S)
 
 
 class _Run:
@@ -87,7 +58,7 @@ class _Run:
 
     def __init__(self, draw: Random) -> None:
         self._draw = draw
-        self.run = OnDemandRun()
+        self.run = DrawnRun()
         self._world: World | None = None
         self._calm = False
         self._stopping = False
@@ -112,9 +83,6 @@ class _Run:
         }
         self._stops = draw.random() < 0.25
         self._open = 0
-
-    def complain(self, text: str) -> None:
-        self.run.violation = self.run.violation or text
 
     def _model(self, name: str, nbytes: int) -> SimulatedModel:
         batching = DynamicBatching((), self._draw.choice((0, 1_000))) if self._draw.random() < 0.5 else None
@@ -147,7 +115,7 @@ class _Run:
         for _ in range(2):
             core = self._world.server.residents if self._world is not None else None
             if not model.copies or (core is not None and core.core[name].state not in EXECUTES):
-                self.complain(f"'{spec.name}' executes {batch!r}, and is not in memory, or leaves")
+                self.run.complain(f"'{spec.name}' executes {batch!r}, and is not in memory, or leaves")
             await trio.sleep(self._service_s * self._draw.random())
 
     def _look(self) -> None:
@@ -155,7 +123,7 @@ class _Run:
         used = sum(model.nbytes * model.copies for model in self._models)
         if used > self._limit and not self._surprises:
             there = {model.name: model.copies for model in self._models if model.copies}
-            self.complain(f"{used} bytes are in memory, of {self._limit}: {there}")
+            self.run.complain(f"{used} bytes are in memory, of {self._limit}: {there}")
 
     # ---- the run ----
 
@@ -163,7 +131,7 @@ class _Run:
         """The scenario."""
         self._world = world
         world.load_s = self._load_s
-        world.residency_class = partial(WatchedResidency, complain=self.complain)
+        world.residency_class = partial(WatchedResidency, complain=self.run.complain)
         options: dict[str, Any] = {
             "model_control_mode": ControlMode.ON_DEMAND,
             "model_memory_limit": self._limit,
@@ -178,12 +146,12 @@ class _Run:
             if not self._stops:
                 await self._calm_down()
         for text in leftovers(server, world.schedulers, {}):
-            self.complain(f"left: {text}")
+            self.run.complain(f"left: {text}")
         for model in self._models:
             if model.copies:
-                self.complain(f"'{model.name}' is still in memory")
+                self.run.complain(f"'{model.name}' is still in memory")
         if self._open:
-            self.complain(f"{self._open} requests are open")
+            self.run.complain(f"{self._open} requests are open")
 
     async def _send(self, clients: trio.Nursery) -> None:
         names = self._names
@@ -214,14 +182,14 @@ class _Run:
             model.is_broken = False
         await trio.sleep(CALM_S)
         if self._open:
-            self.complain(f"{self._open} requests are not answered {CALM_S:g} s after the last one")
+            self.run.complain(f"{self._open} requests are not answered {CALM_S:g} s after the last one")
         self._calm = True
         with trio.move_on_after(CALM_S) as limit:
             async with trio.open_nursery() as clients:
                 for name in self._names * 2:
                     clients.start_soon(self._ask, name)
         if limit.cancelled_caught:
-            self.complain(f"all is well, and {CALM_S:g} s later there are requests without an answer")
+            self.run.complain(f"all is well, and {CALM_S:g} s later there are requests without an answer")
 
     async def _ask(self, name: str) -> None:
         world, draw = self._world, self._draw
@@ -247,9 +215,9 @@ class _Run:
         self.run.counts[f"refused: {error.refusal.value if error.refusal else error.kind.value}"] += 1
         fits = error.refusal is RefusalReason.MODEL_MEMORY
         if self._calm and not fits:
-            self.complain(f"all is well, and a request for '{name}' is refused: {error.message}")
+            self.run.complain(f"all is well, and a request for '{name}' is refused: {error.message}")
         elif not (error.refusal in REFUSED_AMID or limited or self._stopping or self._has["hands"]):
-            self.complain(f"a request for '{name}' is refused: {error.message} ({error.refusal})")
+            self.run.complain(f"a request for '{name}' is refused: {error.message} ({error.refusal})")
 
     async def _by_hand(self, name: str) -> None:
         world = self._world

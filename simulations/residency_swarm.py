@@ -7,11 +7,12 @@ all that is in flight is answered: then every request that waited must have been
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 
 from ..engine.errors import InternalError, UnavailableError
 from ..engine.repository.residents import Drains, Leaves, Loads, Residence
+from .drawn_run import DrawnRun
 from .oracle.residency import WatchedResidency
 
 LOADS_FAIL = "loads fail"
@@ -37,20 +38,7 @@ class _Asked:
         return tuple(found)
 
 
-@dataclass
-class ResidencyRun:
-    """What came of it.
-
-    Attributes:
-        violation: what was wrong first, or nothing.
-        counts: what happened, how often.
-    """
-
-    violation: str = ""
-    counts: Counter[str] = field(default_factory=Counter)
-
-
-def play_residency(seed: int, events: int = 150) -> ResidencyRun:
+def play_residency(seed: int, events: int = 150) -> DrawnRun:
     """Play one run to its end, or to the first violation."""
     run = _Run(Random(f"residency {seed}"))
     try:
@@ -60,8 +48,8 @@ def play_residency(seed: int, events: int = 150) -> ResidencyRun:
                 return run.run
             run.step()
     except AssertionError as error:
-        run.complain(f"raised: {error}")
-    run.complain(f"requests wait without end: {Counter(each.name for each in run.waiting)}")
+        run.run.complain(f"raised: {error}")
+    run.run.complain(f"requests wait without end: {Counter(each.name for each in run.waiting)}")
     return run.run
 
 
@@ -70,7 +58,7 @@ class _Run:
 
     def __init__(self, draw: Random) -> None:
         self._draw = draw
-        self.run = ResidencyRun()
+        self.run = DrawnRun()
         self.calm = False
         self.waiting: list[_Asked] = []
         self._in_flight: list[_Asked] = []
@@ -86,7 +74,7 @@ class _Run:
             draw.randint(largest // 2, max(largest, sum(self._sizes.values()) * 2 // 3)),
             draw.choice((3, 10, 100)),
             draw.choice((1, 2, 4)),
-            complain=self.complain,
+            complain=self.run.complain,
         )
         self._has = {
             feature: draw.random() < share
@@ -118,9 +106,6 @@ class _Run:
     def quiet(self) -> bool:
         return not (self.waiting or self._in_flight or self._loading or self._leaving)
 
-    def complain(self, text: str) -> None:
-        self.run.violation = self.run.violation or text
-
     def step(self) -> None:
         """One event, and what is to be done after it."""
         if self._draw.random() < 0.6:
@@ -150,7 +135,7 @@ class _Run:
                     self._loading.append((name, needs, now_s))
                 case Leaves(name):
                     if self._sequences[name] and not core[name].by_hand:
-                        self.complain(f"'{name}' leaves with {self._sequences[name]} sequences")
+                        self.run.complain(f"'{name}' leaves with {self._sequences[name]} sequences")
                     self._leaving.append(name)
                 case Drains():
                     pass
@@ -158,11 +143,11 @@ class _Run:
                     self._end_waits(action.name, refused=True)
         loading = Counter(each for name, needs, _ in self._loading for each in (name, *needs))
         if loading and max(loading.values()) > 1:
-            self.complain(f"a model is loaded twice at a time: {loading}")
+            self.run.complain(f"a model is loaded twice at a time: {loading}")
         if core.waiting != len(self.waiting):
-            self.complain(f"{core.waiting} requests are said to wait, there are {len(self.waiting)}")
+            self.run.complain(f"{core.waiting} requests are said to wait, there are {len(self.waiting)}")
         if (due_s := core.next_s(now_s)) is not None and due_s < now_s:
-            self.complain(f"at {now_s} there was something to do at {due_s}")
+            self.run.complain(f"at {now_s} there was something to do at {due_s}")
 
     # ---- events ----
 
@@ -246,7 +231,7 @@ class _Run:
                 released = self._core.loaded(each, nbytes, took_s, self._now_s)
                 ended = self._end_waits(each, refused=False)
             if released != ended:
-                self.complain(f"{released} requests for '{each}' are released, {ended} waited")
+                self.run.complain(f"{released} requests for '{each}' are released, {ended} waited")
         self.run.counts["failed loads" if failed else "good loads"] += 1
 
     def _end_unload(self) -> None:

@@ -10,9 +10,8 @@ by the target where it began; and no request fails but for a fault, or because n
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Any
@@ -26,15 +25,14 @@ from ..engine.job import ExecutionBatch
 from ..engine.options import ControlMode
 from ..engine.request import LATEST, InferenceResponse
 from ..engine.routing.route import Target
-from .clock import JumpingClock
+from .drawn_run import DrawnRun, play_drawn
 from .executors import SimulatedFailure
-from .history import Recorder
 from .invariants.leftovers import leftovers
 from .models import SimulatedModel, simple_model, simple_request
 from .oracle.routing import WatchedRouter
 from .plan import ModelPlan
 from .plan_parts import SequencesPlan
-from .world import ScenarioStuckError, World, play_in_world
+from .world import World
 
 LONGEST_S = 10_000.0
 """Virtual seconds after which a run is stuck."""
@@ -50,36 +48,10 @@ ROUTES = ("r", "digits", "talk")
 USER = "user"
 
 
-@dataclass
-class RoutedRun:
-    """What came of it.
-
-    Attributes:
-        violation: what was wrong first, or nothing.
-        counts: what happened, how often.
-    """
-
-    violation: str = ""
-    counts: Counter[str] = field(default_factory=Counter)
-
-
-def play_routed(seed: int) -> RoutedRun:
+def play_routed(seed: int) -> DrawnRun:
     """Play one run to its end."""
     run = _Run(Random(f"routed {seed}"))
-    clock = JumpingClock()
-    recorder = Recorder(clock)
-    try:
-        play_in_world(run.play, seed, LONGEST_S, clock, recorder)
-    except (trio.TrioInternalError, ScenarioStuckError, BaseExceptionGroup) as error:
-        run.complain(f"raised: {_innermost(error)!r}")
-    recorder.close()
-    return run.run
-
-
-def _innermost(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error.__cause__ or error
+    return play_drawn(run.run, run.play, seed, LONGEST_S)
 
 
 @dataclass(eq=False)
@@ -103,7 +75,7 @@ class _Run:
 
     def __init__(self, draw: Random) -> None:
         self._draw = draw
-        self.run = RoutedRun()
+        self.run = DrawnRun()
         self._has = {
             what: draw.random() < share
             for what, share in {
@@ -146,9 +118,6 @@ class _Run:
 
     _in: World | None = None
 
-    def complain(self, text: str) -> None:
-        self.run.violation = self.run.violation or text
-
     # ---- what models do ----
 
     async def _work(self, spec: InstanceSpec, batch: ExecutionBatch) -> None:
@@ -169,16 +138,16 @@ class _Run:
     def _executes(self, number: str, job: Any) -> None:
         asked = self._asked.get(number)
         if asked is None:
-            self.complain(f"request {number} is executed, and nothing waits for it")
+            self.run.complain(f"request {number} is executed, and nothing waits for it")
             return
         name, version = job.model_name, job.model_version
         at = next((each for each in asked.allowed if each in (Target(name, version), Target(name))), None)
         if at is None:
-            self.complain(
+            self.run.complain(
                 f"request {number} for '{asked.name}' is executed by {name}:{version}, not one of {asked.allowed}"
             )
         if asked.executed is not None and not self._harmed:
-            self.complain(f"request {number} is executed twice")
+            self.run.complain(f"request {number} is executed twice")
         asked.executed = Target(name, version)
         self.run.counts["executed"] += 1
 
@@ -195,7 +164,7 @@ class _Run:
         }
         async with trio.open_nursery() as clients, world.serve(*self._models.values(), **options) as server:
             routes = server.routes
-            self._router = routes._router = WatchedRouter(routes._ready, complain=self.complain)
+            self._router = routes._router = WatchedRouter(routes._ready, complain=self.run.complain)
             for name in ROUTES:
                 await self._set_route(name)
             await self._send(clients)
@@ -203,9 +172,9 @@ class _Run:
             if not self._stops:
                 await self._calm_down()
         for text in leftovers(server, world.schedulers, {}):
-            self.complain(f"left: {text}")
+            self.run.complain(f"left: {text}")
         if self._open:
-            self.complain(f"{self._open} requests are open")
+            self.run.complain(f"{self._open} requests are open")
 
     async def _send(self, clients: trio.Nursery) -> None:
         draw, has = self._draw, self._has
@@ -227,7 +196,7 @@ class _Run:
         self._calm = True
         await trio.sleep(CALM_S)
         if self._open:
-            self.complain(f"{self._open} requests are not answered {CALM_S:g} s after the last one")
+            self.run.complain(f"{self._open} requests are not answered {CALM_S:g} s after the last one")
             return
         for model in self._models.values():
             await self._world.server.load_model(model.name, {})
@@ -242,7 +211,7 @@ class _Run:
                 await self._ask(name)
             await trio.lowlevel.checkpoint()
             if self._counted(name) != before + 30:
-                self.complain(f"of 30 requests for '{name}' {self._counted(name) - before} are counted")
+                self.run.complain(f"of 30 requests for '{name}' {self._counted(name) - before} are counted")
         await self._talk(0xCA1)
 
     def _counted(self, name: str) -> int:
@@ -275,7 +244,7 @@ class _Run:
             await self._world.server.routes.set_route(name, document)
         except TriremeError as error:
             if not self._stopping:
-                self.complain(f"route '{name}' cannot be set: {error.message}")
+                self.run.complain(f"route '{name}' cannot be set: {error.message}")
             return
         self.run.counts["routes set"] += 1
         self._routes[name] = targets
@@ -359,7 +328,9 @@ class _Run:
             self.run.counts["sticky"] += 1
             kept = self._kept.setdefault((asked.name, user), asked.executed)
             if asked.executed != kept:
-                self.complain(f"a request of {user} for '{asked.name}' is at {asked.executed}, others are at {kept}")
+                self.run.complain(
+                    f"a request of {user} for '{asked.name}' is at {asked.executed}, others are at {kept}"
+                )
 
     async def _talk(self, sequence: int) -> None:
         """A sequence, to its end or to its first error."""
@@ -415,16 +386,18 @@ class _Run:
                 return
             if changing:
                 if not continues and asked.sent_s == self._world.clock.now_s() and self._serves(asked.name):
-                    self.complain(f"a request for '{asked.name}' is refused, though a target serves: {answer.message}")
+                    self.run.complain(
+                        f"a request for '{asked.name}' is refused, though a target serves: {answer.message}"
+                    )
                 return
             unknown = Target(asked.name) in asked.allowed or asked.name not in self._routes
             if not unknown:
-                self.complain(f"a request for '{asked.name}' failed{' on its way' * continues}: {answer.message}")
+                self.run.complain(f"a request for '{asked.name}' failed{' on its way' * continues}: {answer.message}")
             return
         self.run.counts["answered"] += 1
         executed = asked.executed
         if executed is None:
-            self.complain(f"a request for '{asked.name}' is answered, and was not executed")
+            self.run.complain(f"a request for '{asked.name}' is answered, and was not executed")
         elif (answer.model_name, int(answer.model_version)) != (executed.model, executed.version):
             said = f"{answer.model_name}:{answer.model_version}"
-            self.complain(f"a request for '{asked.name}' is answered by {said}, and was executed by {executed}")
+            self.run.complain(f"a request for '{asked.name}' is answered by {said}, and was executed by {executed}")

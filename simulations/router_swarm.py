@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from random import Random
 
 from ..engine.errors import InvalidArgumentError
 from ..engine.routing.comparison import TargetOutcome
 from ..engine.routing.rollout import RolloutEvent
 from ..engine.routing.route import WHOLE, Canary, CanaryLimits, ModelRoute, Shadow, Target
+from .drawn_run import DrawnRun
 from .oracle.routing import WatchedRouter
 
 NAMES = ("r", "s", "digits")
@@ -19,20 +18,7 @@ TARGETS = (*(Target("digits", version) for version in (1, 2, 3)), Target("a"), T
 SHADOW = Target("shadow")
 
 
-@dataclass
-class RouterRun:
-    """What came of it.
-
-    Attributes:
-        violation: what was wrong first, or nothing.
-        counts: what happened, how often.
-    """
-
-    violation: str = ""
-    counts: Counter[str] = field(default_factory=Counter)
-
-
-def play_router(seed: int, events: int = 80) -> RouterRun:
+def play_router(seed: int, events: int = 80) -> DrawnRun:
     """Play one run to its end, or to the first violation."""
     run = _Run(Random(f"router {seed}"))
     for _ in range(events):
@@ -47,7 +33,7 @@ class _Run:
 
     def __init__(self, draw: Random) -> None:
         self._draw = draw
-        self.run = RouterRun()
+        self.run = DrawnRun()
         self._now_s = 0.0
         self._ready = {(name, each): draw.random() < 0.8 for name in NAMES for each in TARGETS}
         self._router = WatchedRouter(
@@ -64,7 +50,7 @@ class _Run:
         self._sequences = draw.choice((0.0, 0.2, 0.6))
 
     def complain(self, text: str) -> None:
-        self.run.violation = self.run.violation or f"at {self._now_s:g} s: {text}"
+        self.run.complain(f"at {self._now_s:g} s: {text}")
 
     def step(self) -> None:
         """One event, and what is to be done after it."""
