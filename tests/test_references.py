@@ -90,7 +90,7 @@ def test_every_page_is_in_the_index() -> None:
 def sources() -> SourceTexts:
     return SourceTexts(
         path
-        for folder in ("api", "engine", "python_backend", "actors", "front_ends")
+        for folder in ("api", "engine", "python_backend", "actors", "front_ends", "gateway")
         for path in (ROOT / folder).rglob("*.py")
     )
 

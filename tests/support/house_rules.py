@@ -17,8 +17,9 @@ MAY_IMPORT = {
     "python_backend": {"engine", "proto"},
     "actors": {"engine", "python_backend", "proto"},
     "front_ends": {"actors", "engine", "proto", "python_backend"},
-    "simulations": {"actors", "engine", "front_ends", "proto"},
-    "api": {"actors", "engine", "front_ends", "proto"},
+    "gateway": {"actors", "engine", "front_ends", "proto"},
+    "simulations": {"actors", "engine", "front_ends", "gateway", "proto"},
+    "api": {"actors", "engine", "front_ends", "gateway", "proto"},
 }
 """The import rule: which folders each folder may import from, besides itself."""
 
@@ -30,6 +31,7 @@ PLAIN = (
     "python_backend",
     "actors",
     "front_ends",
+    "gateway",
     "api",
     "benchmarks",
     "proto",
@@ -285,7 +287,7 @@ def errors_are_caught_by_name(source: Source) -> Violations:
 
 def time_and_chance_are_injected(source: Source) -> Violations:
     """What decides asks the injected Clock and the injected random.Random, or it could not be replayed."""
-    if source.folder not in {"engine", "python_backend", "actors", "front_ends", "simulations"}:
+    if source.folder not in {"engine", "python_backend", "actors", "front_ends", "gateway", "simulations"}:
         return
     for line, module, name in imports(source):
         if module == "time" or (module == "random" and name not in {"", "Random"}):

@@ -1,0 +1,1 @@
+"""Fleets in virtual time: gateways, replicas, and what goes wrong between them."""
