@@ -1,0 +1,86 @@
+"""What the gateway knows of its connections to replicas: what it asks of them, and what they tell.
+
+All of it happens on the event loop, and what a link tells is told inside a turn. Implementations are elsewhere
+(`api.grpc.replica`), so that the gateway can be driven without sockets.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from ..engine.errors import TriremeError
+from ..engine.request import InferenceRequest, InferenceResponse
+
+
+class ReplicaCall(Protocol):
+    """What a link tells of one inference request. After the final answer, or `failed`, nothing more is told."""
+
+    def answered(self, response: InferenceResponse | None, final: bool) -> None:
+        """An answer has come; None for a final one without a response."""
+        ...
+
+    def failed(self, error: TriremeError, executed: bool) -> None:
+        """The request has failed; this is final.
+
+        Args:
+            executed: it may have been executed; False only if it surely was not.
+        """
+        ...
+
+
+class ReplicaLink(Protocol):
+    """One connection to a replica, which is made anew whenever it is lost."""
+
+    def has_room(self) -> bool:
+        """False while too much waits to be written to the replica."""
+        ...
+
+    def infer(self, request: InferenceRequest, decoupled: bool, call: ReplicaCall) -> int:
+        """Send a request at the end of the turn. Raises nothing: what fails is told by `ReplicaCall.failed`.
+
+        Args:
+            decoupled: it may be answered any number of times.
+
+        Returns:
+            The number of the request on this link.
+        """
+        ...
+
+    def cancel(self, number: int) -> None:
+        """The request's answers are not wanted any more: nothing more is told of it."""
+        ...
+
+    def taken(self, number: int, count: int) -> None:
+        """So many answers of the request have been taken by who reads them; only then may more come."""
+        ...
+
+    async def ask(self, method: str, message: bytes, timeout_s: float) -> bytes:
+        """Make a unary call, with and of serialised messages.
+
+        Args:
+            method: as in the path of the call: ``inference.GRPCInferenceService/ServerLive``.
+
+        Raises:
+            TriremeError: what the replica answers, with its text; or it could not be asked, or not in time.
+        """
+        ...
+
+
+class LinkEvents(Protocol):
+    """What a link tells its owner."""
+
+    def connected(self) -> None:
+        """Requests can be sent."""
+        ...
+
+    def lost(self, why: str) -> None:
+        """The connection is gone. Each of its requests has been failed before; the link connects anew by itself."""
+        ...
+
+    def report(self, document: dict[str, Any]) -> None:
+        """A message of ``trireme.Fleet/Watch`` (`FleetReport`), decoded."""
+        ...
+
+    def room(self) -> None:
+        """`ReplicaLink.has_room` may be True again."""
+        ...
