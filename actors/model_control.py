@@ -99,6 +99,7 @@ class ModelControl:
 
     Attributes:
         load_first: loads what is to be there from the start, and says whether all is; None if this does.
+        versions_by_policy: see `Poller`.
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class ModelControl:
         self._temporary: dict[ModelSource, ModelSource] = {}  # with what each was made of
         self._slow_loads = self.repository.slow_loads
         self._poller = Poller(source, context, self._known, self._temporary, self._slow_loads)
+        self.versions_by_policy = self._poller.versions_by_policy
         self._locks = NameLocks()
         self._follower = Follower(
             self._poller, self._known, lambda models: self._locks.hold(self._related(models)), self._apply

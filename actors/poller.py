@@ -14,6 +14,7 @@ from functools import partial
 import trio
 
 from ..engine.cancellation import Cancellation
+from ..engine.config.model import model_config
 from ..engine.errors import TriremeError
 from ..engine.repository.known import FORGOTTEN_NS, Known, Override, check_override, members, resolve
 from ..engine.repository.source import ModelSource, RepositorySource, Scan
@@ -64,6 +65,25 @@ class Poller:
         if override is not None and override.source is not None:
             return [override.source.id]
         return [source.id for source in self.scan.models if source.name == name] or [name]
+
+    async def versions_by_policy(self, name: str) -> frozenset[int] | None:
+        """The versions that the policies of the models of a name choose, by their files as they are now; None if that
+        cannot be told before they are loaded."""
+        sources = [source for source in self.scan.models if source.name == name]
+        if not sources or any(source.distant for source in sources):
+            return None
+        found = await self._context.executors.offload(lambda: [self._versions(source) for source in sources])
+        return None if None in found else frozenset[int]().union(*filter(None, found))
+
+    def _versions(self, source: ModelSource) -> tuple[int, ...] | None:
+        try:
+            message = source.message(self._context.options)
+            if message is None:
+                return source.versions(source.open(self._context.options, None, self._context.agents)[1])
+            agents = message.model_repository_agents.agents  # they may put another model in its place
+            return None if agents else source.versions(model_config(message))
+        except (TriremeError, OSError):
+            return None  # which its load will say
 
     async def check_override(self, override: Override) -> None:
         """With ``--allow-code-upload=false``: look whether what a load request brings along may choose what is run.

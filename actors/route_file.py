@@ -9,8 +9,8 @@ from pathlib import Path
 import trio
 
 from ..engine.errors import TriremeError
-from ..engine.routing.documents import read_routes
-from ..engine.routing.route import ModelRoute
+from ..engine.routing.documents import placed_error, read_routes
+from ..engine.routing.route import ModelRoute, RouteError
 from .routes import Routes
 from .watched_file import POLL_S, WatchedFile, fingerprint, read_text
 
@@ -30,7 +30,19 @@ class RouteFile:
         Raises:
             InvalidArgumentError: it cannot be read, or is faulty.
         """
+        return (await self._load())[1]
+
+    async def _load(self) -> tuple[str, Sequence[ModelRoute]]:
         return await trio.to_thread.run_sync(load_routes, self._file.path)
+
+    async def _apply(self, routes: Routes) -> None:
+        text, found = await self._load()
+        try:
+            await routes.read_file(found)
+        except RouteError as error:
+            if any(route.name == error.route for route in found):
+                raise placed_error(text, str(self._file.path), error) from error
+            raise  # of a route that was set while the server ran
 
     async def follow(self, routes: Routes) -> None:
         """Have the routes be as it says, now and whenever it changes. From then on a faulty file changes nothing.
@@ -38,7 +50,7 @@ class RouteFile:
         Raises:
             InvalidArgumentError: it is faulty, by itself or as to its targets.
         """
-        await routes.read_file(await self.read())
+        await self._apply(routes)
         routes.start_soon(self._keep_looking, routes)
 
     async def _keep_looking(self, routes: Routes) -> None:
@@ -51,7 +63,7 @@ class RouteFile:
         if not await self._file.has_changed():
             return
         try:
-            await routes.read_file(await self.read())
+            await self._apply(routes)
         except TriremeError as error:
             routes.updates["refused"] += 1
             logger.error("the file of routes is refused, the routes stay as they were: %s", error.message)
@@ -59,10 +71,11 @@ class RouteFile:
         logger.info("the file of routes was read again: %d routes", len(routes.names))
 
 
-def load_routes(path: Path) -> Sequence[ModelRoute]:
-    """The routes in a file. Blocks.
+def load_routes(path: Path) -> tuple[str, Sequence[ModelRoute]]:
+    """What stands in a file, and the routes that it says. Blocks.
 
     Raises:
         InvalidArgumentError: it cannot be read, or is faulty.
     """
-    return read_routes(read_text(path), str(path))
+    text = read_text(path)
+    return text, read_routes(text, str(path))

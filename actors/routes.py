@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..engine.config.model import ModelConfig
+from ..engine.description import ModelState
 from ..engine.errors import ColdModelError, InvalidArgumentError, NotFoundError, TriremeError, UnavailableError
 from ..engine.job import Job, Outcome
 from ..engine.metrics.family import MetricFamily
@@ -27,19 +28,23 @@ from ..engine.request import LATEST, InferenceRequest, Routing
 from ..engine.routing.documents import read_route
 from ..engine.routing.record import RouteRecord, merge_routes
 from ..engine.routing.rollout import RolloutEvent, RolloutState
-from ..engine.routing.route import ModelRoute, StickyBy, Target, check_routes
+from ..engine.routing.route import ModelRoute, RouteError, StickyBy, Target, check_routes
 from ..engine.routing.routed_reply import RequestEnded, RoutedReply, ShadowDoor
 from ..engine.routing.router import ModelRouter, RouteChoice
 from .actor import Actor
 from .loading import ServerContext
 from .model import Model
-from .repository import Repository
+from .model_control import ModelControl
 from .routes_as_models import RoutesAsModels, none_ready
 
 logger = logging.getLogger("trireme.routes")
 
 _MOST_TRIES = 16
 """Targets that one request is offered to; one that cannot serve is out when the next one is chosen."""
+
+
+VersionsByPolicy = Mapping[str, frozenset[int] | None]
+"""By the names of models; None for what cannot be told before it is loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +58,8 @@ class Routes(RoutesAsModels, Actor[ModelTouched | RequestEnded]):
     """See the rules above.
 
     Args:
-        repository: where the targets are.
+        control: of the models that are targets.
         context: of the server; its control mode says whether routes may change though no file of them is read.
-        rescan: has the repository look what models there are; raises a TriremeError if it cannot.
         start_soon: starts a task of the server. That of the routes is started when there are any.
 
     Attributes:
@@ -66,19 +70,18 @@ class Routes(RoutesAsModels, Actor[ModelTouched | RequestEnded]):
 
     def __init__(
         self,
-        repository: Repository,
+        control: ModelControl,
         context: ServerContext,
-        rescan: Callable[[], Awaitable[None]],
         start_soon: Callable[..., None],
     ) -> None:
         Actor.__init__(self, "the routes", context.turn)
-        RoutesAsModels.__init__(self, repository)
+        RoutesAsModels.__init__(self, control.repository)
         self.shadows: ShadowDoor | None = None
         self.from_file = False
         self.updates = {"applied": 0, "refused": 0}
         self._clock = context.clock
         self._changeable = context.options.model_control_mode.takes_orders
-        self._rescan = rescan
+        self._control = control
         self.start_soon = start_soon
         self._started = False
         self._router = ModelRouter(self._ready)
@@ -87,8 +90,8 @@ class Routes(RoutesAsModels, Actor[ModelTouched | RequestEnded]):
         self._touched: dict[str, None] = {}
         self._observed = False
         self._forgetting = False
-        repository.describe_route = self.describe
-        repository.followers.append(self._model_changes)
+        self._repository.describe_route = self.describe
+        self._repository.followers.append(self._model_changes)
 
     # What requests ask.
 
@@ -247,8 +250,8 @@ class Routes(RoutesAsModels, Actor[ModelTouched | RequestEnded]):
         """
         self._check_change()
         route = read_route(name, document)
-        await self._rescan()
-        self._replace({**self._present(), name: (route, True)}, [route])
+        served = await self._look_at_models([route])
+        self._replace({**self._present(), name: (route, True)}, [route], served)
 
     async def remove_route(self, name: str) -> None:
         """From now on the name is not a route any more.
@@ -261,7 +264,7 @@ class Routes(RoutesAsModels, Actor[ModelTouched | RequestEnded]):
         self._record(name)
         routes = self._present()
         del routes[name]
-        self._replace(routes, [])
+        self._replace(routes, [], {})
 
     async def read_file(self, routes: Iterable[ModelRoute]) -> None:
         """The file of routes has these (rule 4).
@@ -271,9 +274,9 @@ class Routes(RoutesAsModels, Actor[ModelTouched | RequestEnded]):
             TriremeError: the repository cannot be looked at.
         """
         now = check_routes(routes)
-        await self._rescan()
+        served = await self._look_at_models(now.values())
         merged = merge_routes(self._records, self._from_file, now)
-        self._replace(merged, [route for route, _ in merged.values()])
+        self._replace(merged, [route for route, live in merged.values() if not live], served)
         self._from_file, self.from_file = now, True
         self.updates["applied"] += 1
 
@@ -305,11 +308,19 @@ class Routes(RoutesAsModels, Actor[ModelTouched | RequestEnded]):
     def _present(self) -> dict[str, tuple[ModelRoute, bool]]:
         return {name: (record.route, record.live) for name, record in self._records.items()}
 
-    def _replace(self, routes: dict[str, tuple[ModelRoute, bool]], changed: Iterable[ModelRoute]) -> None:
+    async def _look_at_models(self, routes: Iterable[ModelRoute]) -> VersionsByPolicy:
+        """What the repositories hold now of the targets of which a version is named."""
+        await self._control.rescan()
+        names = dict.fromkeys(target.model for route in routes for target in route.keys if target.version != LATEST)
+        return {name: await self._control.versions_by_policy(name) for name in names}
+
+    def _replace(
+        self, routes: dict[str, tuple[ModelRoute, bool]], changed: Iterable[ModelRoute], served: VersionsByPolicy
+    ) -> None:
         """Rule 3. `changed`: what is to be looked at, the others were before."""
         check_routes(route for route, _ in routes.values())
         for route in changed:
-            self._check(route)
+            self._check(route, served)
         if not self._started:
             self._started = True
             self.start_soon(self.run)
@@ -334,18 +345,30 @@ class Routes(RoutesAsModels, Actor[ModelTouched | RequestEnded]):
         self._note(events)
         self._set_deadline()
 
-    def _check(self, route: ModelRoute) -> None:
-        """Raises InvalidArgumentError: a target is not known, or looks different from the others."""
+    def _check(self, route: ModelRoute, served: VersionsByPolicy) -> None:
+        """Raises RouteError: a target is not known, or looks different from the others."""
+        for target, key in route.keys.items():
+            problem = self._problem_of(target, served.get(target.model))
+            if problem:
+                raise RouteError(route.name, key, f"target '{target}' {problem}")
         record = RouteRecord(route, False)
-        for target in record.all_targets:
-            if not self._repository.knows(target.model, target.version):
-                raise InvalidArgumentError(
-                    f"route '{route.name}': target '{target}' is unknown, expected a model of the repository, such as "
-                    + (", ".join(f"'{name}'" for name in self._repository.known_names()[:8]) or "none: it is empty")
-                )
         record.look(self._find_config)
         for target in record.disagreeing:
-            raise InvalidArgumentError(f"route '{route.name}': {record.why[target]}")
+            raise RouteError(route.name, route.keys[target], record.why[target])
+
+    def _problem_of(self, target: Target, by_policy: Collection[int] | None) -> str:
+        """Why there is no such target. A version that cannot be served yet is one if it would be after a load."""
+        name = target.model
+        if not self._repository.knows(name):
+            expected = ", ".join(f"'{each}'" for each in self._repository.known_names()[:8]) or "none: it is empty"
+            return f"is unknown, expected a model of the repository, such as {expected}"
+        living = self._repository.living_of(name)
+        loaded = {model.version for model in living if model.state is not ModelState.UNLOADING}
+        served = sorted(loaded.union(by_policy or ()))
+        if target.version in (LATEST, *served) or not served:
+            return ""
+        shown = ", ".join(map(str, served[:8])) + (f" and {len(served) - 8} more" if len(served) > 8 else "")
+        return f"is a version that is not served, expected one that the version policy of '{name}' chooses: {shown}"
 
     # In turns.
 

@@ -197,7 +197,7 @@ class InferenceServer(Admission):
         self._control = ModelControl(self.repositories, context, self._nursery, progress, self._model_class)
         self._repository = self._control.repository
         self.residents = open_residents(self._control, context, self._nursery, self.metrics, self._residency_class)
-        self.routes = Routes(self._repository, context, self._control.rescan, self._nursery.start_soon)
+        self.routes = Routes(self._control, context, self._nursery.start_soon)
         self._shadows = self.routes.shadows = Shadows(self, self._budget, self._clock, self._nursery.start_soon)
         self.metrics.add(Section.LAST, self.routes.families)
         self._calls = self._backends.services.models = ModelCalls(self.offload, self._nursery)

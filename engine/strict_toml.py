@@ -51,10 +51,15 @@ def read_strictly(text: str, name: str, read: Callable[[FileTable], T]) -> T:
     except ValueError as error:  # what Python does not make a number of
         raise InvalidArgumentError(f"{name}: {error}") from error
     except FaultyEntryError as error:
-        lines = key_lines(text)
-        line = next((lines[part] for part in _prefixes(error.path) if part in lines), None)
-        where = name if line is None else f"{name}:{line}"
-        raise InvalidArgumentError(f"{where}: {error}") from error
+        raise placed_fault(text, name, error) from error
+
+
+def placed_fault(text: str, name: str, error: FaultyEntryError) -> InvalidArgumentError:
+    """What is wrong with an entry, with the line on which it begins in the file of that name."""
+    lines = key_lines(text)
+    line = next((lines[part] for part in _prefixes(error.path) if part in lines), None)
+    where = name if line is None else f"{name}:{line}"
+    return InvalidArgumentError(f"{where}: {error}")
 
 
 def read_values(values: dict[str, Any], read: Callable[[FileTable], T]) -> T:

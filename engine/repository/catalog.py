@@ -264,12 +264,9 @@ class Catalog(Generic[M]):
         for changed in self.followers:
             changed(name)
 
-    def knows(self, name: str, version: int = LATEST) -> bool:
-        """Whether there is such a model, known by a load or in the repositories; the latter say nothing of versions."""
-        versions = self.versions_of(name)
-        if versions and (version == LATEST or version in versions):
-            return True
-        return name in self._sources
+    def knows(self, name: str) -> bool:
+        """Whether there is such a model, known by a load or in the repositories."""
+        return name in self._sources or bool(self.versions_of(name))
 
     def has_source(self, name: str) -> bool:
         """Whether the repositories had one model of this name when they were looked at last."""

@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from ..errors import InvalidArgumentError
-from ..strict_toml import FaultyEntryError, FileTable, read_strictly, read_values, shown_value
+from ..strict_toml import FaultyEntryError, FileTable, placed_fault, read_strictly, read_values, shown_value
 from .route import Canary, CanaryLimits, ModelRoute, RouteError, Shadow, StickyBy, Target, check_routes
 
 _VERSIONED = re.compile(r"(.+):(\d{1,18})", re.ASCII | re.DOTALL)
@@ -28,6 +28,11 @@ def read_routes(text: str, name: str) -> list[ModelRoute]:
         InvalidArgumentError: it is faulty; the text names line and key, what was found and what is expected.
     """
     return read_strictly(text, name, _read_root)
+
+
+def placed_error(text: str, name: str, error: RouteError) -> InvalidArgumentError:
+    """An error that was found out later about a route of the file of that name, with its line and key."""
+    return placed_fault(text, name, _faulty_entry(error))
 
 
 def read_route(name: str, document: object) -> ModelRoute:
@@ -88,8 +93,12 @@ def _read_root(root: FileTable) -> list[ModelRoute]:
     try:
         check_routes(routes)
     except RouteError as error:
-        raise FaultyEntryError(("routes", error.route, *error.key), error.problem) from error
+        raise _faulty_entry(error) from error
     return routes
+
+
+def _faulty_entry(error: RouteError) -> FaultyEntryError:
+    return FaultyEntryError(("routes", error.route, *error.key), error.problem)
 
 
 def _read_table(name: str, table: FileTable) -> ModelRoute:

@@ -143,6 +143,14 @@ class ModelRoute:
     def targets(self) -> tuple[Target, ...]:
         return tuple(target for target, _ in self.weights)
 
+    @property
+    def keys(self) -> dict[Target, tuple[str, ...]]:
+        """Where each target, and the shadow's, stands in the route's document."""
+        keys: dict[Target, tuple[str, ...]] = {target: ("targets", str(target)) for target in self.targets}
+        if self.shadow is not None:
+            keys[self.shadow.target] = ("shadow", "target")
+        return keys
+
     def _problems(self) -> Iterable[tuple[tuple[str, ...], str]]:
         """What is wrong, by key."""
         if not self.name or "/" in self.name or not self.name.isprintable():
@@ -212,10 +220,7 @@ def check_routes(routes: Iterable[ModelRoute]) -> dict[str, ModelRoute]:
 
 def _check_end(route: ModelRoute, by_name: dict[str, ModelRoute], way: tuple[str, ...]) -> None:
     """Rule 5; the error shows the way that the targets lead."""
-    targets = [(target, ("targets", str(target))) for target in route.targets]
-    if route.shadow is not None:
-        targets.append((route.shadow.target, ("shadow", "target")))
-    for target, key in targets:
+    for target, key in route.keys.items():
         if target.version != LATEST or target.model not in by_name:
             continue
         if target.model in way:
