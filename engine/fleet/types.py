@@ -81,7 +81,7 @@ class FleetRequest:
 
 
 @dataclass(slots=True, eq=False)
-class Placement:
+class SendTo:
     """The request is to be sent to this replica; `settle` is to be called once with it.
 
     Attributes:
@@ -111,7 +111,7 @@ class Refuse:
     error: TriremeError
 
 
-FleetDecision = Placement | WaitForReplica | Refuse
+FleetDecision = SendTo | WaitForReplica | Refuse
 
 
 @dataclass(frozen=True, slots=True)
