@@ -25,12 +25,12 @@ from functools import partial
 
 import trio
 
-from ..engine.config.model import ModelConfig, model_config
 from ..engine.ensemble import Dependencies, check_members
 from ..engine.errors import InternalError, InvalidArgumentError, TriremeError, UnavailableError, unframed
 from ..engine.instances.orders import differs_in_place
 from ..engine.options import ControlMode
 from ..engine.repository.known import FORGOTTEN_NS, Known, Override, always, is_outdated, members, resolve
+from ..engine.repository.reading import Reading, read_models
 from ..engine.repository.source import ModelSource, RepositorySource
 from ..engine.repository.uploads import OverrideModel, read_load_parameters, refuse_code
 from ..engine.tensor import Buffer
@@ -126,21 +126,11 @@ class ModelControl:
             self._poller, self._known, lambda models: self._locks.hold(self._related(models)), self._apply
         )
 
-    async def read(self, name: str) -> tuple[int, tuple[str, ...]]:
-        """What a model will take of memory, by an estimate, and which models it needs. Of one that cannot be read:
-        nothing, which its load will say."""
-
-        def look() -> tuple[int, tuple[str, ...]]:
-            source = next(each for each in self._poller.scan.models if each.name == name)
-            message = source.message(self._context.options)
-            config = source.open(self._context.options, None, self._context.agents)[1] if message is None else None
-            needs = members(model_config(message) if config is None else config)
-            return source.estimated_bytes(), needs
-
-        try:
-            return await self._context.executors.offload(look)
-        except (TriremeError, OSError, StopIteration):
-            return 0, ()
+    async def read(self, name: str, known: Mapping[str, Reading]) -> dict[str, Reading]:
+        """See `read_models`; of what the repositories held at the last look."""
+        context = self._context
+        look = partial(read_models, name, self._poller.sources(), known, context.options, context.agents)
+        return await context.executors.briefly(look)
 
     # At start, from time to time, and at the end.
 
@@ -483,14 +473,13 @@ class ModelControl:
 
     def _members_of(self, identity: str) -> tuple[str, ...]:
         known = self._known.get(identity)
-        return () if known is None else tuple(self._member(identity, name) for name in members(known.config))
-
-    def _member(self, ensemble: str, name: str) -> str:
-        return resolve(self._known, {}, self._known[ensemble].source.namespace, name) or name
+        if known is None:
+            return ()
+        namespace = known.source.namespace
+        return tuple(resolve(self._known, {}, namespace, name) or name for name in members(known.config))
 
     def _dependencies(self) -> Dependencies:
-        configs: dict[str, ModelConfig] = {identity: known.config for identity, known in self._known.items()}
-        return Dependencies(configs, self._member)
+        return Dependencies({identity: self._members_of(identity) for identity in self._known})
 
 
 def _not_polled(name: str) -> TriremeError:

@@ -3,7 +3,8 @@
 The core decides (`engine.repository.residency`); this tells it what happens, and does what it says.
 
 Rules:
- 1. A model is read when it is asked for first: its size is estimated, and what it needs becomes known.
+ 1. A model is read when it is asked for and not in memory: its size is estimated, and what it needs becomes known.
+    Nothing is loaded of one that needs itself, or what is not there.
  2. A request that has waited is in flight from the moment in which its model is there until it has been handed in, and
     from there until its final answer. So its model stays.
  3. A load that has begun comes to its end, also if no request waits for it any more.
@@ -15,6 +16,7 @@ Rules:
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from collections import defaultdict
@@ -35,6 +37,7 @@ from ..engine.metrics.family import MetricFamily
 from ..engine.metrics.on_demand import OnDemandCounts, on_demand_families
 from ..engine.metrics.page import MetricsRegistry, Section
 from ..engine.options import ControlMode
+from ..engine.repository.reading import Reading, needs_of, worth
 from ..engine.repository.residency import Residency
 from ..engine.repository.residents import Drains, Leaves, Loads, Refuses, Residence
 from ..engine.request import InferenceRequest
@@ -114,7 +117,7 @@ class Residents:
         self._pins = frozenset(context.options.model_pins)
         self._nursery = nursery
         self._waiting: defaultdict[str, list[_Waiting]] = defaultdict(list)
-        self._known: set[str] = set()
+        self._known: dict[str, Reading] = {}
         self._stopping = False
         self._sooner = trio.Event()  # the time for which `_keep_time` waits has changed
         self._due_s = math.inf
@@ -193,25 +196,48 @@ class Residents:
             await self._wait(name, timeout_us=timeout_us)
             self.depart(name)
 
-    async def _learn(self, name: str) -> None:
-        """Rule 1."""
-        if name in self._known:
+    async def _learn(self, name: str, *, by_hand: bool = False) -> None:
+        """Rule 1.
+
+        Raises:
+            TriremeError: there is no such model any more, or it cannot be loaded.
+        """
+        if not self._may_be_read(name, by_hand):
             return
-        nbytes, members = await self._control.read(name)
-        needs: list[str] = []
-        for member in members:
-            if self.repository.has_source(member):
-                await self._learn(member)
-                needs += [*self.core[member].needs, member]
-        if name in self._known:
+        found = await self._control.read(name, self._known)
+        if not self._may_be_read(name, by_hand):
             return
-        needs = list(dict.fromkeys(needs))
-        self._known.add(name)
-        pinned = name in self._pins
-        self.core.know(name, nbytes, pinned=pinned, needs=needs)
-        for need in needs if pinned else ():
-            model = self.core[need]
-            self.core.know(need, model.nbytes, pinned=True, needs=model.needs)
+        if name not in found:
+            self.repository.find(name)  # raises
+        try:
+            needs = needs_of(name, found)
+        except TriremeError as error:
+            self._known[name] = found[name]
+            self.core.know(name, found[name].nbytes)
+            self.core.failed(name, error, self._clock.now_s())
+            raise _not_loaded(name, error) from None
+        if any(self._known.get(each) != read for each, read in found.items()):
+            self._tell_core(found, needs)
+
+    def _may_be_read(self, name: str, by_hand: bool) -> bool:
+        """Whether it is not in memory, nor on its way there, nor known to be broken."""
+        if name not in self._known:
+            return True
+        model = self.core[name]
+        return model.state is Residence.COLD and (by_hand or model.retry_s <= self._clock.now_s())
+
+    def _tell_core(self, found: Mapping[str, Reading], needs: Mapping[str, tuple[str, ...]]) -> None:
+        """Of models that were read, and what each of them needs, in order; their worth may change that of others."""
+        former = {each: self.core[each].needs for each in found if each in self._known}
+        self._known |= found
+        for name, needed in needs.items():
+            self.core.know(name, found[name].nbytes, needs=needed)
+        for name in dict.fromkeys((*needs, *itertools.chain.from_iterable(former.values()))):
+            meant = [name, *(each.name for each in self.core if name in each.needs)]
+            priority, pinned = worth([self._known[each] for each in meant])
+            pinned = pinned or not self._pins.isdisjoint(meant)
+            needed, nbytes = self.core[name].needs, self._known[name].nbytes
+            self.core.know(name, nbytes, pinned=pinned, priority=priority, needs=needed)
 
     async def _wait(
         self, name: str, callers: tuple[str, ...] = (), *, timeout_us: int = 0, by_hand: bool = False
@@ -286,7 +312,7 @@ class Residents:
                 await self._control.load(name, {})
                 self._measure(name)
             return
-        await self._learn(name)
+        await self._learn(name, by_hand=True)
         await self._wait(name, by_hand=True)
         self.depart(name)
 
@@ -357,8 +383,7 @@ class Residents:
             self.core.failed(name, own, now_s)
             if own is not None:
                 self.counts.failures += 1
-                text = f"model '{name}' was not loaded: {own.message}"
-                self._release(name, UnavailableError(text, refusal=RefusalReason.LOAD_FAILED))
+                self._release(name, _not_loaded(name, own))
         self._act()
 
     def _measure(self, name: str) -> None:
@@ -404,6 +429,10 @@ def open_residents(
     control.load_first = residents.start
     metrics.add(Section.LAST, residents.families)
     return residents
+
+
+def _not_loaded(name: str, error: TriremeError) -> UnavailableError:
+    return UnavailableError(f"model '{name}' was not loaded: {error.message}", refusal=RefusalReason.LOAD_FAILED)
 
 
 def _stopping_error() -> UnavailableError:

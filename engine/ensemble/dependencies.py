@@ -7,7 +7,7 @@ a member, or is a member of itself by any detour, is not loaded at all, and nor 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 
 from ..config.ensemble import ensemble_scheduling
@@ -20,24 +20,16 @@ class Dependencies:
     """What the models of a server need of each other.
 
     Args:
-        configs: of every model whose configuration could be read, by name; where names are not unique, by id.
-        resolve: which of them an ensemble means by the name of a member; the name itself if it is none of them.
+        members: by the name of every model whose configuration could be read, those that it needs, in the order of its
+            steps if it is an ensemble; none if it is not. Where names are not unique, all are ids.
 
     Attributes:
-        members: by the name of each ensemble, its members, in the order of its steps.
+        members: the same of the ensembles alone.
     """
 
-    def __init__(
-        self,
-        configs: Mapping[str, ModelConfig],
-        resolve: Callable[[str, str], str] = lambda _ensemble, member: member,
-    ) -> None:
-        self._names = sorted(configs)
-        self.members: Mapping[str, tuple[str, ...]] = {
-            name: tuple(resolve(name, member) for member in members_of(configs[name]))
-            for name in self._names
-            if configs[name].has_ensemble_scheduling
-        }
+    def __init__(self, members: Mapping[str, tuple[str, ...]]) -> None:
+        self._names = sorted(members)
+        self.members: Mapping[str, tuple[str, ...]] = {name: members[name] for name in self._names if members[name]}
 
     @cached_property
     def problems(self) -> Mapping[str, TriremeError]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import trio
+from ensembles import ensemble, step
 
 from trireme.actors import InferenceServer, StartupError
 from trireme.engine.description import ModelState
@@ -23,6 +25,14 @@ def model(name: str, nbytes: int = 10, work_s: float = 0.01) -> SimulatedModel:
     made = simple_model(name, Profile(work_s))
     made.nbytes = nbytes
     return made
+
+
+def chain(name: str, *members: str) -> SimulatedModel:
+    """An ensemble: each member is asked when the one before has answered."""
+    tensors = ["INPUT0", *(f"T{number}" for number in range(1, len(members))), "OUTPUT0"]
+    ways = zip(members, tensors, tensors[1:], strict=False)
+    steps = [step(each, {"INPUT0": taken}, {"OUTPUT0": given}) for each, taken, given in ways]
+    return SimulatedModel(ensemble(steps, ["INPUT0 FP32 4"], ["OUTPUT0 FP32 4"], 8, name=name), Profile(0.0))
 
 
 def served(test: Test, *models: SimulatedModel, limit: int = 20, load_s: float = 1.0, **options: Any) -> None:
@@ -127,7 +137,7 @@ def test_a_request_waits_no_longer_than_it_says_and_may_be_given_up() -> None:
     async def test(world: World, server: InferenceServer, models: list[SimulatedModel]) -> None:
         text = refused(await world.ask(simple_request("a", timeout_us=500_000)), RefusalReason.LOAD_WAIT)
         assert text == "model 'a' was not in memory within the 500000 us that the request may wait"
-        with trio.move_on_after(1.5):  # the first second goes into a look at its configuration
+        with trio.move_on_after(0.5):  # the first eighth of a second goes into a look at its configuration
             await world.ask(simple_request("b"))
         await trio.sleep(20)
         assert in_memory(models) == ["a", "b"], "a load that has begun comes to its end"
@@ -146,7 +156,7 @@ def test_a_request_that_holds_room_of_the_server_waits_for_a_limited_time() -> N
         with pytest.raises(TriremeError, match="was not in memory within the 30000000 us") as refusal:
             await server.admit(simple_request("a"), server.lease())
         assert refusal.value.refusal is RefusalReason.LOAD_WAIT
-        assert world.clock.now_s() - began_s == pytest.approx(130, abs=1), "100 s go into a look at its configuration"
+        assert world.clock.now_s() - began_s == pytest.approx(42.5), "12.5 s go into a look at its configuration"
         assert server.budget_statistics().requests == 0
 
     served(test, load_s=100.0)
@@ -188,6 +198,84 @@ def test_pinned_models_are_there_from_the_start_and_stay() -> None:
     served(test, model_pins=("b",))
     with pytest.RaisesGroup(StartupError, flatten_subgroups=True, allow_unwrapped=True):
         served(test, model_pins=("b",), limit=9)
+
+
+def test_circles_of_ensembles_are_refused_and_cost_no_loads() -> None:
+    async def test(world: World, server: InferenceServer, models: list[SimulatedModel]) -> None:
+        circle = "circular dependency between ensembles: x -> ... -> y -> x"
+        for name, why in {
+            "x": circle,
+            "self": "circular dependency between ensembles: self -> ... -> self -> self",
+        }.items():
+            said = refused(await world.ask(simple_request(name)), RefusalReason.LOAD_FAILED)
+            assert said == f"model '{name}' was not loaded: {why}"
+            assert "next try in" in refused(await world.ask(simple_request(name)), RefusalReason.LOAD_FAILED)
+            assert states(server)[name] == (ModelState.UNAVAILABLE, why)
+            assert not server.model_ready(name)
+        said = refused(await world.ask(simple_request("outer")), RefusalReason.LOAD_FAILED)
+        assert said.endswith(f"depends on 'x' which is not valid. Model 'x' failed with error: {circle}")
+        assert "nothing" in refused(await world.ask(simple_request("lacks")), RefusalReason.LOAD_FAILED)
+        with pytest.raises(TriremeError, match="circular dependency between ensembles: x -> "):
+            await server.load_model("x", {})
+        assert in_memory(models) == []
+        assert metrics(server)["trireme_on_demand_loads_total failure"] == 0
+        assert isinstance(await world.ask(simple_request("good")), InferenceResponse)
+        assert in_memory(models) == ["a", "b"]
+
+    circles = chain("x", "a", "y"), chain("y", "b", "x"), chain("self", "self"), chain("outer", "a", "x")
+    served(test, model("a"), model("b"), *circles, chain("lacks", "a", "nothing"), chain("good", "a", "b"))
+
+
+def test_an_ensemble_that_was_changed_is_loaded_with_what_it_needs_now() -> None:
+    async def test(world: World, server: InferenceServer, models: list[SimulatedModel]) -> None:
+        changing = models[-1]
+        assert "x -> ... -> x" in refused(await world.ask(simple_request("x")), RefusalReason.LOAD_FAILED)
+        for members in (("a", "b"), ("b", "c")):
+            changing.config = chain("x", *members).config
+            changing.touch()
+            await trio.sleep(1)
+            assert isinstance(await world.ask(simple_request("x")), InferenceResponse)
+            assert server.residents is not None
+            assert server.residents.core["x"].needs == members
+            await server.unload_model("x")
+            await trio.sleep(20)
+
+    served(test, model("a"), model("b"), model("c"), chain("x", "x"))
+
+
+def test_a_model_of_a_higher_priority_stays_longer() -> None:
+    """Though it was used less recently; and what an ensemble of that priority needs, too."""
+
+    async def test(world: World, server: InferenceServer, models: list[SimulatedModel]) -> None:
+        for name in ("high", "low", "c"):
+            await world.ask(simple_request(name))
+            await trio.sleep(20)
+        assert in_memory(models) == ["high", "c"]
+        for name in ("ensemble", "high", "low"):
+            await world.ask(simple_request(name))
+            await trio.sleep(20)
+        assert in_memory(models) == ["low", "b"], "the ensemble's priority is that of its member"
+
+    valued = model("high"), model("low"), model("b"), model("c"), chain("ensemble", "b")
+    valued[0].config = replace(valued[0].config, parameters={"ON_DEMAND_PRIORITY": "5"})
+    valued[-1].config = replace(valued[-1].config, parameters={"ON_DEMAND_PRIORITY": "6"})
+    served(test, *valued)
+
+
+def test_a_model_may_be_pinned_by_its_configuration() -> None:
+    async def test(world: World, server: InferenceServer, models: list[SimulatedModel]) -> None:
+        assert in_memory(models) == [], "it is loaded when it is asked for"
+        for name in ("b", "a", "c", "a"):
+            await world.ask(simple_request(name))
+            await trio.sleep(20)
+        assert in_memory(models) == ["a", "b"]
+        said = refused(await world.ask(simple_request("bad")), RefusalReason.LOAD_FAILED)
+        assert said.endswith("parameter 'ON_DEMAND_PIN' of model 'bad' is 'maybe'; expected 'true' or 'false'")
+
+    models = model("a"), model("b"), model("c"), model("bad")
+    models[1].config = replace(models[1].config, parameters={"ON_DEMAND_PIN": "true"})
+    models[3].config = replace(models[3].config, parameters={"ON_DEMAND_PIN": "maybe"})
+    served(test, *models)
 
 
 def test_models_are_loaded_and_unloaded_by_hand_too() -> None:

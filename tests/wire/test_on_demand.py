@@ -205,6 +205,22 @@ def test_models_come_and_go_by_hand(served: ServeProcess) -> None:
             client.load_model("m9", config=json.dumps({"backend": "onnxruntime"}))
 
 
+def test_worth_comes_from_the_configuration(tmp_path: Path) -> None:
+    repository = tmp_path / "models"
+    for number, parameters in enumerate(({"ON_DEMAND_PRIORITY": "5"}, {}, {}, {"ON_DEMAND_PRIORITY": "very high"})):
+        write_adding_model(repository, f"m{number}", number)
+        with (repository / f"m{number}" / "config.pbtxt").open("a") as config:
+            for name, value in parameters.items():
+                config.write(f'parameters {{ key: "{name}" value {{ string_value: "{value}" }} }}')
+    limit = str(2 * SIZE + SIZE // 2)
+    with serve_process(repository, *MODE, "--model-memory-limit", limit) as server, http(server) as client:
+        for number in range(3):
+            assert answer(client.infer(f"m{number}", inputs(httpclient))) == number + 0.5
+        assert in_memory(server) == {"m0", "m2"}, "m1 was used more recently than m0"
+        with pytest.raises(InferenceServerException, match="is 'very high'; expected a whole number from -100 to"):
+            client.infer("m3", inputs(httpclient))
+
+
 SLOW = """
     import time
     {wait}

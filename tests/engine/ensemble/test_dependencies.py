@@ -8,6 +8,7 @@ from ensembles import ensemble, member, step
 from trireme.engine.config import ModelConfig
 from trireme.engine.ensemble import Dependencies, check_members
 from trireme.engine.errors import InvalidArgumentError
+from trireme.engine.repository.known import members
 
 
 def using(name: str, *members: str) -> ModelConfig:
@@ -16,7 +17,7 @@ def using(name: str, *members: str) -> ModelConfig:
 
 
 def dependencies(*configs: ModelConfig) -> Dependencies:
-    return Dependencies({config.name: config for config in configs})
+    return Dependencies({config.name: members(config) for config in configs})
 
 
 def test_members_are_loaded_before_the_ensembles_that_use_them() -> None:
