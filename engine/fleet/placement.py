@@ -1,0 +1,143 @@
+"""Which models of a repository lie on which replicas of a fleet, by memory.
+
+Rules:
+ 1. The models of a replica never need more memory than it has room for.
+ 2. What lies somewhere stays there, as long as the replica is there and rule 1 holds. If models have grown, the
+    smallest one that makes enough room moves.
+ 3. What has to be placed is placed largest first, each copy on the replica with the most room left that has no copy of
+    it; of equals on the first by name. First copies come before second ones.
+ 4. If a first copy finds no place, second copies leave, and then everything is placed anew, if that places more models:
+    rule 2 yields to serving a model at all.
+ 5. What finds no place is named, with what it needs and what there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field
+
+ModelNames = frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelNeed:
+    """Attributes:
+    nbytes: of memory for each copy.
+    copies: on so many replicas, if there is room.
+    """
+
+    nbytes: int
+    copies: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Attributes:
+    on: the models of each replica.
+    unplaced: why a model has no copy, by its name.
+    short: the models that have fewer copies than they should have, but one.
+    """
+
+    on: Mapping[str, ModelNames]
+    unplaced: Mapping[str, str] = field(default_factory=dict)
+    short: ModelNames = frozenset()
+
+    def replicas_of(self, model: str) -> list[str]:
+        """Where a model lies, by name."""
+        return sorted(name for name, models in self.on.items() if model in models)
+
+
+def place_models(
+    needs: Mapping[str, ModelNeed], rooms: Mapping[str, int], before: Mapping[str, Set[str]] | None = None
+) -> Placement:
+    """Place models on replicas.
+
+    Args:
+        needs: of each model.
+        rooms: of each replica, bytes.
+        before: where models lie now; of models and replicas that are not there any more it may still tell.
+    """
+    kept = _Layout(needs, rooms, before or {})
+    kept.fill()
+    if kept.missing():
+        kept.drop_second_copies()
+        kept.fill()
+    if kept.missing():
+        anew = _Layout(needs, rooms, {})
+        anew.fill()
+        if len(anew.missing()) < len(kept.missing()):
+            kept = anew
+    return kept.placement()
+
+
+class _Layout:
+    """A placement that is being made."""
+
+    def __init__(
+        self, needs: Mapping[str, ModelNeed], rooms: Mapping[str, int], before: Mapping[str, Set[str]]
+    ) -> None:
+        self._needs = needs
+        self._rooms = rooms
+        self._on = {name: {model for model in before.get(name, ()) if model in needs} for name in sorted(rooms)}
+        self._left = {name: room - self._sum(self._on[name]) for name, room in rooms.items()}
+        self._by_size = sorted(needs, key=lambda model: (-needs[model].nbytes, model))
+        for name in self._on:
+            self._shrink(name)
+        for model in needs:
+            for name in self._holders(model)[max(needs[model].copies, 1) :]:
+                self._remove(name, model)
+
+    def _sum(self, models: Iterable[str]) -> int:
+        return sum(self._needs[model].nbytes for model in models)
+
+    def _holders(self, model: str) -> list[str]:
+        return [name for name, models in self._on.items() if model in models]
+
+    def _remove(self, name: str, model: str) -> None:
+        self._on[name].discard(model)
+        self._left[name] += self._needs[model].nbytes
+
+    def _shrink(self, name: str) -> None:
+        """Rule 2, for a replica whose models need more than it has."""
+        while self._left[name] < 0:
+            by_size = sorted(self._on[name], key=lambda model: (self._needs[model].nbytes, model))
+            enough = [model for model in by_size if self._needs[model].nbytes >= -self._left[name]]
+            self._remove(name, (enough or by_size[-1:])[0])
+
+    def fill(self) -> None:
+        """Rule 3."""
+        for copy in range(1, max([need.copies for need in self._needs.values()], default=1) + 1):
+            for model in self._by_size:
+                holders = self._holders(model)
+                if len(holders) < copy <= max(self._needs[model].copies, 1):
+                    self._add(model, holders)
+
+    def _add(self, model: str, holders: list[str]) -> None:
+        nbytes = self._needs[model].nbytes
+        names = [name for name in self._on if name not in holders and self._left[name] >= nbytes]
+        if names:
+            name = max(names, key=lambda each: self._left[each])  # the first of equals
+            self._on[name].add(model)
+            self._left[name] -= nbytes
+
+    def drop_second_copies(self) -> None:
+        for model in self._needs:
+            for name in self._holders(model)[1:]:
+                self._remove(name, model)
+
+    def missing(self) -> list[str]:
+        return [model for model in self._needs if not self._holders(model)]
+
+    def placement(self) -> Placement:
+        widest = max(self._left.values(), default=0)
+        unplaced = {
+            model: f"model '{model}' needs {self._needs[model].nbytes} bytes, "
+            + (f"no replica has more than {widest} left" if self._rooms else "there is no replica")
+            for model in self.missing()
+        }
+        short = {
+            model
+            for model, need in self._needs.items()
+            if model not in unplaced and len(self._holders(model)) < need.copies
+        }
+        return Placement({name: frozenset(models) for name, models in self._on.items()}, unplaced, frozenset(short))
