@@ -31,7 +31,7 @@ class ModelNeed:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class FleetLayout:
     """Attributes:
     on: the models of each replica.
     unplaced: why a model has no copy, by its name.
@@ -49,7 +49,7 @@ class Placement:
 
 def place_models(
     needs: Mapping[str, ModelNeed], rooms: Mapping[str, int], before: Mapping[str, Set[str]] | None = None
-) -> Placement:
+) -> FleetLayout:
     """Place models on replicas.
 
     Args:
@@ -128,7 +128,7 @@ class _Layout:
     def missing(self) -> list[str]:
         return [model for model in self._needs if not self._holders(model)]
 
-    def placement(self) -> Placement:
+    def placement(self) -> FleetLayout:
         widest = max(self._left.values(), default=0)
         unplaced = {
             model: f"model '{model}' needs {self._needs[model].nbytes} bytes, "
@@ -140,4 +140,4 @@ class _Layout:
             for model, need in self._needs.items()
             if model not in unplaced and len(self._holders(model)) < need.copies
         }
-        return Placement({name: frozenset(models) for name, models in self._on.items()}, unplaced, frozenset(short))
+        return FleetLayout({name: frozenset(models) for name, models in self._on.items()}, unplaced, frozenset(short))
