@@ -108,6 +108,14 @@ class Management(ABC):
     async def custom_metric(self, family: str) -> list[tuple[dict[str, str], float]]:
         """The series of a family that a model has made: labels and value of each; see `CustomMetrics.values`."""
 
+    @abstractmethod
+    async def fleet_report(self, since: int = 0) -> dict[str, Any]:
+        """What gateways are to know of this server (`fleet_report`).
+
+        Args:
+            since: the generation that who asks knows; 0 for none.
+        """
+
 
 class Facade(Protocol):
     """A server, as front ends know it.

@@ -7,6 +7,9 @@ from dataclasses import asdict
 from functools import reduce
 from typing import Any, Protocol
 
+import trio
+
+from ..engine.clock import SystemClock
 from ..engine.description import IndexEntry, ServerMetadata
 from ..engine.memory.regions import RegionKind, Regions
 from ..engine.metrics.custom import CustomMetrics
@@ -16,6 +19,7 @@ from ..engine.tensor import Buffer
 from ..engine.tracing import TraceMode, Tracer
 from ..engine.tracing.settings import TraceLevel
 from .facade import Management, TraceChanges
+from .fleet_report import FleetReports, Reported
 from .routes import Routes
 
 _COMPUTE = ("compute_input", "compute_infer", "compute_output")
@@ -26,7 +30,7 @@ _OF_ROUTE = "0"
 """The version of the record that has the sums of a route's targets; no model has it."""
 
 
-class Managed(Protocol):
+class Managed(Reported, Protocol):
     """What of `InferenceServer` it takes."""
 
     @property
@@ -69,6 +73,7 @@ class LocalManagement(Management):
 
     def __init__(self, server: Managed) -> None:
         self._server = server
+        self._reports: FleetReports | None = None
 
     async def live(self) -> bool:
         return self._server.live()
@@ -163,6 +168,11 @@ class LocalManagement(Management):
 
     async def custom_metric(self, family: str) -> list[tuple[dict[str, str], float]]:
         return [(dict(labels), value) for labels, value in self._server.custom_metrics.values(family)]
+
+    async def fleet_report(self, since: int = 0) -> dict[str, Any]:
+        if self._reports is None:  # most servers have no gateway
+            self._reports = FleetReports(self._server, SystemClock(trio.current_time))
+        return self._reports.report(since)
 
 
 def _durations(counted: object, names: Sequence[str]) -> dict[str, dict[str, int]]:

@@ -230,6 +230,8 @@ class Model(Actor[ModelMessage]):
             counts.abandoned,
             self.scheduler.inflight if self._opened else 0,
             self.source.namespace,
+            self.statistics.queue.count,
+            self.statistics.queue.ns,
         )
 
     def _counts_now(self) -> InstanceCounts:

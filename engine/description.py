@@ -79,7 +79,8 @@ class IndexEntry:
 
 @dataclass(frozen=True, slots=True)
 class ModelActorStatistics:
-    """`abandoned` counts the instances whose thread was given up because a batch hung; `restarts`, all rebirths."""
+    """`abandoned` counts the instances whose thread was given up because a batch hung; `restarts`, all rebirths.
+    `queue_count` requests have waited in queues for `queue_ns` altogether."""
 
     name: str
     version: int
@@ -91,3 +92,5 @@ class ModelActorStatistics:
     abandoned: int
     inflight: int
     namespace: str = ""
+    queue_count: int = 0
+    queue_ns: int = 0

@@ -149,6 +149,9 @@ class RemoteManagement(Management):
     async def custom_metric(self, family: str) -> list[tuple[dict[str, str], float]]:
         return [(labels, value) for labels, value in await self._call("custom_metric", write_text(family))]
 
+    async def fleet_report(self, since: int = 0) -> dict[str, Any]:
+        return await self._call("fleet_report", since)
+
     async def _call(self, name: str, *arguments: Any) -> Any:
         return await self._ask(name, list(arguments), Payload())
 
@@ -188,6 +191,10 @@ def _model(arguments: list[Any], _payload: memoryview) -> tuple[Any, ...]:
 
 def _flag(arguments: list[Any], _payload: memoryview) -> tuple[Any, ...]:
     return (read_bool(read_list(arguments, 1, 1)[0]),)
+
+
+def _number(arguments: list[Any], _payload: memoryview) -> tuple[Any, ...]:
+    return (read_integer(read_list(arguments, 1, 1)[0]),)
 
 
 def _name(arguments: list[Any], _payload: memoryview) -> tuple[Any, ...]:
@@ -301,6 +308,7 @@ _READERS: Mapping[str, _Read] = {
     "unregister_region": _region,
     "trace_settings": _trace,
     "custom_metric": _name,
+    "fleet_report": _number,
     "log_settings": _log_changes,
     AUTHORISE: read_authorise,
 }

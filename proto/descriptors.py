@@ -25,7 +25,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 FOLDER = Path(__file__).parent
 
-SOURCES = ("model_config", "inference_service", "health", "reflection")
+SOURCES = ("model_config", "inference_service", "health", "reflection", "trireme_fleet")
 """The .proto files, without their ending; a file stands behind those that it imports."""
 
 

@@ -22,7 +22,7 @@ from ..access import OTHERS_TOO, AccessChecks, Identity, needed, readable
 from ..model_routes import RouteChange
 from ..pipeline import find_model, is_cold
 from ..request_parameters import Restriction
-from . import management, repository
+from . import fleet, management, repository
 from .codec import RawMessage
 from .infer import GrpcContext, answer_infer, begin_infer
 from .infer_request import model_of
@@ -85,6 +85,8 @@ def paths_of(category: str) -> list[str]:
     if category == "inference":
         return [MODEL_INFER, MODEL_STREAM_INFER]
     paths = [_PREFIX + name for name, (its_category, _) in _ANSWERS.items() if its_category == category]
+    if category == fleet.CATEGORY:
+        paths.append(fleet.WATCH)
     return [*paths, "/grpc.health.v1.Health/Check"] if category == "health" else paths
 
 
@@ -155,7 +157,11 @@ class GrpcApplication:
         self.refusals = server.refusals
         self.guards = (RestrictedProtocols(options.restrictions),) if options.restrictions else ()
         served = (self, management.Health(context))
-        self.services = (*served, Reflection(path.split("/")[1] for each in served for path in each.__mapping__()))
+        self.services = (
+            *served,
+            fleet.FleetWatch(context),
+            Reflection(path.split("/")[1] for each in served for path in each.__mapping__()),
+        )
 
     def _is_cold(self, identity: Identity, name: str, version: int) -> bool:
         """See `Surroundings.find_model`."""

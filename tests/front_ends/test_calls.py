@@ -104,6 +104,7 @@ async def test_every_call_arrives_with_its_arguments_and_gives_its_value() -> No
         ("trace_settings", "m", {"level": 3, "rate": None, "count": -1}),
         ("want", "m \udc80", 1_000),
         ("custom_metric", "family"),
+        ("fleet_report", 7),
     ]
     for name, *values in calls:
         assert await getattr(ends.management, name)(*values) == VALUES.get(name)

@@ -31,7 +31,12 @@ def client(server: FakeServer) -> GrpcClient:
 
 async def test_every_rpc_of_the_schema_is_served_with_its_messages(client: GrpcClient) -> None:
     """Those with a class of ours; what reads the message itself is given its bytes."""
-    names = ("inference.GRPCInferenceService", "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection")
+    names = (
+        "inference.GRPCInferenceService",
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1.ServerReflection",
+        "trireme.Fleet",
+    )
     methods = [method for name in names for method in descriptor_pool().FindServiceByName(name).methods]
     paths = {f"/{method.containing_service.full_name}/{method.name}": method for method in methods}
     assert {path for path in client.handlers if "v1alpha" not in path} == set(paths)
