@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -91,17 +92,10 @@ class RouteChange:
         return None
 
     async def models(self, management: Management) -> list[str]:
-        """Whom the caller has to have the right to manage, besides the route itself.
-
-        Raises:
-            NotFoundError: there is no such route, and it is not to be set.
-        """
+        """Whom the caller has to have the right to manage, besides the route itself."""
         documents: list[Mapping[str, Any]] = [] if self.document is None else [self.document]
-        try:
+        with suppress(NotFoundError):  # `make` says so, if it matters
             documents += await management.route_status(self.name)
-        except NotFoundError:
-            if self.action is not RouteAction.SET:
-                raise
         targets = [target for each in documents for target in each["targets"]]
         targets += [each["shadow"]["target"] for each in documents if each.get("shadow")]
         return sorted({read_target(target).model for target in targets})

@@ -16,6 +16,7 @@ from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 
 from ...engine.access.callers import Right
+from ...engine.errors import InvalidArgumentError
 from ...engine.memory.regions import RegionKind
 from ...proto.messages import inference as pb
 from ..access import OTHERS_TOO, AccessChecks, Identity, needed, readable
@@ -211,7 +212,11 @@ class GrpcApplication:
             message = await repository.read_load(self._context, message)
         model = "" if category == "shared-memory" else getattr(message, "model_name", getattr(message, "name", ""))
         need = needed(category, model, changes=name in _CHANGES or bool(getattr(message, "settings", None)))
-        change = _ROUTE_CHANGES[name](message) if name in _ROUTE_CHANGES else None
+        try:
+            change = _ROUTE_CHANGES[name](message) if name in _ROUTE_CHANGES else None
+        except InvalidArgumentError:
+            await access.authorise(identity, category, need, name, address)  # who lacks the right is told only that
+            raise
         if change is None and name in _CONCERNS_OTHERS and _CONCERNS_OTHERS[name](message):
             need = (*OTHERS_TOO, False)
         caller = await access.authorise(identity, category, need, name, address)

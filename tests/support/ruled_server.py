@@ -85,13 +85,8 @@ def ruled_server(repository: Path, text: str, tls: TlsOptions | None = None, **o
         clock = SystemClock(trio.lowlevel.current_clock().current_time)
         control = AccessControl(read_rules(text, "rules"), bytes(32), clock.now_s())
         audit = Notes()
-        told = ServerOptions(
-            model_repository=(repository,),
-            exit_timeout_s=5,
-            model_control_mode=ControlMode.EXPLICIT,
-            startup_models=("*",),
-            **options,
-        )
+        explicit: dict[str, Any] = {"model_control_mode": ControlMode.EXPLICIT, "startup_models": ("*",)}
+        told = ServerOptions(model_repository=(repository,), exit_timeout_s=5, **{**explicit, **options})
         access = LocalAccess(control, clock, audit)
         async with InferenceServer(told, backends=script.backends(), access=access) as server:
             application = GrpcApplication(server, GrpcOptions(allow_client_shm=True))
