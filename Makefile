@@ -22,7 +22,7 @@ TRAIN := .venv-train
 AZURITE := 3.37.0
 DEPLOY := .venv-deploy
 PIP_FLAGS := --quiet --disable-pip-version-check --constraint constraints.txt
-PACKAGES := engine python_backend actors front_ends gateway api proto simulations
+PACKAGES := engine python_backend actors front_ends gateway cluster api proto simulations
 
 .PHONY: help serve serve-all test test-slow test-gpu bench check-deploy lint proto models train clean
 

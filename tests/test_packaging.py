@@ -27,7 +27,18 @@ from repository_models import link_models
 from trireme.engine.version import VERSION
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("actors", "api", "engine", "front_ends", "gateway", "package", "proto", "python_backend", "simulations")
+FOLDERS = (
+    "actors",
+    "api",
+    "cluster",
+    "engine",
+    "front_ends",
+    "gateway",
+    "package",
+    "proto",
+    "python_backend",
+    "simulations",
+)
 TOP = "package"
 """The folder that is `trireme` itself; each other one is a package in it."""
 BESIDE_FOLDERS = (

@@ -90,7 +90,7 @@ def test_every_page_is_in_the_index() -> None:
 def sources() -> SourceTexts:
     return SourceTexts(
         path
-        for folder in ("api", "engine", "python_backend", "actors", "front_ends", "gateway")
+        for folder in ("api", "engine", "python_backend", "actors", "front_ends", "gateway", "cluster")
         for path in (ROOT / folder).rglob("*.py")
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import TypeVar
@@ -20,7 +21,7 @@ from ..sockets.listener import BindError, reserve
 from ..sockets.service import ServiceOptions
 from .command import ServeCommand
 from .front_end import front_end_command
-from .services import ClientServices, StartError, log_started, not_listening
+from .services import ClientServices, Listening, StartError, log_started, not_listening
 
 T = TypeVar("T", bound=ServiceOptions)
 
@@ -42,6 +43,10 @@ class FrontEndServices(ClientServices):
         self._reserved = reserved
         self._front_ends: FrontEnds | None = None
 
+    @property
+    def addresses(self) -> Sequence[Listening]:
+        return () if self._front_ends is None else self._front_ends.addresses
+
     async def open(self, nursery: trio.Nursery) -> None:
         command = self._command
         http, grpc = command.http, command.grpc
@@ -62,8 +67,8 @@ class FrontEndServices(ClientServices):
         except TriremeError as error:
             logger.error("failed to start front ends: %s - %s", error.kind.value, error.message)
             raise StartError from error
-        for title, host, port in front_ends.addresses:
-            log_started(title, host, port)
+        for listening in self.addresses:
+            log_started(*listening)
 
     def _refused(self) -> frozenset[str]:
         """Calls that no client may make, so that a front end that was taken over cannot make them, either."""

@@ -14,7 +14,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterable, Callable, Iterator, Sequence
 from pathlib import Path
 
 import trio
@@ -42,7 +42,7 @@ from .command import MetricsSettings, ServeCommand, build_command, limits_in_vai
 from .flag_table import FLAGS, GROUPS
 from .flags import UsageError, parse, usage_text
 from .interpreter import return_code, settle_memory, switch_often
-from .services import ClientServices, OwnServices, StartError, open_service
+from .services import ClientServices, Listening, OwnServices, StartError, open_service
 from .shutdown import EndSignals
 from .tables import load_display, startup_tables
 
@@ -50,6 +50,8 @@ logger = logging.getLogger("trireme.serve")
 
 _NAME = "trireme serve"
 _FAILED = 1
+
+Opened = Callable[[InferenceServer, Sequence[Listening]], None]
 _FEW_OPEN_FILES = 16_384
 _LOG_BUFFER_BYTES = 1 << 16
 
@@ -77,6 +79,20 @@ def serve(words: Sequence[str]) -> int:
 
 
 async def _run(command: ServeCommand, log: Log) -> int:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        return await run_server(command, log, signals, lambda _server, _addresses: None)
+
+
+async def run_server(command: ServeCommand, log: Log, signals: AsyncIterable[int], opened: Opened) -> int:
+    """Serve until told to stop.
+
+    Args:
+        signals: numbers of signals as they come; the first one ends the server (`EndSignals`).
+        opened: told of the server and of where it listens, as soon as it does.
+
+    Returns:
+        The exit code.
+    """
     for warning in command.warnings:
         logger.warning("%s", warning)
     open_files = raise_open_file_limit()
@@ -84,19 +100,18 @@ async def _run(command: ServeCommand, log: Log) -> int:
         logger.info("connections are limited by the %d files that the process may have open (ulimit -Hn)", open_files)
     exit_code = 0
     shutdown = EndSignals(command.drain_s)
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(shutdown.heed, signals)
-            with shutdown.everything:
-                exit_code = _FAILED
-                exit_code = await _serve(command, log, shutdown)
-            if not shutdown.serving and shutdown.asked:
-                exit_code = 0
-            nursery.cancel_scope.cancel()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(shutdown.heed, signals)
+        with shutdown.everything:
+            exit_code = _FAILED
+            exit_code = await _serve(command, log, shutdown, opened)
+        if not shutdown.serving and shutdown.asked:
+            exit_code = 0
+        nursery.cancel_scope.cancel()
     return exit_code
 
 
-async def _serve(command: ServeCommand, log: Log, shutdown: EndSignals) -> int:
+async def _serve(command: ServeCommand, log: Log, shutdown: EndSignals, opened: Opened) -> int:
     try:
         async with contextlib.AsyncExitStack() as stack:
             gate = await _open_access(command, stack)
@@ -109,7 +124,7 @@ async def _serve(command: ServeCommand, log: Log, shutdown: EndSignals) -> int:
                 with _reading_routes():
                     await routes.follow(server.routes)
             log.follow(lambda settings: server.tell_requests(settings.verbose > 0))
-            in_time = await _serve_ports(server, command, log, shutdown)
+            in_time = await _serve_ports(server, command, log, shutdown, opened)
             if not in_time:
                 logger.error("failed to stop server: Internal - Exit timeout expired. Exiting immediately.")
                 shutdown.everything.cancel()
@@ -182,7 +197,9 @@ def _show_tables(server: InferenceServer, index: Sequence[IndexEntry] | None = N
         log_table(text)
 
 
-async def _serve_ports(server: InferenceServer, command: ServeCommand, log: Log, shutdown: EndSignals) -> bool:
+async def _serve_ports(
+    server: InferenceServer, command: ServeCommand, log: Log, shutdown: EndSignals, opened: Opened
+) -> bool:
     """Open the ports, serve until a signal comes, and stop in order; whether everything in flight was answered in time.
     StartError if a port cannot be opened."""
     in_time = False
@@ -203,6 +220,7 @@ async def _serve_ports(server: InferenceServer, command: ServeCommand, log: Log,
             else:
                 settle_memory()
                 shutdown.serving = True
+                opened(server, services.addresses)
                 await trio.to_thread.run_sync(return_code)
                 await shutdown.until_asked()
                 if shutdown.drains_s:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import trio
 
@@ -28,8 +29,17 @@ class StartError(Exception):
     """The server cannot start; why has been logged."""
 
 
+Listening = tuple[str, str, int]
+"""A service's title, and an address and a port where it listens."""
+
+
 class ClientServices(ABC):
     """What clients connect to, but for metrics."""
+
+    @property
+    def addresses(self) -> Sequence[Listening]:
+        """Where it listens, once it does; only of the services that all clients use."""
+        return ()
 
     @abstractmethod
     async def open(self, nursery: trio.Nursery) -> None:
@@ -58,6 +68,11 @@ class OwnServices(ClientServices):
         self._application: GrpcApplication | None = None
         self._grpc: GrpcService | None = None
         self._http: HttpService | None = None
+        self._addresses: list[Listening] = []
+
+    @property
+    def addresses(self) -> Sequence[Listening]:
+        return self._addresses
 
     async def open(self, nursery: trio.Nursery) -> None:
         server, command = self._server, self._command
@@ -66,10 +81,10 @@ class OwnServices(ClientServices):
             services, guards = application.services, application.guards
             self._grpc = GrpcService(services, command.grpc.service, guards=guards, readiness=server.readiness)
             log_table(keepalive_table(command.grpc.service.http2.keepalive), logging.DEBUG)
-            await open_service(self._grpc, "GRPC", "GRPCInferenceService", nursery)
+            self._addresses += await open_service(self._grpc, "GRPC", "GRPCInferenceService", nursery)
         if command.http is not None:
             self._http = HttpService(HttpApplication(server, command.http.options, self._log), command.http.service)
-            await open_service(self._http, "HTTP", "HTTPService", nursery)
+            self._addresses += await open_service(self._http, "HTTP", "HTTPService", nursery)
 
     def begin_drain(self) -> None:
         for service in (self._http, self._grpc):
@@ -85,8 +100,8 @@ class OwnServices(ClientServices):
         return remaining_s
 
 
-async def open_service(service: Service, name: str, title: str, nursery: trio.Nursery) -> None:
-    """Start a service and log where it listens.
+async def open_service(service: Service, name: str, title: str, nursery: trio.Nursery) -> list[Listening]:
+    """Start a service, and log where it listens.
 
     Raises:
         StartError: it cannot listen there.
@@ -95,8 +110,10 @@ async def open_service(service: Service, name: str, title: str, nursery: trio.Nu
         await nursery.start(service.serve)
     except TriremeError as error:
         raise not_listening(name, error) from error
-    for host, port in service.addresses:
-        log_started(title, host, port)
+    listening = [(title, host, port) for host, port in service.addresses]
+    for each in listening:
+        log_started(*each)
+    return listening
 
 
 def not_listening(name: str, error: TriremeError) -> StartError:

@@ -6,9 +6,12 @@ Rules:
     smallest one that makes enough room moves.
  3. What has to be placed is placed largest first, each copy on the replica with the most room left that has no copy of
     it; of equals on the first by name. First copies come before second ones.
- 4. If a first copy finds no place, second copies leave, and then everything is placed anew, if that places more models:
+ 4. If a first copy finds no place, further copies leave the replica on which that makes room for it; where several do,
+    the one where fewest bytes leave. If that is not enough, everything is placed anew if that places more models:
     rule 2 yields to serving a model at all.
  5. What finds no place is named, with what it needs and what there is.
+ 6. Room that is left is for more copies, if wanted: first of the models with fewest copies, of those first of the
+    one with most to do. They are further copies as to rule 4.
 """
 
 from __future__ import annotations
@@ -48,7 +51,10 @@ class FleetLayout:
 
 
 def place_models(
-    needs: Mapping[str, ModelNeed], rooms: Mapping[str, int], before: Mapping[str, Set[str]] | None = None
+    needs: Mapping[str, ModelNeed],
+    rooms: Mapping[str, int],
+    before: Mapping[str, Set[str]] | None = None,
+    loads: Mapping[str, float] | None = None,
 ) -> FleetLayout:
     """Place models on replicas.
 
@@ -56,17 +62,20 @@ def place_models(
         needs: of each model.
         rooms: of each replica, bytes.
         before: where models lie now; of models and replicas that are not there any more it may still tell.
+        loads: what models have to do, for rule 6: those that are left out have nothing. None if room is to be left.
     """
-    kept = _Layout(needs, rooms, before or {})
+    kept = _Layout(needs, rooms, before or {}, spreads=loads is not None)
     kept.fill()
     if kept.missing():
-        kept.drop_second_copies()
+        kept.displace()
         kept.fill()
     if kept.missing():
         anew = _Layout(needs, rooms, {})
         anew.fill()
         if len(anew.missing()) < len(kept.missing()):
             kept = anew
+    if loads is not None:
+        kept.spread(loads)
     return kept.placement()
 
 
@@ -74,7 +83,12 @@ class _Layout:
     """A placement that is being made."""
 
     def __init__(
-        self, needs: Mapping[str, ModelNeed], rooms: Mapping[str, int], before: Mapping[str, Set[str]]
+        self,
+        needs: Mapping[str, ModelNeed],
+        rooms: Mapping[str, int],
+        before: Mapping[str, Set[str]],
+        *,
+        spreads: bool = False,
     ) -> None:
         self._needs = needs
         self._rooms = rooms
@@ -83,7 +97,7 @@ class _Layout:
         self._by_size = sorted(needs, key=lambda model: (-needs[model].nbytes, model))
         for name in self._on:
             self._shrink(name)
-        for model in needs:
+        for model in [] if spreads else needs:
             for name in self._holders(model)[max(needs[model].copies, 1) :]:
                 self._remove(name, model)
 
@@ -112,18 +126,43 @@ class _Layout:
                 if len(holders) < copy <= max(self._needs[model].copies, 1):
                     self._add(model, holders)
 
-    def _add(self, model: str, holders: list[str]) -> None:
+    def spread(self, loads: Mapping[str, float]) -> None:
+        """Rule 6."""
+        open_to = {model for model in self._needs if self._holders(model)}
+        while open_to:
+            model = min(open_to, key=lambda each: (len(self._holders(each)), -loads.get(each, 0.0), each))
+            if not self._add(model, self._holders(model)):
+                open_to.discard(model)
+
+    def _add(self, model: str, holders: list[str]) -> bool:
         nbytes = self._needs[model].nbytes
         names = [name for name in self._on if name not in holders and self._left[name] >= nbytes]
         if names:
             name = max(names, key=lambda each: self._left[each])  # the first of equals
             self._on[name].add(model)
             self._left[name] -= nbytes
+        return bool(names)
 
-    def drop_second_copies(self) -> None:
-        for model in self._needs:
-            for name in self._holders(model)[1:]:
-                self._remove(name, model)
+    def displace(self) -> None:
+        """Rule 4, the first half."""
+        for model in [each for each in self._by_size if not self._holders(each)]:
+            options = [(self._leaving(name, self._needs[model].nbytes), name) for name in self._on]
+            able = [(self._sum(leaving), name, leaving) for leaving, name in options if leaving is not None]
+            if able:
+                _, name, leaving = min(able)
+                for each in leaving:
+                    self._remove(name, each)
+                self._add(model, [other for other in self._on if other != name])
+
+    def _leaving(self, name: str, nbytes: int) -> list[str] | None:
+        """The further copies that would leave a replica for so many bytes; None if there are not enough."""
+        further = [model for model in self._on[name] if len(self._holders(model)) > 1]
+        leaving: list[str] = []
+        for model in sorted(further, key=lambda each: (-self._needs[each].nbytes, each)):
+            if self._left[name] + self._sum(leaving) >= nbytes:
+                break
+            leaving.append(model)
+        return leaving if self._left[name] + self._sum(leaving) >= nbytes else None
 
     def missing(self) -> list[str]:
         return [model for model in self._needs if not self._holders(model)]

@@ -1,10 +1,10 @@
 """How many replicas a fleet is to have, by the time that requests wait in queues.
 
 Rules:
- 1. Too slow: requests have waited longer than the target, on average over all replicas, for `up_s`. Then replicas are
-    added, in proportion to how much too long they waited: one at least, and at most as many as there are.
- 2. Too many: with one replica less, requests would be expected to wait half the target at most (`expected_wait_s`),
-    and that has been so for `down_s`. Then one is taken away.
+ 1. Too slow: requests for some model have waited longer than the target, on average over all replicas, for `up_s`. Then
+    replicas are added, in proportion to how much too long they waited: one at least, and at most as many as there are.
+ 2. Too many: with one replica less, requests for any model would be expected to wait half the target at most
+    (`expected_wait_s`), and that has been so for `down_s`. Then one is taken away.
  3. After a change nothing is decided for `settle_s`: new replicas have to start, and figures to follow.
  4. Never fewer than `least`, never more than `most`; outside of these the number is brought back at once.
  5. Without readings nothing changes but by rule 4: that no replica reports does not mean that none is needed.
@@ -13,7 +13,7 @@ Rules:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -36,7 +36,7 @@ class ScalingSettings:
 
 @dataclass(frozen=True, slots=True)
 class LoadReading:
-    """What one replica has measured since the reading before.
+    """What one replica has measured of one model since the reading before.
 
     Attributes:
         rate_hz: requests that were answered, for each second.
@@ -61,12 +61,12 @@ class ReplicaScaler:
         self._idle_since_s = math.inf
         self._settled_s = -math.inf
 
-    def decide(self, replicas: int, readings: Sequence[LoadReading], now_s: float) -> int:
+    def decide(self, replicas: int, readings: Mapping[str, Sequence[LoadReading]], now_s: float) -> int:
         """How many there are to be; `why` says why.
 
         Args:
             replicas: how many there are, or are being started.
-            readings: of those that have told.
+            readings: by model, of those replicas that have told.
         """
         settings = self.settings
         wanted = self._by_load(replicas, readings, now_s) if readings else replicas
@@ -78,21 +78,22 @@ class ReplicaScaler:
             self._slow_since_s = self._idle_since_s = math.inf
         return bounded
 
-    def _by_load(self, replicas: int, readings: Sequence[LoadReading], now_s: float) -> int:
+    def _by_load(self, replicas: int, readings: Mapping[str, Sequence[LoadReading]], now_s: float) -> int:
         settings = self.settings
-        wait_s = mean_wait_s(readings)
-        fewer_s = expected_wait_s(readings, replicas - 1) if replicas > 1 else math.inf
+        wait_s, model = max((mean_wait_s(told), name) for name, told in readings.items())
+        fewer_s = max(expected_wait_s(told, replicas - 1) for told in readings.values()) if replicas > 1 else math.inf
         self._slow_since_s = min(self._slow_since_s, now_s) if wait_s > settings.target_s else math.inf
         self._idle_since_s = min(self._idle_since_s, now_s) if fewer_s <= settings.target_s / 2 else math.inf
         if now_s < self._settled_s:
             return replicas
         if now_s - self._slow_since_s >= settings.up_s:
-            self.why = f"requests wait {wait_s * 1e3:.1f} ms, the target is {settings.target_s * 1e3:.1f} ms"
+            target_ms = settings.target_s * 1e3
+            self.why = f"requests for '{model}' wait {wait_s * 1e3:.1f} ms, the target is {target_ms:.1f} ms"
             return min(max(math.ceil(replicas * wait_s / settings.target_s), replicas + 1), 2 * replicas)
         if now_s - self._idle_since_s >= settings.down_s and wait_s <= settings.target_s:
             self.why = f"with one replica less requests would wait about {fewer_s * 1e3:.1f} ms"
             return replicas - 1
-        self.why = f"requests wait {wait_s * 1e3:.1f} ms"
+        self.why = f"requests for '{model}' wait {wait_s * 1e3:.1f} ms"
         return replicas
 
 

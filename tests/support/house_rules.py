@@ -18,8 +18,9 @@ MAY_IMPORT = {
     "actors": {"engine", "python_backend", "proto"},
     "front_ends": {"actors", "engine", "proto", "python_backend"},
     "gateway": {"actors", "engine", "front_ends", "proto"},
+    "cluster": {"actors", "engine"},
     "simulations": {"actors", "engine", "front_ends", "gateway", "proto"},
-    "api": {"actors", "engine", "front_ends", "gateway", "proto"},
+    "api": {"actors", "cluster", "engine", "front_ends", "gateway", "proto"},
 }
 """The import rule: which folders each folder may import from, besides itself."""
 
@@ -32,6 +33,7 @@ PLAIN = (
     "actors",
     "front_ends",
     "gateway",
+    "cluster",
     "api",
     "benchmarks",
     "proto",

@@ -19,7 +19,7 @@ def run(scaler: ReplicaScaler, replicas: int, reading: LoadReading, from_s: int,
     """When the number changed, and to what."""
     changes: list[tuple[int, int]] = []
     for now_s in range(from_s, to_s):
-        wanted = scaler.decide(replicas, [reading] * replicas, now_s)
+        wanted = scaler.decide(replicas, {"digits": [reading] * replicas}, now_s)
         if wanted != replicas:
             changes.append((now_s, wanted))
             replicas = wanted
@@ -29,7 +29,7 @@ def run(scaler: ReplicaScaler, replicas: int, reading: LoadReading, from_s: int,
 def test_waiting_too_long_adds_replicas_in_proportion_after_a_while() -> None:
     scaler = ReplicaScaler(SETTINGS)
     assert run(scaler, 2, SLOW, 0, 10) == [(3, 4)], "2.5 times as long as the target, but at most twice as many"
-    assert scaler.why == "requests wait 25.0 ms, the target is 10.0 ms"
+    assert scaler.why == "requests for 'digits' wait 25.0 ms, the target is 10.0 ms"
     slightly = LoadReading(100, 0.011, 0.9, 1)
     assert run(ReplicaScaler(SETTINGS), 5, slightly, 0, 10) == [(3, 6)]
 
@@ -47,12 +47,20 @@ def test_one_less_at_a_time_if_the_rest_would_be_enough_for_long() -> None:
 def test_one_slow_second_is_no_reason() -> None:
     scaler = ReplicaScaler(SETTINGS)
     for now_s in range(60):
-        assert scaler.decide(2, [SLOW if now_s % 3 else BUSY] * 2, now_s) == 2
+        assert scaler.decide(2, {"digits": [SLOW if now_s % 3 else BUSY] * 2}, now_s) == 2
+
+
+def test_the_model_that_needs_most_decides() -> None:
+    scaler = ReplicaScaler(SETTINGS)
+    counts = [scaler.decide(2, {"fast": [IDLE] * 2, "slow": [SLOW] * 2}, now_s) for now_s in range(5)]
+    assert counts == [2, 2, 2, 4, 2]
+    one_busy = {"idle": [IDLE] * 3, "busy": [BUSY] * 3}
+    assert {ReplicaScaler(SETTINGS).decide(3, one_busy, now_s) for now_s in range(300)} == {3}
 
 
 def test_without_readings_only_the_bounds_hold() -> None:
     scaler = ReplicaScaler(SETTINGS)
-    assert [scaler.decide(count, [], 0.0) for count in (0, 1, 3, 12)] == [1, 1, 3, 8]
+    assert [scaler.decide(count, {}, 0.0) for count in (0, 1, 3, 12)] == [1, 1, 3, 8]
     assert scaler.why == "there are to be 1 to 8"
 
 

@@ -1,0 +1,140 @@
+"""Who belongs to a fleet on Ray, and which models each replica is to hold: state without I/O, kept by one small actor.
+
+Rules:
+ 1. A replica tells of itself every second. One that has not been heard of for `silent_s` does not belong to the fleet
+    any more. So nothing is lost with the actor itself: when it is started again, all tell it within a second.
+ 2. Where replicas have room for some of the models only, each is told which ones to hold (`engine.fleet.placement`).
+    It is planned anew when a replica has come or gone, or models have changed; room that is left is for further copies
+    of those with most to do then. In its first `settle_s` the roster plans nothing: others are about to tell.
+ 3. A model that is to move is loaded in its new place first: its old one is told to unload it when it is ready there.
+ 4. A replica that drains gets nothing new and keeps what it has. Its models are planned for the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+
+from ..engine.fleet.placement import FleetLayout, ModelNeed, place_models
+from .settings import ModelSettings
+
+SILENT_S = 6.0
+SETTLE_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaTold:
+    """What a replica tells of itself.
+
+    Attributes:
+        address: host and port of its gRPC service.
+        sizes: bytes of each model of its repository, as far as is known; empty if it holds all of them.
+        ready: the models that it has in memory.
+        rates: requests a second of each model, as far as is known.
+        draining: it is about to end.
+        node: where it runs; for people.
+    """
+
+    address: str
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    ready: frozenset[str] = frozenset()
+    rates: Mapping[str, float] = field(default_factory=dict)
+    draining: bool = False
+    node: str = ""
+
+
+@dataclass(slots=True)
+class _Member:
+    told: ReplicaTold
+    heard_s: float
+
+
+class FleetRoster:
+    """The members of one fleet.
+
+    Args:
+        room: bytes for models on each replica; None if each holds all models.
+        copies: of each model, unless `models` says otherwise.
+
+    Attributes:
+        layout: where models are to be.
+    """
+
+    def __init__(
+        self,
+        room: int | None = None,
+        copies: int = 1,
+        models: Mapping[str, ModelSettings] | None = None,
+        silent_s: float = SILENT_S,
+        settle_s: float = SETTLE_S,
+    ) -> None:
+        self.layout = FleetLayout({})
+        self._room = room
+        self._copies = copies
+        self._settings = models or {}
+        self._silent_s = silent_s
+        self._settle_s = settle_s
+        self._began_s = math.inf
+        self._members: dict[str, _Member] = {}
+        self._planned_for: object = None
+
+    def tell(self, name: str, told: ReplicaTold, now_s: float) -> frozenset[str] | None:
+        """A replica tells of itself; which models it is to hold, or None if that is for itself to know."""
+        self._members[name] = _Member(told, now_s)
+        self._forget(now_s)
+        self._began_s = min(self._began_s, now_s)
+        if self._room is None:
+            return None
+        if told.draining or now_s < self._began_s + self._settle_s:
+            return told.ready
+        self._plan()
+        wanted = self.layout.on.get(name, frozenset())
+        return wanted | {model for model in told.ready - wanted if not self._is_replaced(model)}
+
+    def leave(self, name: str, now_s: float) -> None:
+        """A replica has ended."""
+        self._members.pop(name, None)
+        self._forget(now_s)
+
+    def members(self, now_s: float) -> dict[str, ReplicaTold]:
+        """Those that belong to the fleet."""
+        self._forget(now_s)
+        return {name: member.told for name, member in sorted(self._members.items())}
+
+    def _forget(self, now_s: float) -> None:
+        for name, member in list(self._members.items()):
+            if now_s - member.heard_s > self._silent_s:
+                del self._members[name]
+
+    def _plan(self) -> None:
+        assert self._room is not None, "there is something to plan"
+        sizes: dict[str, int] = {}
+        rates: dict[str, float] = {}
+        for member in self._members.values():
+            for model, nbytes in member.told.sizes.items():
+                sizes[model] = max(nbytes, sizes.get(model, 0))
+            for model, rate_hz in member.told.rates.items():
+                rates[model] = rates.get(model, 0.0) + rate_hz
+        staying = {name: self._room for name, member in self._members.items() if not member.told.draining}
+        if self._planned_for == (sizes, staying):
+            return
+        self._planned_for = (sizes, staying)
+        needs = {model: self._need(model, nbytes) for model, nbytes in sizes.items()}
+        before: dict[str, Set[str]] = {name: self._members[name].told.ready for name in staying}
+        for name, models in self.layout.on.items():
+            if name in before:
+                before[name] = before[name] | models
+        self.layout = place_models(needs, staying, before, rates)
+
+    def _need(self, model: str, nbytes: int) -> ModelNeed:
+        settings = self._settings.get(model, ModelSettings())
+        return ModelNeed(
+            nbytes if settings.nbytes is None else settings.nbytes,
+            self._copies if settings.copies is None else settings.copies,
+        )
+
+    def _is_replaced(self, model: str) -> bool:
+        """Rule 3. A model that is planned for none has no place, or is not in the repository any more."""
+        holders = self.layout.replicas_of(model)
+        return all(model in self._members[name].told.ready for name in holders if name in self._members)

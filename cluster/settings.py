@@ -1,0 +1,170 @@
+"""The file of `trireme cluster up`: what a fleet on Ray is to be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..engine.errors import InvalidArgumentError
+from ..engine.fleet.scaling import ScalingSettings
+from ..engine.strict_toml import FileTable, read_strictly
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+_SIZE = re.compile(r"(\d+)\s*([KMGT]?)i?B?", re.IGNORECASE)
+_SIZES = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+_SIZE_TEXT = 'bytes, as a whole number or as text like "500M" or "8G"'
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """What the file says of a model.
+
+    Attributes:
+        nbytes: of memory; None for what the files of the model take.
+        copies: on so many replicas.
+    """
+
+    nbytes: int | None = None
+    copies: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """Attributes:
+    name: of the application, and part of the names of its actors.
+    repositories: paths or addresses of model repositories, which every node can read.
+    flags: further ones of `trireme serve`, for each replica.
+    scaling: how many replicas.
+    cpus, gpus: of each replica, for Ray; None for what the models' instances need.
+    room: bytes for models on each replica; None if all replicas have all models.
+    drain_s: how long a replica that is to go is given to answer what it has, seconds.
+    copies: of each model, unless `models` says otherwise.
+    gateways: how many.
+    http_port, grpc_port: of the first gateway of a node; each further one there has ten more. 0 for any free one.
+    gateway_flags: further ones of `trireme gateway`.
+    """
+
+    name: str
+    repositories: tuple[str, ...]
+    flags: tuple[str, ...] = ()
+    scaling: ScalingSettings = field(default_factory=ScalingSettings)
+    cpus: float | None = None
+    gpus: float | None = None
+    room: int | None = None
+    drain_s: float = 30.0
+    copies: int = 1
+    models: Mapping[str, ModelSettings] = field(default_factory=dict)
+    gateways: int = 1
+    http_port: int = 8000
+    grpc_port: int = 8001
+    gateway_flags: tuple[str, ...] = ()
+
+
+def load_settings(path: Path) -> ClusterSettings:
+    """What the file says.
+
+    Raises:
+        InvalidArgumentError: it cannot be read, or something in it is not as it should be.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidArgumentError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InvalidArgumentError(f"{path}: not UTF-8: {error.reason}") from error
+    return read_settings(text, str(path))
+
+
+def read_settings(text: str, name: str) -> ClusterSettings:
+    """What the text says of the file of that name.
+
+    Raises:
+        InvalidArgumentError: something in it is not as it should be.
+    """
+    return read_strictly(text, name, _read)
+
+
+def _read(root: FileTable) -> ClusterSettings:
+    root.expect("cluster", "replicas", "models", "gateways")
+    cluster = root.table("cluster", "a table")
+    if cluster is None:
+        raise root.fault(None, "no [cluster]", "a table [cluster] with the model repositories")
+    cluster.expect("name", "model-repository", "flags")
+    name = cluster.get("name", str, "a name") or "trireme"
+    if not _NAME.fullmatch(name):
+        raise cluster.fault("name", repr(name), "lower-case letters, digits and hyphens")
+    repositories = cluster.texts("model-repository", lambda text: None if text else "it is empty", "a list of paths")
+    if not repositories:
+        raise cluster.fault(None, "no model-repository", 'model-repository = ["path or address", ...]')
+    flags = cluster.texts("flags", _no_flag, 'a list of flags like "--log-verbose=1"')
+    return ClusterSettings(name, repositories, flags, **_replicas(root), **_models(root), **_gateways(root))
+
+
+def _no_flag(text: str) -> str | None:
+    return None if text.startswith("--") else "it does not begin with --"
+
+
+def _replicas(root: FileTable) -> dict[str, Any]:
+    table = root.table("replicas", "a table")
+    if table is None:
+        return {}
+    numbers = ("target-queue-ms", "up-secs", "down-secs", "settle-secs", "drain-secs", "cpus", "gpus")
+    table.expect("least", "most", "memory", *numbers)
+    least, most = (table.number(key, whole=True) for key in ("least", "most"))
+    least = int(least or most or 1)
+    most = int(most or least)
+    if least > most:
+        raise table.fault("least", str(least), f"no more than most, which is {most}")
+    target_ms, up_s, down_s, settle_s, drain_s, cpus, gpus = (table.number(key) for key in numbers)
+    given = {"target_s": target_ms and target_ms / 1e3, "up_s": up_s, "down_s": down_s, "settle_s": settle_s}
+    scaling = ScalingSettings(least, most, **{key: value for key, value in given.items() if value is not None})
+    found: dict[str, Any] = {"scaling": scaling, "cpus": cpus, "gpus": gpus, "room": _bytes(table, "memory")}
+    return found if drain_s is None else found | {"drain_s": drain_s}
+
+
+def _bytes(table: FileTable, key: str) -> int | None:
+    value = table.get(key, (int, str), _SIZE_TEXT)
+    if value is None:
+        return None
+    found = _SIZE.fullmatch(str(value).strip())
+    if found is None or not int(found[1]):
+        raise table.fault(key, repr(value), _SIZE_TEXT)
+    return int(found[1]) << _SIZES[found[2].upper()]
+
+
+def _models(root: FileTable) -> dict[str, Any]:
+    table = root.table("models", "a table")
+    if table is None:
+        return {}
+    copies = table.number("copies", whole=True)
+    models: dict[str, ModelSettings] = {}
+    for name in table.keys:
+        if name == "copies":
+            continue
+        model = table.table(name, "a table")
+        assert model is not None, "its name stands there"
+        model.expect("memory", "copies")
+        own = model.number("copies", whole=True)
+        models[name] = ModelSettings(_bytes(model, "memory"), None if own is None else int(own))
+    return {"models": models} | ({} if copies is None else {"copies": int(copies)})
+
+
+def _gateways(root: FileTable) -> dict[str, Any]:
+    table = root.table("gateways", "a table")
+    if table is None:
+        return {}
+    table.expect("count", "http-port", "grpc-port", "flags")
+    found: dict[str, Any] = {"gateway_flags": table.texts("flags", _no_flag, "a list of flags")}
+    count = table.number("count", whole=True)
+    if count is not None:
+        found["gateways"] = int(count)
+    for key in ("http-port", "grpc-port"):
+        port = table.number(key, least=-1, whole=True)
+        if port is not None and port > 65535:
+            raise table.fault(key, str(port), "a port, 0 to 65535")
+        if port is not None:
+            found[key.replace("-", "_")] = int(port)
+    return found

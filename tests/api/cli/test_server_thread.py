@@ -1,0 +1,58 @@
+"""A server on a thread of a program that is not trio's (`api.cli.server_thread`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tritonclient.http as triton
+
+from trireme.actors import InferenceServer
+from trireme.api.cli.server_thread import NotServingError, ServerThread
+from trireme.engine.errors import NotFoundError
+
+PORTS = ("--http-port=0", "--grpc-port=0", "--metrics-port=0", "--drain-secs=0")
+
+
+async def names(server: InferenceServer) -> list[str]:
+    return server.model_names()
+
+
+async def load_none(server: InferenceServer) -> None:
+    server.describe("none")
+
+
+def test_it_serves_is_asked_from_other_threads_and_ends(repository: Path) -> None:
+    thread = ServerThread([f"--model-repository={repository}", "--http-address=127.0.0.1", *PORTS])
+    assert not thread.alive
+    thread.start()
+    try:
+        titles = {title: (host, port) for title, host, port in thread.listening}
+        assert sorted(titles) == ["GRPCInferenceService", "HTTPService"]
+        host, port = titles["HTTPService"]
+        with triton.InferenceServerClient(f"{host}:{port}") as client:
+            assert client.is_model_ready("simple")
+        assert thread.call(names) == ["simple"]
+        with pytest.raises(NotFoundError, match="'none'"):
+            thread.call(load_none)
+    finally:
+        assert thread.stop(30)
+    assert not thread.alive
+    with pytest.raises(NotServingError):
+        thread.call(names)
+    assert thread.stop(), "again"
+
+
+@pytest.mark.parametrize(
+    ("word", "error"),
+    [
+        ("--no-such-flag", "unrecognized option '--no-such-flag'"),
+        ("--model-repository=/no/such/place", "the server did not start; its log says why"),
+    ],
+)
+def test_what_does_not_start_says_so(word: str, error: str) -> None:
+    thread = ServerThread([word, *PORTS])
+    with pytest.raises(NotServingError, match=error):
+        thread.start()
+    assert thread.stop(30)
+    assert not thread.alive
