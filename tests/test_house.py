@@ -76,6 +76,7 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (errors_are_caught_by_name, "actors/following.py"): "a defect costs the look at a model, not the server",
     (errors_are_caught_by_name, "api/http/h2/connection.py"): "a defect in the application costs its request",
     (errors_are_caught_by_name, "api/http2/connection.py"): "a defect costs its connection, not the server",
+    (errors_are_caught_by_name, "api/http2/driver.py"): "a defect costs its connection, not the server",
     (errors_are_caught_by_name, "api/grpc/call.py"): "a defect in a handler costs its call, not the connection",
     (
         errors_are_caught_by_name,

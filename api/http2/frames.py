@@ -1,5 +1,5 @@
-"""The words of HTTP/2: its frames (RFC 9113 §4.1, §6), as numbers and builders of what a server sends; what a client
-has done, as the owner of the connection gets to hear it; and how a client can be wrong (RFC 9113 §5.4)."""
+"""The words of HTTP/2: its frames (RFC 9113 §4.1, §6), as numbers and builders of what is sent; what the peer has done,
+as the owner of the connection gets to hear it; and how a peer can be wrong (RFC 9113 §5.4)."""
 
 from __future__ import annotations
 
@@ -51,6 +51,8 @@ SETTING = struct.Struct(">HI")
 
 _FRAME_AND_WORD = struct.Struct(">IBII")
 _GOAWAY = struct.Struct(">IBIII")
+GOAWAY_WORDS = struct.Struct(">II")
+"""How a GOAWAY begins: the last stream and the error."""
 
 
 class ErrorCode(IntEnum):
@@ -77,7 +79,7 @@ class ErrorCode(IntEnum):
 
 
 class ProtocolFault(Exception):
-    """What a client sends is wrong.
+    """What the peer sends is wrong.
 
     Attributes:
         code: what it is told.
@@ -99,7 +101,7 @@ class StreamFault(ProtocolFault):
 
 
 class Farewell(Exception):
-    """The client has sent GOAWAY, and nothing is open any more: what else it has sent is ignored."""
+    """One side has left, and nothing is open any more: what else is sent is ignored."""
 
 
 H = TypeVar("H")
@@ -119,9 +121,9 @@ class RequestReceived(Generic[H]):
 
 @dataclass(slots=True)
 class DataReceived:
-    """The next data of a request, without padding; `Http2Server.consumed` is to be told of it when it has been used up.
-    Large DATA frames come in several pieces. Trailers, which are dropped, are an end without data. What has landed is a
-    view of its place (`Http2Server.land`)."""
+    """The next data of a request or an answer, without padding; `Http2Endpoint.consumed` is to be told of it when it
+    has been used up. Large DATA frames come in several pieces. A request's trailers, which are dropped, are an end
+    without data. What has landed is a view of its place (`Http2Endpoint.land`)."""
 
     stream_id: int
     data: bytes | memoryview
@@ -129,8 +131,35 @@ class DataReceived:
 
 
 @dataclass(slots=True)
+class HeadReceived(Generic[H]):
+    """The headers of an answer, or its trailers. With `end_stream` nothing more comes about the stream."""
+
+    stream_id: int
+    head: H
+    end_stream: bool
+
+
+@dataclass(slots=True)
+class AnswerReceived(Generic[H]):
+    """A whole answer: headers, data, trailers. The data need not be reported as consumed."""
+
+    stream_id: int
+    head: H
+    data: bytes
+    trailers: H
+
+
+@dataclass(slots=True)
+class PeerLeaves:
+    """The server takes no more requests."""
+
+    code: ErrorCode
+    debug: str
+
+
+@dataclass(slots=True)
 class StreamReset:
-    """The stream is gone, by the client's wish or because it broke the rules. Nothing more comes about it."""
+    """The stream is gone, by the peer's wish or because it broke the rules. Nothing more comes about it."""
 
     stream_id: int
     code: ErrorCode
@@ -138,7 +167,7 @@ class StreamReset:
 
 @dataclass(slots=True)
 class StreamDrained:
-    """Everything queued for the stream has been let through by the client's windows."""
+    """Everything queued for the stream has been let through by the peer's windows."""
 
     stream_id: int
 
@@ -151,7 +180,16 @@ class Terminated:
     debug: str
 
 
-Http2Event = RequestReceived[H] | DataReceived | StreamReset | StreamDrained | Terminated
+Http2Event = (
+    RequestReceived[H]
+    | HeadReceived[H]
+    | AnswerReceived[H]
+    | DataReceived
+    | StreamReset
+    | StreamDrained
+    | PeerLeaves
+    | Terminated
+)
 
 
 # ---- builders ----
@@ -193,6 +231,23 @@ class AnswerBlocks:
         self.nbytes = len(headers) + len(trailers)
         self.headers_head = frame_head(len(headers), HEADERS, END_HEADERS)
         self.trailers_head = frame_head(len(trailers), HEADERS, END_HEADERS | END_STREAM)
+
+
+class RequestBlock:
+    """The header block of requests, framed but for the stream.
+
+    Args:
+        block: from `headers.encode_block`; fits into a frame of any server.
+
+    Attributes:
+        head: how the frame begins, up to the stream.
+    """
+
+    __slots__ = ("block", "head")
+
+    def __init__(self, block: bytes) -> None:
+        self.block = block
+        self.head = frame_head(len(block), HEADERS, END_HEADERS)
 
 
 def window_update(stream_id: int, increment: int) -> bytes:

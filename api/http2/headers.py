@@ -31,6 +31,7 @@ _REQUIRED_PSEUDO = (b":method", b":scheme", b":path")
 _PSEUDO = frozenset((*_REQUIRED_PSEUDO, b":authority"))
 _CONNECTION_SPECIFIC = frozenset((b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"))
 _NAMES = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9a-z]+\n)*")
+_STATUS = re.compile(rb"[1-5][0-9][0-9]")
 _BAD_IN_VALUE = re.compile(rb"[\0\r\n]")
 
 
@@ -44,28 +45,35 @@ class HeaderReader(Generic[H]):
     Args:
         limits: of lists, and of what is remembered.
         parse_head: makes of a valid header list what it means to the owner.
+        check: raises StreamFault if a header list is not valid.
 
     Attributes:
-        heads: what blocks mean, as long as the table stays as it is. Look here first, then `read_request`.
+        heads: what blocks mean, as long as the table stays as it is. Look here first, then `read`.
     """
 
-    def __init__(self, limits: Http2Limits, parse_head: Callable[[Sequence[Field]], H]) -> None:
+    def __init__(
+        self,
+        limits: Http2Limits,
+        parse_head: Callable[[Sequence[Field]], H],
+        check: Callable[[Sequence[Field]], object] | None = None,
+    ) -> None:
         self._limits = limits
+        self._check = check or check_request
         self._parse_head = parse_head
         self._decoder = Decoder(limits.header_list_bytes * _HARD_LIMIT_FACTOR)
         self._table = self._decoder.header_table
         self._table_changed = False
         self.heads: Memo[H] = Memo(limits.cached_heads, limits.cached_block_bytes)
 
-    def read_request(self, block: bytes) -> H:
-        """What the block that opens a request means.
+    def read(self, block: bytes) -> H:
+        """What the block means.
 
         Raises:
             ConnectionFault: the block cannot be decoded, or its list is far too large.
-            StreamFault: the list is too large, or not that of a request.
+            StreamFault: the list is too large, or not valid.
         """
         fields = self.decode(block)
-        check_request(fields)
+        self._check(fields)
         head = self._parse_head(fields)
         if not self._table_changed:
             self.heads.remember(block, head)
@@ -191,6 +199,18 @@ def check_request(fields: Sequence[Field]) -> None:
     check_fields(fields[count:])
     if _BAD_IN_VALUE.search(b"".join([value for _, value in fields[:count]])) or (b":path", b"") in fields[:count]:
         raise _malformed("illegal pseudo-header value")
+
+
+def check_answer(fields: Sequence[Field]) -> None:
+    """Whether a header list may be response headers, or trailers.
+
+    Raises:
+        StreamFault: PROTOCOL_ERROR, it may not.
+    """
+    has_status = bool(fields) and fields[0][0] == b":status"
+    if has_status and not _STATUS.fullmatch(fields[0][1]):
+        raise _malformed("illegal :status")
+    check_fields(fields[has_status:])
 
 
 def check_fields(fields: Sequence[Field]) -> None:

@@ -8,9 +8,10 @@ Rule 3: Sizes, stream ids and the order of header blocks are checked as soon as 
 Rule 4: Every offence here is the connection's fault.
 Rule 5: No more than so many frames are taken at once: however small they are, others get their turn.
 Rule 6: A call whose frames are as long as those of the one before, and of the same kinds, is cut up in one step
-        (`CallLayout`) and told in one: clients that repeat themselves send nothing else.
+        (`CallLayout`) and told in one: clients that repeat themselves send nothing else. So is an answer
+        (`AnswerLayout`).
 
-What is expected next:
+What is expected next, from a client; a server has no preface:
 
     PREFACE ──▶ HEADER ──▶ PAYLOAD ──▶ HEADER       SETTINGS must come first
                   ├──▶ PADDING ──▶ DATA ──▶ SKIP ──▶ HEADER       a padded DATA frame
@@ -20,11 +21,8 @@ What is expected next:
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Protocol
 
 from . import frames
 from .frames import (
@@ -43,15 +41,13 @@ from .frames import (
     ConnectionFault,
     ErrorCode,
 )
+from .layouts import ID_MASK, WINDOW_UPDATE_BYTES, AnswerLayout, CallLayout, FrameSink
 from .limits import Http2Limits
 
-_ID_MASK = 0x7FFF_FFFF
 _MAX_GOAWAY_BYTES = 16_384
 _SMALL_READ_BYTES = 2048
 _WHOLE_HEADERS = END_HEADERS | END_STREAM
 _WINDOW_UPDATE_HEAD = 4 << 8 | WINDOW_UPDATE
-_WINDOW_UPDATE_BYTES = FRAME_HEADER_BYTES + WORD.size
-_WINDOW_UPDATE_TYPE = bytes([WINDOW_UPDATE])
 _MOST_CALL_BYTES = 4096
 """Of the data of a call that is told as a whole."""
 _HEADERS_WEIGHT = 16
@@ -84,95 +80,22 @@ class Expect(Enum):
     SKIP = auto()
 
 
-class FrameSink(Protocol):
-    """Who takes the frames. A `ConnectionFault` that it raises ends the reading."""
-
-    def on_data(self, stream_id: int, piece: bytes | memoryview, charge: int, left: int, end_stream: bool) -> None:
-        """Data of a DATA frame, perhaps not the last.
-
-        Args:
-            stream_id: of the frame.
-            piece: the data, to be copied if it is to stay. Empty only if the frame has no data at all.
-            charge: what it costs of the windows: its length, and for a frame's first piece that of its padding.
-            left: bytes of data that the frame still has to come.
-            end_stream: the stream's data ends with this piece.
-        """
-
-    def on_headers(self, stream_id: int, block: bytes, end_stream: bool) -> None: ...
-
-    def on_window_update(self, stream_id: int, increment: int) -> None: ...
-
-    def on_call(self, stream_id: int, block: bytes, increment: int, piece: bytes) -> None:
-        """A call that came whole: as if by `on_headers`; `on_window_update`, unless that is by 0; and `on_data`, which
-        ends the stream."""
-
-    def on_unknown(self) -> None:
-        """A frame of unknown type has begun; its payload is skipped."""
-
-    def on_control(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
-        """Any other frame, of a known type, with a payload of legal size."""
-
-
-@dataclass(slots=True, eq=False)
-class CallLayout:
-    """The frames of a call of one small message, as clients repeat them: HEADERS, from gRPC's own clients the stream's
-    WINDOW_UPDATE, and DATA that ends the stream.
-
-    Attributes:
-        sizes: what it was made of.
-        begins: how the first frame does: ``length << 8 | type``.
-        frames: takes them apart.
-        heads: of the frames, in order: length, type and flags. Of a WINDOW_UPDATE that does not come, nothing.
-    """
-
-    sizes: tuple[int, int, bool]
-    begins: int
-    frames: struct.Struct
-    heads: tuple[bytes, bytes, bytes]
-
-    @classmethod
-    def of(cls, headers_bytes: int, data_bytes: int, widens: bool) -> CallLayout:
-        """A layout with so many bytes; `widens` says that there is a WINDOW_UPDATE."""
-        heads = (
-            frames.frame_head(headers_bytes, HEADERS, END_HEADERS),
-            frames.frame_head(WORD.size, WINDOW_UPDATE, 0) if widens else b"",
-            frames.frame_head(data_bytes, DATA, END_STREAM),
-        )
-        its_frames = struct.Struct(f">5sI{headers_bytes}s{'5sII' if widens else ''}5sI{data_bytes}s")
-        return cls((headers_bytes, data_bytes, widens), headers_bytes << 8 | HEADERS, its_frames, heads)
-
-    def take(self, data: bytes | memoryview, at: int, sink: FrameSink) -> int:
-        """Tell the sink of the call that begins here. Returns where it ends; 0 if something else begins, or not all of
-        it has come."""
-        end = at + self.frames.size
-        if end > len(data):
-            return 0
-        if self.heads[1]:
-            head, stream_id, block, head2, id2, word, head3, id3, piece = self.frames.unpack_from(data, at)
-            increment = word & MAX_WINDOW_BYTES
-            if id2 != stream_id or not increment:
-                return 0
-        else:
-            head, stream_id, block, head3, id3, piece = self.frames.unpack_from(data, at)
-            head2, increment = b"", 0
-        if (head, head2, head3) != self.heads or not 0 < stream_id == id3 <= _ID_MASK:
-            return 0
-        sink.on_call(stream_id, block, increment, piece)
-        return end
-
-
 class FrameReader:
     """A push parser.
+
+    Args:
+        from_server: what comes is a server's.
 
     Attributes:
         held_bytes: received and neither passed on nor dropped.
     """
 
-    def __init__(self, limits: Http2Limits) -> None:
+    def __init__(self, limits: Http2Limits, *, from_server: bool = False) -> None:
         self._limits = limits
         self._max_frame = min(limits.max_frame_bytes, limits.header_block_bytes)  # of HEADERS on the short way
         self._frames_at_once = limits.frames_at_once
-        self._expect = Expect.PREFACE
+        self._expect = Expect.HEADER if from_server else Expect.PREFACE
+        self._layouts: type[CallLayout] | type[AnswerLayout] = AnswerLayout if from_server else CallLayout
         self._held = bytearray()  # the beginning of the preface, of a frame header, or of a payload
         self._settled = False  # the client's first SETTINGS have come
         self._plain = False  # between frames, and any frame may come next
@@ -183,8 +106,8 @@ class FrameReader:
         self._block: list[bytes] = []  # fragments of a header block that goes on in CONTINUATION
         self._block_bytes = self._block_frames = self._block_stream = 0
         self._block_ends_stream = False
-        self._sizes = 0, 0, False  # of the call before, as `CallLayout.of` takes them
-        self._layout: CallLayout | None = None
+        self._sizes: tuple[int, int, int] = 0, 0, 0  # of the call or answer before, as `of` of its layout takes them
+        self._layout: CallLayout | AnswerLayout | None = None
         self.held_bytes = 0
 
     def feed(self, data: bytes | memoryview, sink: FrameSink) -> int:
@@ -197,7 +120,7 @@ class FrameReader:
             ConnectionFault: by a frame's form, or from `sink`.
         """
         size = len(data)
-        last, last_word = size - FRAME_HEADER_BYTES, size - _WINDOW_UPDATE_BYTES
+        last, last_word = size - FRAME_HEADER_BYTES, size - WINDOW_UPDATE_BYTES
         at = 0
         frames_left = self._frames_at_once
         unpack, unpack_word, max_frame = FRAME_HEADER.unpack_from, WORD.unpack_from, self._max_frame
@@ -214,15 +137,15 @@ class FrameReader:
                     at = end
                     frames_left -= _HEADERS_WEIGHT + 2
                     continue
-                if head == _WINDOW_UPDATE_HEAD and at <= last_word and stream_id <= _ID_MASK:
+                if head == _WINDOW_UPDATE_HEAD and at <= last_word and stream_id <= ID_MASK:
                     sink.on_window_update(stream_id, unpack_word(data, at + FRAME_HEADER_BYTES)[0] & MAX_WINDOW_BYTES)
-                    at += _WINDOW_UPDATE_BYTES
+                    at += WINDOW_UPDATE_BYTES
                     frames_left -= 1
                     continue
                 start = at + FRAME_HEADER_BYTES
                 length = head >> 8
                 end = start + length
-                if end > size or not 0 < stream_id <= _ID_MASK or flags & PADDED or length > max_frame:
+                if end > size or not 0 < stream_id <= ID_MASK or flags & PADDED or length > max_frame:
                     break
                 kind, payload = head & 0xFF, data[start:end]
                 if not isinstance(payload, bytes):
@@ -245,16 +168,15 @@ class FrameReader:
             frames_left -= _STEP_WEIGHT
         return at
 
-    def _look_ahead(self, data: bytes | memoryview, headers_bytes: int, at: int) -> CallLayout | None:
-        """How the next calls may look, since two in a row have been of these sizes; `at` is behind the HEADERS."""
-        widens = data[at + 3 : at + 4] == _WINDOW_UPDATE_TYPE
-        if widens:
-            at += _WINDOW_UPDATE_BYTES
-        if at + FRAME_HEADER_BYTES <= len(data):
-            sizes = headers_bytes, FRAME_HEADER.unpack_from(data, at)[0] >> 8, widens
+    def _look_ahead(self, data: bytes | memoryview, headers_bytes: int, at: int) -> CallLayout | AnswerLayout | None:
+        """How the next ones may look, since two in a row have been of these sizes; `at` is behind the HEADERS."""
+        layouts = self._layouts
+        sizes = layouts.sizes_at(data, headers_bytes, at)
+        if sizes is not None:
             known = self._layout is not None and self._layout.sizes == sizes
-            if sizes == self._sizes and not known and sizes[0] <= self._max_frame and sizes[1] <= _MOST_CALL_BYTES:
-                self._layout = CallLayout.of(*sizes)
+            fits = max(sizes[0], sizes[2]) <= self._max_frame and sizes[1] <= _MOST_CALL_BYTES
+            if sizes == self._sizes and not known and fits:
+                self._layout = layouts.of(*sizes)
             self._sizes = sizes
         return self._layout
 
@@ -319,7 +241,7 @@ class FrameReader:
         self._kind = kind = head & 0xFF
         self._left = length = head >> 8
         self._flags = flags
-        self._stream_id = stream_id & _ID_MASK
+        self._stream_id = stream_id & ID_MASK
         self._check(kind, length)
         if kind == DATA:
             self._padding = self._extra = 0
@@ -351,7 +273,7 @@ class FrameReader:
         ):
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "CONTINUATION out of place")
         if kind == frames.PUSH_PROMISE:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a client cannot push")
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "nothing may be pushed")
         if kind not in SHAPES:
             return
         name, smallest, largest, on_stream = SHAPES[kind]

@@ -47,6 +47,7 @@ from .frames import (
     AnswerBlocks,
     ConnectionFault,
     ErrorCode,
+    RequestBlock,
 )
 from .limits import Budget
 
@@ -217,6 +218,29 @@ class Sender:
         if self._backlog > self._max_backlog:
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "control frames are not being read")
         self.out.append(frame)
+
+    # ---- requests ----
+
+    def ask(
+        self, stream: Http2Stream, head: RequestBlock, parts: Sequence[Buffer], size: int, end_stream: bool
+    ) -> bool:
+        """Begins a request, with `size` bytes of data. Returns whether it is complete, and went out."""
+        if (
+            len(head.block) + size <= _JOIN_BYTES
+            and 0 < size <= stream.send_window
+            and size <= self.window
+            and not self.block_prefix
+        ):
+            # The way of nearly all requests: one piece. Every server takes frames of 16 KiB.
+            data_head = FRAME_HEADER.pack(size << 8, END_STREAM if end_stream else 0, stream.id)
+            stream.send_window -= size
+            self.window -= size
+            self.out_bytes += size
+            self.sent_payload = True
+            self.out.append(b"".join((head.head, data_head[5:], head.block, data_head, *parts)))
+            return end_stream
+        self.headers(stream, head.block, end_stream=False)
+        return (size > 0 or end_stream) and self.data(stream, parts, end_stream=end_stream)
 
     # ---- answers ----
 

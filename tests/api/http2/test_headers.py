@@ -93,9 +93,9 @@ def test_table_change_makes_blocks_mean_something_else() -> None:
     request = [*REQUEST, (b"x", b"first")]
     encoder.encode(request)
     opening = Encoder().encode(request)
-    assert ours.read_request(opening) == tuple(request)
+    assert ours.read(opening) == tuple(request)
     indexed = encoder.encode(request)
-    assert ours.read_request(indexed) == tuple(request)
+    assert ours.read(indexed) == tuple(request)
     assert ours.heads[indexed] == tuple(request)
     ours.decode(b"\x40\x01x\x06second")
     assert ours.heads == {}
@@ -105,17 +105,17 @@ def test_table_change_makes_blocks_mean_something_else() -> None:
 @pytest.mark.parametrize("change", [b"\x40\x01x\x01y", b"\x20", b"\x5f\x01y"])
 def test_blocks_that_change_the_table_are_not_remembered(change: bytes) -> None:
     ours = reader()
-    ours.read_request(BLOCK)
+    ours.read(BLOCK)
     assert len(ours.heads) == 1
     block = change + BLOCK if change == b"\x20" else BLOCK + change
-    ours.read_request(block)
+    ours.read(block)
     assert ours.heads == {}
 
 
 def test_long_blocks_are_not_remembered() -> None:
     ours = reader(Http2Limits(cached_block_bytes=len(BLOCK)))
-    ours.read_request(BLOCK)
-    ours.read_request(BLOCK + encode_block([(b"x", b"y")]))
+    ours.read(BLOCK)
+    ours.read(BLOCK + encode_block([(b"x", b"y")]))
     assert list(ours.heads) == [BLOCK]
 
 

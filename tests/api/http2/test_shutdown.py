@@ -9,8 +9,8 @@ from http2_peer import TRAILERS, RawPeer, call, data, headers, respond
 
 from trireme.api.http2 import frames
 from trireme.api.http2.frames import GOAWAY, MAX_STREAM_ID, ErrorCode, RequestReceived, Terminated
-from trireme.api.http2.incoming import PING_PAYLOAD
 from trireme.api.http2.limits import Http2Limits
+from trireme.api.http2.server import PING_PAYLOAD
 
 PING_ACK = frames.ping(PING_PAYLOAD, ack=True)
 

@@ -1,21 +1,19 @@
-"""What a client's frames do to a connection: the inner half of `Http2Server`.
+"""What the frames of the other side do to a connection, whichever side this is: windows, streams, settings, PINGs.
 
-It connects the state machines, which are in `reader` (frames), `streams` (streams, and what goes out) and
-`keepalive` (time). Faults are raised and end in `Http2Server.receive`.
+It connects the state machines, which are in `reader` (frames), `streams` (streams, and what goes out) and `keepalive`
+(time). Faults are raised and end in `Http2Endpoint.receive`, whose inner half this is.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from enum import Enum
+from abc import ABC, abstractmethod
 from typing import Generic
 
 from . import frames
 from .frames import (
     DATA,
     HEADERS,
-    MAX_STREAM_ID,
     MAX_WINDOW_BYTES,
     RST_STREAM,
     WINDOW_UPDATE,
@@ -25,58 +23,40 @@ from .frames import (
     Farewell,
     H,
     Http2Event,
-    RequestReceived,
     StreamDrained,
-    StreamFault,
     StreamReset,
 )
-from .headers import TABLE_SIZE_ZERO, Field, HeaderReader, check_fields
+from .headers import TABLE_SIZE_ZERO
 from .keepalive import Keepalive
 from .limits import Budget, Http2Limits
 from .reader import SHAPES, FrameReader
 from .streams import Http2Stream, Sender, State, Streams
 
 _TINY_DATA_BYTES = 64
-PING_PAYLOAD = b"farewell"
-"""Of the PING whose acknowledgement shows that the first GOAWAY was read."""
 
 
-class Shutdown(Enum):
-    """Leaving gracefully (RFC 9113 §6.8): clients hear of it before streams are refused.
+class Http2Core(ABC, Generic[H]):
+    """One connection, seen from either side.
 
-    Rule 1: First GOAWAY with the highest possible id and a PING: no new streams, please; those on their way are served.
-    Rule 2: When the client has surely read that, or nothing is open any more, or it does not answer: GOAWAY with the
-            highest id that was used. Streams above it are refused, and the client knows that they may be tried
-            elsewhere.
+    Args:
+        preface: what this side says first.
+        reader: of what the peer says.
 
-        SERVING ──rule 1──▶ WARNED ──rule 2──▶ CLOSING
+    Attributes as for `Http2Endpoint`.
     """
 
-    SERVING = "serving"
-    WARNED = "warned"
-    CLOSING = "closing"
+    peer: str
+    """What the other side is called in debug texts."""
 
-
-_SERVING = Shutdown.SERVING  # a member of an enumeration takes longer to look up
-
-
-class Incoming(Generic[H]):
-    """The state of a connection, and the frames that change it. Arguments and attributes as for `Http2Server`."""
-
-    def __init__(self, limits: Http2Limits, parse_head: Callable[[Sequence[Field]], H], now_s: float) -> None:
+    def __init__(self, limits: Http2Limits, preface: bytes, reader: FrameReader, now_s: float) -> None:
         self._limits = limits
         self._now_s = now_s
-        self._reader = FrameReader(limits)
-        self._headers: HeaderReader[H] = HeaderReader(limits, parse_head)
+        self._reader = reader
         tiny_frames = Budget(limits.tiny_frames, "windows are too small", now_s)
-        self._sender = Sender(server_preface(limits), limits.control_backlog_bytes, tiny_frames)
+        self._sender = Sender(preface, limits.control_backlog_bytes, tiny_frames)
         self._streams = Streams(limits.remembered_resets)
         self._open = self._streams.open
         self._keepalive = Keepalive(limits.keepalive, now_s)
-        self._shutdown = Shutdown.SERVING
-        self._shutdown_debug = ""
-        self._last_stream_id = MAX_STREAM_ID  # streams above it are refused
-        self._closing_due_s = math.inf  # the client may not answer
         self._resets = Budget(limits.resets, "too many resets", now_s)
         self._pings = Budget(limits.pings, "too_many_pings", now_s)
         self._settings = Budget(limits.settings, "too many SETTINGS", now_s)
@@ -91,12 +71,33 @@ class Incoming(Generic[H]):
         self._events: list[Http2Event[H]] = []
         self._unread = b""
         self.has_unread = self.lands = False
-        self._unended = 0  # open streams whose requests are not complete
-        self._leaving = False  # the client has sent GOAWAY
+        self._unended = 0  # open streams on which the peer has not said everything
+        self._leaving = False  # the peer has sent GOAWAY
+        self._winds_up = False  # one side leaves
         self._table_lowered = False
         self.terminated = False
-        self.idle_after_goaway = False
         self.next_timer_s = self._keepalive.next_timer_s
+
+    # ---- what the two sides do differently ----
+
+    @abstractmethod
+    def _said_all(self, stream: Http2Stream) -> None:
+        """All that the owner has to say on a stream went out."""
+
+    @abstractmethod
+    def _drops_data(self, stream: Http2Stream) -> bool:
+        """What still comes on the stream, on which something is queued, is of no interest."""
+
+    @abstractmethod
+    def _nothing_open(self) -> None:
+        """The last open stream was closed, of a connection that winds up."""
+
+    @abstractmethod
+    def _on_goaway(self, last_stream_id: int, code: ErrorCode, debug: bytes) -> None:
+        """The peer leaves."""
+
+    def _ping_answered(self, payload: bytes) -> None:
+        """A PING was acknowledged."""
 
     # ---- streams come and go ----
 
@@ -111,36 +112,13 @@ class Incoming(Generic[H]):
             self._sender.forget(stream)
         if stream.unconsumed > stream.lent:
             self._give_back(stream.unconsumed - stream.lent)
-        if not self._open and (self._leaving or self._shutdown is not _SERVING):
+        if self._winds_up and not self._open:
             self._nothing_open()
-
-    def _answered(self, stream: Http2Stream) -> None:
-        """Everything has been said. A client that still sends is told to stop (streams, rule 3)."""
-        if stream.ended:
-            self._close(stream)
-        else:
-            self._cut(stream, ErrorCode.NO_ERROR)
 
     def _cut(self, stream: Http2Stream, code: ErrorCode) -> None:
         self._queue(frames.rst_stream(stream.id, code))
         self._streams.remember_cut(stream.id)
         self._close(stream)
-
-    def _nothing_open(self) -> None:
-        self._confirm_shutdown()
-        self.idle_after_goaway = self._shutdown is Shutdown.CLOSING
-        if self._leaving:
-            self._end()
-
-    def _confirm_shutdown(self) -> None:
-        """Rule 2 of `Shutdown`."""
-        if self._shutdown is Shutdown.WARNED:
-            self._shutdown = Shutdown.CLOSING
-            self.idle_after_goaway = not self._open
-            self._closing_due_s = math.inf
-            self._last_stream_id = self._streams.highest
-            self._queue(frames.goaway(self._last_stream_id, ErrorCode.NO_ERROR, self._shutdown_debug))
-            self._set_timer()
 
     def _break(self, stream_id: int, code: ErrorCode) -> None:
         """The client has broken a rule on a stream, perhaps one that is not open."""
@@ -163,6 +141,9 @@ class Incoming(Generic[H]):
             self._break(stream_id, ErrorCode.STREAM_CLOSED)
 
     # ---- windows of what is received ----
+
+    def _set_timer(self) -> None:
+        self.next_timer_s = self._keepalive.next_timer_s
 
     def _give_back(self, nbytes: int) -> None:
         """The client may send so many bytes more on the connection; it is told in large numbers only."""
@@ -192,9 +173,6 @@ class Incoming(Generic[H]):
             stream.returned = 0
             self._sender.sent_payload = True
 
-    def _set_timer(self) -> None:
-        self.next_timer_s = min(self._keepalive.next_timer_s, self._closing_due_s)
-
     def _note_payload(self) -> None:
         if self._sender.sent_payload:
             self._sender.sent_payload = False
@@ -208,7 +186,7 @@ class Incoming(Generic[H]):
         self._unended = 0
         self._sender.forget_all()
 
-    # ---- frames (see `reader.FrameSink`) ----
+    # ---- frames (see `layouts.FrameSink`) ----
 
     def on_data(self, stream_id: int, piece: bytes | memoryview, charge: int, left: int, end_stream: bool) -> None:
         asked = charge + left
@@ -231,7 +209,7 @@ class Incoming(Generic[H]):
         if end_stream:
             stream.ended = True
             self._unended -= 1
-        if stream.queue is not None and stream.queue.ending:  # answered; only the windows hold the answer back
+        if stream.queue is not None and self._drops_data(stream):
             self._credit(stream, charge)
             return
         if charge > size:  # padding is consumed at once
@@ -248,75 +226,19 @@ class Incoming(Generic[H]):
             piece = bytes(piece)
         self._events.append(DataReceived(stream_id, piece, end_stream))
 
-    def on_headers(self, stream_id: int, block: bytes, end_stream: bool) -> None:
-        streams, limits = self._streams, self._limits
-        if stream_id <= streams.highest or not stream_id & 1:
-            self._late_headers(stream_id, block, end_stream)
-            return
-        streams.highest = stream_id
-        head = self._headers.heads.get(block)
-        if head is None:
-            try:
-                head = self._headers.read_request(block)
-            except StreamFault as fault:
-                self._break(stream_id, fault.code)
-                return
-        if len(self._open) >= limits.max_concurrent_streams or stream_id > self._last_stream_id:
-            self._break(stream_id, ErrorCode.REFUSED_STREAM)
-            return
-        sender = self._sender
-        if len(sender.out) > limits.unread_pieces:
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "answers are not being read")
-        if not end_stream:
-            self._unended += 1
-        self._open[stream_id] = Http2Stream(stream_id, end_stream, limits.stream_window_bytes, sender.initial_window)
-        self._events.append(RequestReceived(stream_id, head, end_stream))
+    @abstractmethod
+    def on_headers(self, stream_id: int, block: bytes, end_stream: bool) -> None: ...
 
     def on_call(self, stream_id: int, block: bytes, increment: int, piece: bytes) -> None:
-        limits, sender, size = self._limits, self._sender, len(piece)
-        head, send_window = self._headers.heads.get(block), sender.initial_window + increment
-        if (
-            head is None
-            or stream_id <= self._streams.highest
-            or not stream_id & 1
-            or stream_id > self._last_stream_id
-            or len(self._open) >= limits.max_concurrent_streams
-            or len(sender.out) > limits.unread_pieces
-            or send_window > MAX_WINDOW_BYTES
-            or not size
-            or size > self._connection_left
-        ):
-            self.on_headers(stream_id, block, False)
-            if increment:
-                self.on_window_update(stream_id, increment)
-            self.on_data(stream_id, piece, size, 0, True)
-            return
-        self._streams.highest = stream_id
-        self._connection_left -= size
-        self._give_back(size)
-        self._open[stream_id] = Http2Stream(stream_id, True, limits.stream_window_bytes - size, send_window)
-        self._events.append(RequestReceived(stream_id, head, True, piece))
+        self.on_headers(stream_id, block, False)
+        if increment:
+            self.on_window_update(stream_id, increment)
+        self.on_data(stream_id, piece, len(piece), 0, True)
 
-    def _late_headers(self, stream_id: int, block: bytes, end_stream: bool) -> None:
-        """Trailers, or something that should not be."""
-        stream = self._open.get(stream_id)
-        try:
-            fields = self._headers.decode(block)
-            if stream is None and (any(name[:1] == b":" for name, _ in fields) or not stream_id & 1):
-                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"stream {stream_id} cannot be opened")
-            if stream is None or stream.ended:
-                self._misfit(stream_id, HEADERS)
-                return
-            check_fields(fields)
-            if not end_stream:
-                raise StreamFault(ErrorCode.PROTOCOL_ERROR, "trailers do not end the stream")
-        except StreamFault as fault:
-            self._break(stream_id, fault.code)
-            return
-        stream.ended = True
-        self._unended -= 1
-        if stream.queue is None or not stream.queue.ending:
-            self._events.append(DataReceived(stream_id, b"", True))
+    def on_answer(self, stream_id: int, block: bytes, piece: bytes, trailers: bytes) -> None:
+        self.on_headers(stream_id, block, False)
+        self.on_data(stream_id, piece, len(piece), 0, False)
+        self.on_headers(stream_id, trailers, True)
 
     def on_unknown(self) -> None:
         self._meaningless.spend(self._now_s)
@@ -330,9 +252,9 @@ class Incoming(Generic[H]):
             if not flags & frames.ACK:
                 self._on_settings(check(payload))
         elif kind == frames.GOAWAY:
-            self._leaving = True
-            if not self._open:
-                self._end()
+            self._leaving = self._winds_up = True
+            last_stream_id, code = frames.GOAWAY_WORDS.unpack_from(payload)
+            self._on_goaway(last_stream_id & frames.MAX_STREAM_ID, ErrorCode(code), payload[frames.GOAWAY_WORDS.size :])
         else:  # PRIORITY
             self._meaningless.spend(self._now_s)
         if self.terminated:
@@ -367,12 +289,11 @@ class Incoming(Generic[H]):
     def _drained(self, stream: Http2Stream) -> None:
         self._events.append(StreamDrained(stream.id))
         if stream.queue is not None and stream.queue.ending:
-            self._answered(stream)
+            self._said_all(stream)
 
     def _on_ping(self, flags: int, payload: bytes) -> None:
         if flags & frames.ACK:
-            if payload == PING_PAYLOAD:
-                self._confirm_shutdown()
+            self._ping_answered(payload)
             return
         if self._sender.sent_payload:
             self._note_payload()
@@ -413,11 +334,12 @@ class Incoming(Generic[H]):
                 self._drained(stream)
 
 
-def server_preface(limits: Http2Limits) -> bytes:
-    """What a server says first: its SETTINGS, and a wider connection window if it has one."""
+def announcement(limits: Http2Limits, first: tuple[int, int]) -> bytes:
+    """What a side says of itself at first: its SETTINGS, the `first` of which is its own, and a wider connection window
+    if it has one."""
     announced = frames.settings(
         (
-            (frames.MAX_CONCURRENT_STREAMS, limits.max_concurrent_streams),
+            first,
             (frames.INITIAL_WINDOW_SIZE, limits.stream_window_bytes),
             (frames.MAX_FRAME_SIZE, limits.max_frame_bytes),
             (frames.MAX_HEADER_LIST_SIZE, limits.header_list_bytes),
