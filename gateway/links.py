@@ -9,14 +9,16 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from ..engine.errors import TriremeError
-from ..engine.request import InferenceRequest, InferenceResponse
+from ..engine.job import Outcome
+from ..engine.request import InferenceRequest
 
 
 class ReplicaCall(Protocol):
     """What a link tells of one inference request. After the final answer, or `failed`, nothing more is told."""
 
-    def answered(self, response: InferenceResponse | None, final: bool) -> None:
-        """An answer has come; None for a final one without a response."""
+    def answered(self, outcome: Outcome, final: bool) -> None:
+        """An answer has come; None for a final one without a response. An error only if more answers may follow it, as
+        those of decoupled models may."""
         ...
 
     def failed(self, error: TriremeError, executed: bool) -> None:

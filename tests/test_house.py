@@ -77,6 +77,9 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (errors_are_caught_by_name, "api/http/h2/connection.py"): "a defect in the application costs its request",
     (errors_are_caught_by_name, "api/http2/connection.py"): "a defect costs its connection, not the server",
     (errors_are_caught_by_name, "api/http2/driver.py"): "a defect costs its connection, not the server",
+    (errors_are_caught_by_name, "api/grpc/replica/connection.py"): "a defect costs its connection, not the gateway",
+    (queues_are_bounded, "api/grpc/replica/calls.py"): "answers within their stream's window",
+    (queues_are_bounded, "api/grpc/replica/link.py"): "requests, of which `LinkLimits` says how many may wait",
     (errors_are_caught_by_name, "api/grpc/call.py"): "a defect in a handler costs its call, not the connection",
     (
         errors_are_caught_by_name,

@@ -10,13 +10,16 @@ from urllib.parse import unquote_to_bytes
 from grpclib.const import Status
 from grpclib.metadata import encode_grpc_message
 
-from ...engine.errors import ErrorKind, TriremeError
+from ...engine.errors import ErrorKind, RefusalReason, TriremeError
 from ..http2.frames import AnswerBlocks
 from ..http2.headers import encode_block
 from .compression import ALGORITHMS, IDENTITY
 
 MAX_MESSAGE_BYTES = 6144
 """Of an error text on the wire. Clients take header lists of 8 KiB; a longer one would cost them the status as well."""
+
+REFUSED = b"trireme-refused"
+"""The trailer that says why a request was refused before anything of it was executed (`RefusalReason`)."""
 
 _CONTENT_TYPE = (b"content-type", b"application/grpc")
 _ACCEPT_ENCODING = (b"grpc-accept-encoding", ", ".join(ALGORITHMS).encode())
@@ -36,35 +39,46 @@ OK: Mapping[str, AnswerBlocks] = {
 """What is around a message that answers a call, by the same."""
 
 
-def trailers(status: Status, message: str | None = None) -> bytes:
-    """What ends a call whose response headers have been sent."""
-    return encode_block(_status(status, message))
+def trailers(status: Status, message: str | None = None, refused: RefusalReason | None = None) -> bytes:
+    """What ends a call whose response headers have been sent. See `REFUSED`."""
+    return encode_block(_status(status, message, refused))
 
 
 def trailers_only(
-    status: Status, message: str | None = None, *, http_status: int = 200, tell_encodings: bool = False
+    status: Status,
+    message: str | None = None,
+    refused: RefusalReason | None = None,
+    *,
+    http_status: int = 200,
+    tell_encodings: bool = False,
 ) -> bytes:
     """An answer without response headers and messages. Under overload many calls get the same. What a model says may be
     long, and no more of it is kept than is sent.
 
     Args:
+        refused: see `REFUSED`.
         tell_encodings: to a client that packs in an unknown way, which ways are known.
     """
     if message is not None and len(message) > MAX_MESSAGE_BYTES:
         message = message[: MAX_MESSAGE_BYTES + 1]
-    return _kept_trailers_only(status, message, http_status, tell_encodings)
+    return _kept_trailers_only(status, message, refused, http_status, tell_encodings)
 
 
 @lru_cache(maxsize=256)
-def _kept_trailers_only(status: Status, message: str | None, http_status: int, tell_encodings: bool) -> bytes:
+def _kept_trailers_only(
+    status: Status, message: str | None, refused: RefusalReason | None, http_status: int, tell_encodings: bool
+) -> bytes:
     encodings = [_ACCEPT_ENCODING] if tell_encodings else []
-    return encode_block([(b":status", b"%d" % http_status), _CONTENT_TYPE, *_status(status, message), *encodings])
+    said = _status(status, message, refused)
+    return encode_block([(b":status", b"%d" % http_status), _CONTENT_TYPE, *said, *encodings])
 
 
-def _status(status: Status, message: str | None) -> list[tuple[bytes, bytes]]:
+def _status(status: Status, message: str | None, refused: RefusalReason | None) -> list[tuple[bytes, bytes]]:
     fields = [(b"grpc-status", b"%d" % status.value)]
     if message:
         fields.append((b"grpc-message", _encode(message)))
+    if refused is not None:
+        fields.append((REFUSED, refused.value.encode()))
     return fields
 
 
@@ -81,7 +95,7 @@ def _encode(message: str) -> bytes:
     return encoded.encode("ascii")
 
 
-_STATUS = {
+GRPC_STATUS: Mapping[ErrorKind, Status] = {
     ErrorKind.INVALID_ARGUMENT: Status.INVALID_ARGUMENT,
     ErrorKind.NOT_FOUND: Status.NOT_FOUND,
     ErrorKind.UNAVAILABLE: Status.UNAVAILABLE,
@@ -99,4 +113,4 @@ _STATUS = {
 
 def grpc_error(error: TriremeError) -> tuple[Status, str]:
     """The status and the text with which a call ends that ended with `error`."""
-    return _STATUS[error.kind], error.message
+    return GRPC_STATUS[error.kind], error.message

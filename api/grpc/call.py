@@ -101,13 +101,18 @@ class UnaryCall:
         connection.core.respond(self.stream_id, _OK, framed, PREFIX_BYTES + size)
         connection.mark(0)
 
-    def fail(self, status: Status, message: str) -> None:
+    def fail(self, status: Status, message: str, refused: RefusalReason | None = None) -> None:
+        """Answers with an error.
+
+        Args:
+            refused: why, if nothing of the call was executed.
+        """
         connection = self._connection
         if connection is not None:
             if self.stream_id in connection.stories:
                 connection.stories[self.stream_id].fail(message)
             self._end(connection)
-            connection.core.send_headers(self.stream_id, blocks.trailers_only(status, message), True)
+            connection.core.send_headers(self.stream_id, blocks.trailers_only(status, message, refused), True)
             connection.mark(0)
 
     async def _answer_later(self, parts: Sequence[Buffer], encoding: str) -> None:
@@ -149,8 +154,7 @@ class UnaryCall:
         try:
             self._collect(connection, inbox)
         except GRPCError as error:
-            connection.count_status(error)
-            self.fail(error.status, error.message or "")
+            self.fail(error.status, error.message or "", connection.count_status(error))
 
     def begin_with(self, connection: GrpcConnection, data: bytes | memoryview) -> bool:
         """Begins if the data is the message, in one piece and not packed, as nearly all are. Says whether it is."""
@@ -347,8 +351,7 @@ class GrpcConnection(CallHost):
         try:
             self.surroundings.waiting.enter(waiting_bytes)
         except GRPCError as error:
-            self.count_status(error)
-            call.fail(error.status, error.message or "")
+            call.fail(error.status, error.message or "", self.count_status(error))
             return
         deadline, inbox = call.hand_over()
         served = StreamingCall(self, call.stream_id, call.head, call.method, inbox, left, deadline)
@@ -378,7 +381,8 @@ class GrpcConnection(CallHost):
                     await call.method.function(call)
                 except Exception as error:  # noqa: BLE001 - the boundary to handlers, see `_outcome_of`
                     if isinstance(error, GRPCError):
-                        self.count_status(error)
+                        refused = self.count_status(error)
+                        call.refused = refused if infers and not call.method.client_streaming else None
                     status, message = _outcome_of(error, call.method)
                 if delays.answer_s and not infers:
                     await delay(delays.answer_s, "the write of the response")

@@ -180,9 +180,11 @@ class CallHost(Http2Connection[CallHead, Call]):
             waiting.leave(window_bytes)
             self.core.hold(stream_id, False)
 
-    def count_status(self, error: GRPCError) -> None:
-        """`count_refusal`, of a call without a message, or without room for it."""
-        self.count_refusal(_REFUSALS.get(error.status))
+    def count_status(self, error: GRPCError) -> RefusalReason | None:
+        """`count_refusal`, of a call without a message, or without room for it. Returns why it was refused."""
+        refused = _REFUSALS.get(error.status)
+        self.count_refusal(refused)
+        return refused
 
     def response_encoding(self, head: CallHead) -> str:
         """What the responses of a method that compresses are packed with."""

@@ -242,9 +242,6 @@ def begin_infer(context: GrpcContext, call: UnaryCall) -> bool:
     Returns:
         False if it has to wait first, for room in the server-wide budget or for a thread: then nothing has happened
         yet.
-
-    Raises:
-        TriremeError: the request is refused.
     """
     access = context.access
     adapter = _InferCall(call, context, call.head, call.message, call.lease)
@@ -257,7 +254,8 @@ def begin_infer(context: GrpcContext, call: UnaryCall) -> bool:
         reply = context.pipeline.begin(adapter)
     except TriremeError as error:
         adapter.note_refusal(error)
-        raise
+        call.fail(*grpc_error(error), error.refusal_reason)
+        return True
     if reply is None:
         if adapter.trace is not None:
             adapter.trace.forget()
@@ -297,6 +295,7 @@ async def answer_infer(context: GrpcContext, stream: StreamingCall) -> None:
             reply = await context.pipeline.admit(task)
         except TriremeError as error:
             task.note_refusal(error)
+            stream.refused = error.refusal_reason
             raise
         stream.admitted()
         parts = await task.encoded(await reply.response())
@@ -318,7 +317,10 @@ class _InferCall(UnaryInferRequest, CallbackAnswer[list[Buffer]]):
     reply = None
 
     def fail(self, error: TriremeError | None, refused: bool = False) -> None:
-        self.owner.fail(*(_DEFECT if error is None else grpc_error(error)))
+        if error is None:
+            self.owner.fail(*_DEFECT)
+        else:
+            self.owner.fail(*grpc_error(error), error.refusal_reason if refused else None)
 
     def log_defect(self) -> None:
         request = self.request

@@ -282,6 +282,7 @@ _BOOL_PARAM, _INT64_PARAM, _STRING_PARAM = tag(1, VARINT), tag(2, VARINT), tag(3
 _DOUBLE_PARAM, _UINT64_PARAM = tag(4, FIXED64), tag(5, VARINT)
 
 _BYTES_CONTENTS = tag(8, LENGTH)
+_RAW_OUTPUT = tag(6, LENGTH)
 
 
 def scan_infer_request(message: Buffer, limits: TensorLimits) -> WireRequest:
@@ -313,6 +314,30 @@ def scan_infer_request(message: Buffer, limits: TensorLimits) -> WireRequest:
         elif key == _ID:
             request.id = read_text(data, start, stop)
     return request
+
+
+def scan_infer_response(message: Buffer, limits: TensorLimits) -> WireRequest:
+    """The ``ModelInferResponse`` that `message` holds, whose fields mean the same as a request's: outputs are its
+    `inputs`. Raises as `scan_infer_request`."""
+    data = memoryview(message)
+    response = WireRequest()
+    for key, start, stop in fields(data, 0, len(data)):
+        if key == _RAW_OUTPUT:
+            response.count_part()
+            response.raw.append(data[start:stop])
+        elif key == _INPUTS:
+            response.count_part()
+            response.inputs.append(_read_input(data, start, stop, response, limits))
+        elif key == _PARAMETERS:
+            response.count_part()
+            _read_parameter(data, start, stop, response.parameters)
+        elif key == _MODEL_NAME:
+            response.model_name = read_text(data, start, stop)
+        elif key == _MODEL_VERSION:
+            response.model_version = read_text(data, start, stop)
+        elif key == _ID:
+            response.id = read_text(data, start, stop)
+    return response
 
 
 def begun_names(beginning: bytes) -> tuple[str, str]:

@@ -30,7 +30,14 @@ from . import call_log
 from .infer import GrpcContext, GrpcInfer, identify
 from .infer_messages import WireRequest
 from .infer_request import parse_version
-from .infer_writer import takes_long, write_stream_error, write_stream_refusal, write_stream_response
+from .infer_writer import (
+    KINDS_WANTED,
+    error_kind,
+    takes_long,
+    write_stream_error,
+    write_stream_refusal,
+    write_stream_response,
+)
 from .options import delay
 from .stream_order import Place, PlaceState, StreamOrder
 from .streaming import StreamingCall
@@ -58,6 +65,7 @@ class InferStream:
         self._order: StreamOrder[_Request] = StreamOrder(MAX_OPEN_REQUESTS, MAX_UNSENT_BYTES)
         self._ready = trio.lowlevel.ParkingLot()  # where the writer waits
         self._room = trio.lowlevel.ParkingLot()  # where the reader waits
+        self.tells_kinds = stream.head.metadata.get(KINDS_WANTED) == "1"
         self._ends_with_error = stream.head.metadata.get(_STATUS_WANTED) == "true"
         self._failure: TriremeError | GRPCError | None = None
         self._writing = False
@@ -361,12 +369,15 @@ class _Request(GrpcInfer, Place):
     def encode(self, outcome: Outcome, final: bool) -> list[Buffer] | None:
         """An answer as a ``ModelStreamInferResponse``; None if there is nothing to be told."""
         decoded = self.decoded
+        kind = b""
+        if isinstance(outcome, TriremeError) and self.owner.tells_kinds:
+            kind = error_kind(outcome, refused=decoded is None)
         if decoded is None:
             assert isinstance(outcome, TriremeError), "a refused request has nothing but an error to tell"
-            return write_stream_refusal(outcome.message, self.id)
+            return write_stream_refusal(outcome.message, self.id, kind)
         if outcome is None and not decoded.enable_empty_final_response:
             return None
         try:
-            return write_stream_response(outcome, decoded, final)
+            return write_stream_response(outcome, decoded, final, kind)
         except TriremeError as error:
             return write_stream_error(error.message, decoded, final)

@@ -27,7 +27,7 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from grpclib.stream import StreamIterator
 
-from ...engine.errors import TriremeError
+from ...engine.errors import RefusalReason, TriremeError
 from ...engine.tensor import Buffer
 from ..http2.frames import ErrorCode
 from . import blocks
@@ -70,6 +70,7 @@ class StreamingCall(StreamIterator[Any]):
         waiting_bytes: of a request that came without a lease, and waits for room.
         scope: of the task that serves the call.
         over: nothing more goes out.
+        refused: why it was refused, if nothing of it was executed.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class StreamingCall(StreamIterator[Any]):
         self.method = method
         self.scope = trio.CancelScope()
         self.over = False
+        self.refused: RefusalReason | None = None
         self.waiting_bytes = 0
         self._connection = connection
         self._stream_id = stream_id
@@ -169,7 +171,7 @@ class StreamingCall(StreamIterator[Any]):
             if status is not Status.OK and self._stream_id in connection.stories:
                 connection.stories[self._stream_id].fail(message or "")
             make = blocks.trailers if self.headers_sent else blocks.trailers_only
-            connection.core.send_headers(self._stream_id, make(status, message), True)
+            connection.core.send_headers(self._stream_id, make(status, message, self.refused), True)
             connection.mark(1)
 
     def finish(self) -> None:
