@@ -35,7 +35,8 @@ class RouteFile:
     async def _load(self) -> tuple[str, Sequence[ModelRoute]]:
         return await trio.to_thread.run_sync(load_routes, self._file.path)
 
-    async def _apply(self, routes: Routes) -> None:
+    async def _apply(self, routes: Routes) -> int:
+        """How many there are."""
         text, found = await self._load()
         try:
             await routes.read_file(found)
@@ -43,6 +44,7 @@ class RouteFile:
             if any(route.name == error.route for route in found):
                 raise placed_error(text, str(self._file.path), error) from error
             raise  # of a route that was set while the server ran
+        return len(found)
 
     async def follow(self, routes: Routes) -> None:
         """Have the routes be as it says, now and whenever it changes. From then on a faulty file changes nothing.
@@ -63,12 +65,12 @@ class RouteFile:
         if not await self._file.has_changed():
             return
         try:
-            await self._apply(routes)
+            count = await self._apply(routes)
         except TriremeError as error:
             routes.updates["refused"] += 1
             logger.error("the file of routes is refused, the routes stay as they were: %s", error.message)
             return
-        logger.info("the file of routes was read again: %d routes", len(routes.names))
+        logger.info("the file of routes was read again, it has %d", count)
 
 
 def load_routes(path: Path) -> tuple[str, Sequence[ModelRoute]]:

@@ -252,6 +252,8 @@ class Routes(RoutesAsModels, Actor[ModelTouched | RequestEnded]):
         route = read_route(name, document)
         served = await self._look_at_models([route])
         self._replace({**self._present(), name: (route, True)}, [route], served)
+        shown = ", ".join(f"{weight} % to '{target}'" for target, weight in route.weights)
+        logger.info("route '%s' was set while the server runs: %s", name, shown)
 
     async def remove_route(self, name: str) -> None:
         """From now on the name is not a route any more.
@@ -265,6 +267,7 @@ class Routes(RoutesAsModels, Actor[ModelTouched | RequestEnded]):
         routes = self._present()
         del routes[name]
         self._replace(routes, [], {})
+        logger.info("route '%s' was removed while the server runs", name)
 
     async def read_file(self, routes: Iterable[ModelRoute]) -> None:
         """The file of routes has these (rule 4).
@@ -441,7 +444,12 @@ class Routes(RoutesAsModels, Actor[ModelTouched | RequestEnded]):
         return self._records[name].ready(target)
 
     def _find_config(self, target: Target) -> ModelConfig:
-        return self._repository.find(target.model, target.version).config
+        try:
+            return self._repository.find(target.model, target.version).config
+        except NotFoundError:
+            if self._repository.living_of(target.model):
+                raise
+            raise NotFoundError(f"model '{target.model}' is not loaded") from None
 
     def _record(self, name: str) -> RouteRecord:
         record = self._records.get(name)

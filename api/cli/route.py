@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -12,12 +13,14 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 _TIMEOUT_S = 60.0
 _REFUSED, _UNREACHABLE = 1, 3
 """Exit codes; argparse has 2 for usage."""
+_NAME = re.compile(r"[!\"$&-.0->@-~]+")
+"""Names that a URL can have as they are: paths are not decoded, as those of models are not."""
 
 
 class RouteCommandError(Exception):
@@ -72,7 +75,7 @@ def run_route(given: argparse.Namespace) -> int:
 
 def _perform(given: argparse.Namespace) -> str:
     """What to print."""
-    path = f"/{quote(given.name, safe=':')}" if given.action != "list" else ""
+    path = "" if given.action == "list" else f"/{_in_url(given.name)}"
     match given.action:
         case "set":
             found = _ask(given, "PUT", path, _document(given))
@@ -92,6 +95,16 @@ def _perform(given: argparse.Namespace) -> str:
 
 
 # ---- asking the server ----
+
+
+def _in_url(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise RouteCommandError(
+            f"the name is '{name}', expected one that a URL can have: ASCII without blanks and any of / ? # %; others "
+            "can be set in the file of routes, or over gRPC",
+            2,
+        )
+    return name
 
 
 def _ask(given: argparse.Namespace, method: str, path: str, document: object = None) -> Any:
@@ -145,12 +158,12 @@ def _document(given: argparse.Namespace) -> dict[str, Any]:
     """The route's table; what the server refuses is not looked at here."""
     document = {} if given.file is None else _read_file(given.file, given.name)
     if given.target:
-        document["targets"] = dict(_weights(given.target))
+        document["targets"] = _weights(given.target)
     elif given.file is None:
         raise RouteCommandError("nothing to set: give a file, or --target MODEL:VERSION=WEIGHT for each target", 2)
     if given.sticky is not None:
         document["sticky"] = given.sticky
-    steps = None if given.steps is None else [_whole("--steps", each) for each in given.steps.split(",")]
+    steps = None if given.steps is None else [_whole("--steps", each, 5) for each in given.steps.split(",")]
     changes = {"target": given.canary, "steps": steps, "step-secs": given.step_secs}
     if changes := {key: value for key, value in changes.items() if value is not None}:
         document["canary"] = {**(document.get("canary") or {}), **changes}
@@ -159,17 +172,25 @@ def _document(given: argparse.Namespace) -> dict[str, Any]:
     return document
 
 
-def _weights(targets: Sequence[str]) -> Iterator[tuple[str, int]]:
+def _weights(targets: Sequence[str]) -> dict[str, int]:
+    weights: dict[str, int] = {}
     for text in targets:
         target, _, weight = text.rpartition("=")
-        yield target, _whole("--target", weight)
+        if not target:
+            raise RouteCommandError(
+                f"--target: found '{text}', expected MODEL[:VERSION]=WEIGHT, such as digits:1=90", 2
+            )
+        if target in weights:
+            raise RouteCommandError(f"--target: '{target}' is given twice, expected once", 2)
+        weights[target] = _whole("--target", weight, 90)
+    return weights
 
 
-def _whole(flag: str, text: str) -> int:
+def _whole(flag: str, text: str, example: int) -> int:
     try:
         return int(text)
     except ValueError as error:
-        raise RouteCommandError(f"{flag}: found '{text}', expected whole percents", 2) from error
+        raise RouteCommandError(f"{flag}: found '{text}', expected a whole percent, such as {example}", 2) from error
 
 
 def _read_file(path: Path, name: str) -> dict[str, Any]:

@@ -118,8 +118,8 @@ def _read_table(name: str, table: FileTable) -> ModelRoute:
             tuple((read_target(target), weight) for target, weight in weights.items()),
             sticky,
             sticky_name,
-            _read_canary(table.table("canary", "a table")),
-            _read_shadow(table.table("shadow", "a table")),
+            _read_canary(table.table("canary", "a table with a target")),
+            _read_shadow(table.table("shadow", "a table with a target")),
         )
     except RouteError as error:
         raise FaultyEntryError((*table.path, *error.key), error.problem) from error

@@ -21,6 +21,7 @@ from ..errors import InvalidArgumentError
 from ..request import LATEST
 
 WHOLE = 100
+_MOST_S = 1e9
 
 
 class RouteError(InvalidArgumentError):
@@ -182,14 +183,15 @@ class ModelRoute:
 
     def _canary_problems(self, canary: Canary) -> Iterable[tuple[str, str]]:
         if canary.target not in self.targets:
-            yield "target", f"the canary '{canary.target}' is none of its targets"
+            expected = ", ".join(f"'{target}'" for target in self.targets)
+            yield "target", f"the canary '{canary.target}' is none of its targets, expected one of {expected}"
         if len(self.weights) < 2:
             yield "target", "a canary needs another target to be compared with"
         steps = canary.steps
         if not steps or list(steps) != sorted(set(steps)) or not 0 < steps[0] <= steps[-1] <= WHOLE:
             yield "steps", f"the canary's steps are {list(steps)}, expected percents from 1 to {WHOLE}, ascending"
-        if not 0 <= canary.step_s < math.inf:
-            yield "step-secs", f"the canary's steps take {canary.step_s:g} s, expected 0 or more"
+        if not 0 <= canary.step_s <= _MOST_S:
+            yield "step-secs", f"the canary's steps take {canary.step_s:g} s, expected 0 to {_MOST_S:,.0f}"
         yield from canary.limits.problems()
 
     def _shadow_problems(self, shadow: Shadow) -> Iterable[tuple[str, str]]:
@@ -225,6 +227,7 @@ def _check_end(route: ModelRoute, by_name: dict[str, ModelRoute], way: tuple[str
             continue
         if target.model in way:
             shown = "' to '".join((*way, target.model))
-            raise RouteError(route.name, key, f"routes lead in a circle: from '{shown}'")
+            expected = "a model" if len(way) > 1 else f"versions of the model of this name, such as '{target.model}:1'"
+            raise RouteError(route.name, key, f"routes lead in a circle: from '{shown}', expected {expected}")
         _check_end(by_name[target.model], by_name, (*way, target.model))
         raise RouteError(route.name, key, f"target '{target}' is a route, expected a model")

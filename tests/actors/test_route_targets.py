@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from later_files import later_change
 from valued_models import CONFIG, CONFIG_JSON, Gates, value_of, valued_request, write_model
-from valued_server import fails, serving
+from valued_server import fails, serving, until
 
 from trireme.actors import InferenceServer
 from trireme.actors.route_file import RouteFile
@@ -54,6 +54,9 @@ async def test_versions_that_a_model_does_not_serve_are_refused(tmp_path: Path, 
         said = not_served("many:12", "1, 2, 3, 4, 5, 6, 7, 8 and 3 more")
         await fails(set_route(server, "many:12"), InvalidArgumentError, said)
         await server.unload_model("a")
+        await until(lambda: not server.routes._repository.living_of("a"))
+        await set_route(server, "a")
+        assert await why(server) == "model 'a' is not loaded"
         await fails(set_route(server, "a:2"), InvalidArgumentError, not_served("a:2", "3"))
 
 
@@ -76,7 +79,7 @@ async def test_what_cannot_be_told_before_a_load_is_said_by_the_status(tmp_path:
     async with serving(tmp_path, gates, "a") as server:
         for model in ("broken", "none", "managed"):
             await set_route(server, f"{model}:2")
-            assert await why(server) == f"Request for unknown model: '{model}' is not found"
+            assert await why(server) == f"model '{model}' is not loaded"
         (tmp_path / "a" / "config.pbtxt").write_text("input {")
         await fails(set_route(server, "a:2"), InvalidArgumentError, not_served("a:2", "1"))
 
@@ -145,7 +148,9 @@ async def test_the_file_changes_whatever_became_of_routes_that_were_set_meanwhil
         (tmp_path / "models" / "b").rename(tmp_path / "b")
         with later_change(path):
             path.write_text("[routes.s]\ntargets.a = 100\n")
+        caplog.set_level("INFO", "trireme.routes")
         await file.look(server.routes)
+        assert caplog.messages == ["the file of routes was read again, it has 1"]
         assert server.routes.names == ["r", "s"]
         with later_change(path):
             path.write_text("[routes.b]\ntargets.a = 100\n")

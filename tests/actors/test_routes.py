@@ -57,6 +57,20 @@ async def test_requests_go_to_the_targets_by_their_weights_and_the_answer_names_
         await fails(server.infer(valued_request("r")), NotFoundError, "Request for unknown model: 'r' is not found")
 
 
+async def test_changes_of_operators_are_in_the_log(
+    tmp_path: Path, gates: Gates, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "trireme.routes")
+    write_model(tmp_path, "a", {1: 1, 2: 2}, BOTH)
+    async with serving(tmp_path, gates, "a") as server:
+        await server.management.set_route("r", shares(75, 25))
+        await server.management.remove_route("r")
+    assert [line for line in caplog.messages if line.startswith("route")] == [
+        "route 'r' was set while the server runs: 75 % to 'a:1', 25 % to 'a:2'",
+        "route 'r' was removed while the server runs",
+    ]
+
+
 async def test_a_route_may_have_the_name_of_the_model_whose_versions_it_leads_to(tmp_path: Path, gates: Gates) -> None:
     write_model(tmp_path, "a", {1: 1, 2: 2}, BOTH)
     async with serving(tmp_path, gates, "a") as server:

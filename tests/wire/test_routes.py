@@ -207,6 +207,8 @@ def test_routes_are_managed_over_http(routed: Routed) -> None:
         assert ask(routed, method, f"routes/{path}") == gone
     assert ask(routed, "POST", "repository/models/live/load", {"parameters": {"route": json.dumps(ODD)}}) == (200, None)
     assert ask(routed, "GET", "routes/live").document["state"]["rollout"]["state"] == "step"
+    told = ask(routed, "POST", "repository/models/live/load", {"parameters": {"route": ODD}})
+    assert told == (400, "load parameter 'route' is of another type, expected a string (JSON)")
     for parameter in ("stop_rollout", "route"):
         told = ask(routed, "POST", "repository/models/live/unload", {"parameters": {parameter: True}})
         assert told == (200, None)
@@ -221,7 +223,10 @@ def test_routes_are_managed_over_http(routed: Routed) -> None:
             {"targets": {"none": 100}},
             "route 'x': target 'none' is unknown, expected a model of the repository, such as",
         ),
-        ({"targets": {"x": 100}}, "route 'x': routes lead in a circle: from 'x' to 'x'"),
+        (
+            {"targets": {"x": 100}},
+            "route 'x': routes lead in a circle: from 'x' to 'x', expected versions of the model of this name, such as",
+        ),
         ({"targets": {"r": 100}}, "route 'x': target 'r' is a route, expected a model"),
         ({"target": {}}, "route 'x': target: found an unknown key, expected one of canary, shadow, sticky, targets"),
         ([], "route 'x': found [], expected an object"),

@@ -315,6 +315,8 @@ def _load_parameters(document: Any) -> dict[str, str | Buffer]:
         if isinstance(text, LargeString):
             parameters[name] = _file_content(name, text.pieces(), text.nbytes)
             continue
+        if name == ROUTE_PARAMETER and not isinstance(text, str):
+            raise InvalidArgumentError("load parameter 'route' is of another type, expected a string (JSON)")
         json_reader.as_string(text)
         if name in ("config", ROUTE_PARAMETER):
             parameters[name] = text

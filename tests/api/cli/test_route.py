@@ -73,8 +73,14 @@ def test_without_a_server(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "code", "expected"),
     [
         (("set", "a"), 2, "nothing to set: give a file, or --target MODEL:VERSION=WEIGHT for each target"),
-        (("set", "a", "--target", "b"), 2, "--target: found 'b', expected whole percents"),
-        (("set", "a", "--target", "b=1", "--steps", "x"), 2, "--steps: found 'x', expected whole percents"),
+        (("set", "a", "--target", "b"), 2, "--target: found 'b', expected MODEL[:VERSION]=WEIGHT, such as digits:1=90"),
+        (("set", "a", "--target", "b=1%"), 2, "--target: found '1%', expected a whole percent, such as 90"),
+        (("set", "a", "--target", "b=1", "--target", "b=99"), 2, "--target: 'b' is given twice, expected once"),
+        (
+            ("set", "a", "--target", "b=1", "--steps", "x"),
+            2,
+            "--steps: found 'x', expected a whole percent, such as 5",
+        ),
         (("list", "--url", "ftp://a"), 2, "--url is ftp://a, expected http://HOST:PORT or https://HOST:PORT"),
         (("list", "--header", "a"), 2, "--header is a, expected NAME:VALUE"),
         (("set", "a", "missing.toml"), 1, "missing.toml: No such file or directory"),
@@ -84,6 +90,16 @@ def test_wrong_command_lines(
     words: tuple[str, ...], code: int, expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(capsys, *words) == (code, f"trireme route: {expected}\n")
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "%41", "gr\u00f6\u00dfe", "a?b", "a#b"])
+def test_names_that_no_url_can_have(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """They would become other names on their way."""
+    code, said = run(capsys, "remove", name)
+    assert code == 2
+    assert said.startswith(
+        f"trireme route: the name is '{name}', expected one that a URL can have: ASCII without blanks "
+    )
 
 
 def test_faulty_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
