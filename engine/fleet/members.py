@@ -1,0 +1,238 @@
+"""The replicas of a fleet, as one gateway knows them, and which of them have a model ready.
+
+Rules:
+ 1. A replica can have requests for a version of a model while it is connected, has reported, does not drain and has
+    said that the version is ready. An ejected or silent one can, too, if no other can.
+ 2. How busy a replica is: what this gateway has in flight there, and what others had when it last reported. The latter
+    counts less the older the report is, and nothing after `stale_s`. Both count for as much longer as requests have
+    waited in queues there of late.
+ 3. Outliers: `_FAILURES` failures in a row, or lost connections in `_FLAPPING_S`, eject a replica for `eject_s`,
+    and for twice as long each further time, up to `eject_most_s`; a part of `eject_share` at most is ejected at once.
+    A replica that has not been ejected for `eject_most_s` counts as one that never was.
+ 4. Slow start: a replica that is new, has come back, or was ejected, gets its share by and by, in `slow_start_s`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from random import Random
+
+from ..request import LATEST
+from .hashing import Rendezvous
+from .types import FleetSettings, ReplicaReport
+
+GroupKey = tuple[str, int]
+
+_FAILURES = 5
+_FLAPPING = 3
+_FLAPPING_S = 10.0
+_LEAST_START = 0.1
+_BASE_S = 0.001
+"""Of a request's time, beside its time in queues: so much a pending request counts where none has waited."""
+
+
+class FleetMember:
+    """One replica.
+
+    Attributes:
+        connected, room: of the link to it.
+        report: the latest; None before the first one of a connection.
+        in_flight: requests that this gateway has there.
+        sequences: that this gateway knows to be there.
+        since_s: when it became one that may have requests.
+        ejected_s: until when it is ejected.
+    """
+
+    def __init__(self, name: str, weight: float) -> None:
+        self.name = name
+        self.weight = weight
+        self.connected = False
+        self.room = True
+        self.report: ReplicaReport | None = None
+        self.reported_s = -math.inf
+        self.in_flight = 0
+        self.sequences = 0
+        self.since_s = -math.inf
+        self.ejected_s = -math.inf
+        self.keys: frozenset[GroupKey] = frozenset()
+        self.sent = self.failed = self.retried = 0
+        self._others = 0.0
+        self._ejections = 0
+        self._failures = 0
+        self._losses: list[float] = []
+
+    def take(self, report: ReplicaReport, now_s: float) -> bool:
+        """It has reported; whether it is another process than before."""
+        before, self.report, self.reported_s = self.report, report, now_s
+        pending = sum(load.pending for load in report.loads.values())
+        self._others = max(pending - self.in_flight, 0)
+        return before is not None and before.epoch != report.epoch
+
+    def pending(self, now_s: float, stale_s: float) -> float:
+        """Rule 2, without queues."""
+        age_s = now_s - self.reported_s
+        return self.in_flight + (self._others * (1 - age_s / stale_s) if age_s < stale_s else 0.0)
+
+    def cost(self, name: str, now_s: float, settings: FleetSettings) -> float:
+        """How long one more request for a model may take there, about, for as much weight as it has; rule 2."""
+        age_s = now_s - self.reported_s
+        stale_s = settings.stale_s
+        busy = self.in_flight + 1.0
+        time_s = _BASE_S
+        if age_s < stale_s:
+            fresh = 1 - age_s / stale_s
+            busy += self._others * fresh
+            load = self.report.loads.get(name) if self.report is not None else None
+            if load is not None:
+                time_s += load.queue_s * fresh
+        return busy * time_s / self.share(now_s, settings)
+
+    def share(self, now_s: float, settings: FleetSettings) -> float:
+        """Its weight; rule 4."""
+        since_s = now_s - self.since_s
+        if since_s >= settings.slow_start_s:
+            return self.weight
+        return self.weight * max(since_s / settings.slow_start_s, _LEAST_START)
+
+    def answered(self) -> None:
+        """It has done what was asked for."""
+        self._failures = 0
+
+    def has_failed(self) -> bool:
+        """A request has failed there; whether that makes it an outlier."""
+        self.failed += 1
+        self._failures += 1
+        return self._failures >= _FAILURES
+
+    def was_lost(self, now_s: float) -> bool:
+        """The connection was lost; whether that makes it an outlier."""
+        self._losses = [*(each for each in self._losses if now_s - each < _FLAPPING_S), now_s]
+        return len(self._losses) >= _FLAPPING
+
+    def eject(self, now_s: float, settings: FleetSettings) -> None:
+        """Rule 3."""
+        if now_s - self.ejected_s > settings.eject_most_s:
+            self._ejections = 0
+        self.ejected_s = now_s + min(settings.eject_s * 2**self._ejections, settings.eject_most_s)
+        self.since_s = self.ejected_s
+        self._ejections += 1
+        self._failures = 0
+        self._losses.clear()
+
+    def __repr__(self) -> str:
+        state = "connected" if self.connected else "away"
+        return f"<FleetMember {self.name} {state}: {self.in_flight} in flight, {self.sequences} sequences>"
+
+
+class FleetGroup:
+    """Those that have a version of a model ready, in no order.
+
+    Attributes:
+        sequences: of this model, that this gateway knows.
+    """
+
+    def __init__(self) -> None:
+        self.members: list[FleetMember] = []
+        self.sequences = 0
+        self._places: dict[str, int] = {}
+        self._order: Rendezvous | None = None
+
+    @property
+    def order(self) -> Rendezvous:
+        """In which keys prefer them; made when it is first asked for."""
+        if self._order is None:
+            self._order = Rendezvous()
+            for member in self.members:
+                self._order.add(member.name, member.weight)
+        return self._order
+
+    def add(self, member: FleetMember) -> None:
+        self._places[member.name] = len(self.members)
+        self.members.append(member)
+        if self._order is not None:
+            self._order.add(member.name, member.weight)
+
+    def remove(self, member: FleetMember) -> None:
+        place = self._places.pop(member.name)
+        last = self.members.pop()
+        if last is not member:
+            self.members[place] = last
+            self._places[last.name] = place
+        if self._order is not None:
+            self._order.remove(member.name)
+
+
+class FleetMembers:
+    """All replicas.
+
+    Attributes:
+        groups: by model and version, `LATEST` for any; those that have been ready are kept, even if they are empty.
+    """
+
+    def __init__(self, settings: FleetSettings, chance: Random) -> None:
+        self.settings = settings
+        self.by_name: dict[str, FleetMember] = {}
+        self.groups: dict[GroupKey, FleetGroup] = {}
+        self._chance = chance
+
+    def place(self, member: FleetMember) -> None:
+        """Have it in the groups that it belongs to now (rule 1)."""
+        keys = frozenset(_keys(member)) if self.by_name.get(member.name) is member else frozenset[GroupKey]()
+        for key in member.keys - keys:
+            self.groups[key].remove(member)
+        for key in keys - member.keys:
+            group = self.groups.get(key)
+            if group is None:
+                group = self.groups[key] = FleetGroup()
+            group.add(member)
+        member.keys = keys
+
+    def pick(
+        self, group: FleetGroup, name: str, now_s: float, allowed: Callable[[FleetMember], bool]
+    ) -> FleetMember | None:
+        """The less busy one of two, at random; None if there is none that may have a request."""
+        members = group.members
+        count = len(members)
+        if count > 2:
+            found: FleetMember | None = None
+            for _ in range(4):
+                member = members[int(self._chance.random() * count)]
+                if member is not found and self.usable(member, now_s) and allowed(member):
+                    if found is not None:
+                        settings = self.settings
+                        return min(found, member, key=lambda each: each.cost(name, now_s, settings))
+                    found = member
+        return self._least_busy([each for each in members if allowed(each)], name, now_s)
+
+    def _least_busy(self, members: list[FleetMember], name: str, now_s: float) -> FleetMember | None:
+        """Of a few, or if it is not easy to find one that can be used."""
+        able = [each for each in members if each.room]
+        usable = [each for each in able if self.usable(each, now_s)]
+        settings = self.settings
+        return min(usable or able, key=lambda each: each.cost(name, now_s, settings), default=None)
+
+    def usable(self, member: FleetMember, now_s: float) -> bool:
+        """Whether a request may go there while there are others that may have it."""
+        return member.room and now_s >= member.ejected_s and now_s - member.reported_s <= self.settings.silent_s
+
+    def eject(self, member: FleetMember, now_s: float) -> None:
+        """Rule 3, but for as many as may be ejected."""
+        ejected = sum(now_s < each.ejected_s for each in self.by_name.values())
+        if ejected + 1 <= self.settings.eject_share * len(self.by_name):
+            member.eject(now_s, self.settings)
+
+    def __iter__(self) -> Iterator[FleetMember]:
+        return iter(self.by_name.values())
+
+
+def _keys(member: FleetMember) -> Iterator[GroupKey]:
+    report = member.report
+    if not member.connected or report is None or report.draining:
+        return
+    for name, versions in report.models.items():
+        ready = [version for version, is_ready in versions.items() if is_ready]
+        if ready:
+            yield name, LATEST
+        for version in ready:
+            yield name, version
