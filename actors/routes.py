@@ -3,8 +3,8 @@
 Rules:
  1. Where a request goes is decided when it is admitted, and again if its target cannot serve any more by then: it is
     refused only if no target can serve. The answer tells which model has given it.
- 2. Changes of models, and ends of requests, come as messages. What follows from them, and from time, is decided
-    once a turn, logged and counted.
+ 2. Changes of models come as messages. What follows from them, from ends of requests, which are counted when the
+    answers of a turn have gone out, and from time, is decided once a turn, logged and counted.
  3. A change of routes is looked at as a whole before anything of it holds: targets must be known to the repository,
     and those that are ready must look alike.
  4. What is set while the server runs holds until the file of routes says something else of that route than before.
@@ -14,22 +14,23 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ..engine.config.model import ModelConfig
 from ..engine.description import ModelState
 from ..engine.errors import ColdModelError, InvalidArgumentError, NotFoundError, TriremeError, UnavailableError
-from ..engine.job import Job, Outcome
+from ..engine.job import Job
 from ..engine.metrics.family import MetricFamily
 from ..engine.metrics.routes import route_families
 from ..engine.request import LATEST, InferenceRequest, Routing
+from ..engine.routing.comparison import TargetOutcome
 from ..engine.routing.documents import read_route
 from ..engine.routing.record import RouteRecord, merge_routes
 from ..engine.routing.rollout import RolloutEvent, RolloutState
 from ..engine.routing.route import ModelRoute, RouteError, StickyBy, Target, check_routes
-from ..engine.routing.routed_reply import RequestEnded, RoutedReply, ShadowDoor
+from ..engine.routing.routed_reply import RoutedReply, RoutedResult, ShadowDoor, result_of
 from ..engine.routing.router import ModelRouter, RouteChoice
 from .actor import Actor
 from .loading import ServerContext
@@ -54,7 +55,7 @@ class ModelTouched:
     name: str
 
 
-class Routes(RoutesAsModels, Actor[ModelTouched | RequestEnded]):
+class Routes(RoutesAsModels, Actor[ModelTouched]):
     """See the rules above.
 
     Args:
@@ -88,6 +89,7 @@ class Routes(RoutesAsModels, Actor[ModelTouched | RequestEnded]):
         self._of_model: dict[str, list[RouteRecord]] = {}
         self._from_file: dict[str, ModelRoute] = {}
         self._touched: dict[str, None] = {}
+        self._replies: list[RoutedReply] = []  # not counted yet
         self._observed = False
         self._forgetting = False
         self._repository.describe_route = self.describe
@@ -117,15 +119,15 @@ class Routes(RoutesAsModels, Actor[ModelTouched | RequestEnded]):
         for _ in range(_MOST_TRIES):
             if choice is None:
                 break
-            last = not self._router.is_ready(name, choice.target)
+            target = choice.target
             try:
-                model = self._repository.find_for(request, choice.target.model, choice.target.version)
-                if last or model.ready or model.continues(request):
+                model = self._repository.find_for(request, target.model, target.version)
+                if model.ready or model.continues(request) or not self._router.is_ready(name, target):
                     return model
             except ColdModelError:
                 raise  # it is loaded for this request
             except TriremeError as error:
-                if last:
+                if not self._router.is_ready(name, target):
                     routing.choice = None
                     raise none_ready(name, [error]) from None
             self._catch_up()
@@ -146,12 +148,15 @@ class Routes(RoutesAsModels, Actor[ModelTouched | RequestEnded]):
         """Be told of the end of a request that was found its target, and is not queued yet."""
         RoutedReply(job, choice, self._clock, self._request_ended)
 
+    def shut_copies(self, name: str, shut: bool) -> int:
+        """See `ModelRouter.shut_copies`."""
+        return self._router.shut_copies(name, shut)
+
     def refused(self, request: InferenceRequest, error: Exception) -> None:
         """A request that was found its target got no further."""
         routing = request.routing
         if routing is not None and routing.choice is not None and isinstance(error, TriremeError):
-            target = routing.choice.target
-            self.mailbox.send_nowait(RequestEnded.refused(request.model_name, target, error))
+            self._count(request.model_name, routing.choice.target, result_of(error))
 
     def _choose(self, request: InferenceRequest, routing: Routing) -> RouteChoice | None:
         """Find a target. A sequence that has one keeps it."""
@@ -187,7 +192,7 @@ class Routes(RoutesAsModels, Actor[ModelTouched | RequestEnded]):
 
     def _key_of(self, request: InferenceRequest, routing: Routing) -> bytes | None:
         record = self._records.get(request.model_name)
-        if record is None:
+        if record is None or not record.keyed:
             return None
         route = record.route
         match route.sticky:
@@ -208,13 +213,13 @@ class Routes(RoutesAsModels, Actor[ModelTouched | RequestEnded]):
             self._turn.deliver_ahead(self._repository)
             self._turn.deliver_ahead(self)
 
-    def _request_ended(
-        self, ended: RequestEnded, job: Job, choice: RouteChoice, outcomes: Sequence[Outcome] | None
-    ) -> None:
-        self.mailbox.send_nowait(ended)
-        if self.shadows is not None and choice.shadow is not None and outcomes is not None:
-            latency_s = 0.0 if ended.outcome is None else ended.outcome.latency_s
-            self.shadows.answered(ended.route, job.request, choice.shadow, outcomes, latency_s)
+    def _request_ended(self, reply: RoutedReply, job: Job) -> None:
+        if not self._replies:
+            self._turn.afterwards(self, self._count_replies)
+        self._replies.append(reply)
+        shadow, kept = reply.choice.shadow, reply.kept
+        if kept is not None and shadow is not None and self.shadows is not None and job.accepted and not job.cancelled:
+            self.shadows.answered(reply.route, job.request, shadow, kept, reply.latency_ns * 1e-9)
 
     # What clients are told.
 
@@ -375,22 +380,32 @@ class Routes(RoutesAsModels, Actor[ModelTouched | RequestEnded]):
 
     # In turns.
 
-    def receive(self, message: ModelTouched | RequestEnded) -> None:
-        if isinstance(message, ModelTouched):
-            for record in self._of_model.get(message.name, ()):
-                self._touched[record.name] = None
+    def receive(self, message: ModelTouched) -> None:
+        for record in self._of_model.get(message.name, ()):
+            self._touched[record.name] = None
+
+    def _count_replies(self) -> None:
+        replies, self._replies = self._replies, []
+        for reply in replies:
+            self._count(reply.route, reply.choice.target, reply.result, reply.latency_ns, reply.queue_ns)
+
+    def _count(self, name: str, target: Target, result: RoutedResult, latency_ns: int = 0, queue_ns: int = 0) -> None:
+        """A request has ended."""
+        record = self._records.get(name)
+        if record is None or target not in record.targets:
             return
-        record = self._records.get(message.route)
-        if record is not None and message.target in record.route.targets:
-            record.results[message.target, message.result] += 1
-            if message.outcome is not None and record.route.canary is not None:
-                self._observed = True
-                self._router.observe(message.route, message.target, message.outcome, self._clock.now_s())
+        record.results[target, result] += 1
+        if record.route.canary is not None and result is not RoutedResult.OTHER:
+            failed = result is RoutedResult.FAILURE
+            outcome = TargetOutcome(True) if failed else TargetOutcome(False, latency_ns * 1e-9, queue_ns * 1e-9)
+            self._router.observe(name, target, outcome, self._clock.now_s())
+            self._observed = True
+            self._turn.post(self)
 
     def act(self) -> None:
         now_s = self._clock.now_s()
         if not (self._touched or self._observed or now_s >= self.deadline_s):
-            return  # requests were counted
+            return
         touched, self._touched = self._touched, {}
         self._observed = False
         for name in touched:
@@ -404,6 +419,8 @@ class Routes(RoutesAsModels, Actor[ModelTouched | RequestEnded]):
                     logger.error("route '%s' cannot use a target: %s", name, record.why[target])
             for target in record.route.targets:
                 self._note(self._router.tell_ready(name, target, record.ready(target), now_s))
+            if self.shadows is not None:
+                self.shadows.readiness_changed(name)
             self._forget(name)
         self._note(self._router.advance(now_s))
         self._forget_ended()

@@ -1,7 +1,8 @@
 """Asks shadows what clients have asked, compares their answers, and drops them (`engine.routing.shadowing` says when).
 
 Rules:
- 1. Nothing is done for a copy before the real request's answer is on its way, and nothing in the turn in which it is.
+ 1. Whether a request may be copied is decided when it is admitted, and nothing else is done for its copy before its
+    answer has been written, but for what lies in a client's shared memory, which is copied just before.
  2. A copy has no place in the server-wide budget: real requests neither wait for it nor are refused. Its bytes are
     bounded and told (`InflightBudget.may_spare`), and copies that wait are dropped when a request waits for memory.
  3. It has no client: no shared memory, no trace, no limits of a caller's, no priority and no timeout.
@@ -120,16 +121,25 @@ class Shadows(Actor[Never]):
                 self._carry_out(action)
             self._settle()
 
+    def readiness_changed(self, route: str) -> None:
+        """See `ShadowDoor`."""
+        record = self._records.get(route)
+        if record is not None:
+            self._shut(record)
+
     def status(self, route: str) -> dict[str, Any]:
         """See `ShadowDoor`."""
         record = self._records.get(route)
         if record is None:
             return {}
+        self._shut(record)
         return record.shown(self._is_ready(route, record.shadow.target), self._queue.waiting(record))
 
     def families(self) -> Iterator[MetricFamily]:
         """See `ShadowDoor`."""
         if self._records:
+            for record in self._records.values():
+                self._shut(record)
             yield from shadow_families(self._records.values())
 
     def answered(
@@ -139,25 +149,30 @@ class Shadows(Actor[Never]):
         record = self._records.get(route)
         if record is None or record.shadow is not shadow:
             return
-        reason = record.shut
-        if reason is None:
-            try:
-                reason = self._keep(record, request, outcomes, latency_s)
-            except Exception:
-                logger.exception("unexpected failure of a copy for shadow '%s'", shadow.target)
-                return
-        if reason is not None:
-            record.dropped[reason] += 1
+        keep = partial(self._keep, record, request, outcomes, latency_s)
+        if any(isinstance(tensor, RegionTensor) for tensor in _tensors_of(request, outcomes)):
+            keep()  # the client may write there when it is answered
+        else:
+            self._turn.afterwards(self, keep)
 
     def _see_request(self, _request: InferenceRequest, _rows: int) -> None:
         self._traffic = True
 
     def _keep(
         self, record: ShadowRecord, request: InferenceRequest, outcomes: Sequence[Outcome], latency_s: float
+    ) -> None:
+        try:
+            reason = self._put(record, request, outcomes, latency_s)
+        except Exception:
+            logger.exception("unexpected failure of a copy for shadow '%s'", record.shadow.target)
+            return
+        if reason is not None:
+            record.dropped[reason] += 1
+
+    def _put(
+        self, record: ShadowRecord, request: InferenceRequest, outcomes: Sequence[Outcome], latency_s: float
     ) -> CopyDropped | None:
         """Have a copy wait; or why not."""
-        if not self._is_ready(record.route, record.shadow.target):
-            return CopyDropped.NOT_READY
         nbytes = sum([_bytes_of(tensor) for tensor in _tensors_of(request, outcomes)])
         if not self._budget.may_spare(nbytes):
             return CopyDropped.MEMORY
@@ -169,7 +184,7 @@ class Shadows(Actor[Never]):
         now_s = self._clock.now_s()
         reason = self._queue.put(record, nbytes, _Work(copy, kept, latency_s), now_s)
         if reason is None:
-            record.shut = self._queue.full(record)
+            self._shut(record)
             self._budget.spare_bytes = self._queue.nbytes
             self.deadline_s = min(self.deadline_s, max(self._queue.next_s(), now_s + _LATER_S))
         return reason
@@ -194,9 +209,19 @@ class Shadows(Actor[Never]):
     def _settle(self) -> None:
         queue = self._queue
         for record in self._records.values():
-            record.shut = queue.full(record)
+            self._shut(record)
         self._budget.spare_bytes = queue.nbytes
         self.deadline_s = queue.next_s()
+
+    def _shut(self, record: ShadowRecord) -> None:
+        """See whether copies may be made, and count what could not be copied until now."""
+        reason = self._queue.full(record)
+        if reason is None and not self._is_ready(record.route, record.shadow.target):
+            reason = CopyDropped.NOT_READY
+        missed = self._admission.routes.shut_copies(record.route, reason is not None)
+        if missed and record.shut is not None:
+            record.dropped[record.shut] += missed
+        record.shut = reason
 
     def _carry_out(self, action: CopyAction[_Work]) -> None:
         copy = action.copy

@@ -60,12 +60,14 @@ class _Passed(NamedTuple):
 
     Attributes:
         sizes: bytes of the inputs, in the order in which they are checked.
+        other: what another validator has found: requests for a route go to models by turns.
     """
 
     validator: RequestValidator
     rows: int
     sizes: tuple[int, ...]
     nbytes: int
+    other: _Passed | None
 
 
 class RequestValidator:
@@ -101,8 +103,12 @@ class RequestValidator:
         with as many bytes. None if that is not known."""
         form = request.form
         passed: _Passed | None = None if form is None else form.passed
-        if passed is None or passed.validator is not self:
+        if passed is None:
             return None
+        if passed.validator is not self:
+            passed = passed.other
+            if passed is None or passed.validator is not self:
+                return None
         tensors: Sequence[Tensor] = request.inputs
         if len(tensors) > 1:
             tensors = tensors[::-1]
@@ -117,7 +123,10 @@ class RequestValidator:
         """A request of this form has passed. Where its inputs are looked into, or reshaped, the next one is checked."""
         if not (self.takes_strings or self._shape_tensors) and all(found[each.name] is each for each in given):
             sizes = tuple([tensor.nbytes for tensor in given])
-            form.passed = _Passed(self, rows, sizes, sum(sizes))
+            other: _Passed | None = form.passed
+            if other is not None and other.validator is self:
+                other = other.other
+            form.passed = _Passed(self, rows, sizes, sum(sizes), None if other is None else other._replace(other=None))
 
     def check(self, request: InferenceRequest) -> tuple[dict[str, Tensor], int]:
         """The inputs by name as the backend sees them, and the number of rows.

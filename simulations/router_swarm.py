@@ -63,6 +63,7 @@ class _Run:
             self._set_wrongly: 0.2,
             self._stop: 0.3 * self._restless,
             self._pass: 3,
+            self._shut_copies: 1,
         }
         draw.choices(list(kinds), list(kinds.values()))[0]()
         if (due_s := self._router.next_s()) is not None and due_s <= self._now_s:
@@ -143,6 +144,9 @@ class _Run:
             step_s = draw.choice((0.0, 0.5, 5.0))
             canary = Canary(draw.choice(targets), steps, step_s, CanaryLimits(errors=draw.choice((0.01, 0.3))))
         return ModelRoute(name, tuple(zip(targets, weights, strict=True)), canary=canary, shadow=shadow)
+
+    def _shut_copies(self) -> None:
+        self.run.counts["missed"] += self._router.shut_copies(self._draw.choice(NAMES), self._draw.random() < 0.5)
 
     def _set_wrongly(self) -> None:
         routes = [

@@ -17,7 +17,7 @@ from ..errors import ColdModelError, TriremeError
 from .agreement import disagreement
 from .documents import route_document
 from .rollout import Rollout, RolloutState
-from .route import ModelRoute, Target
+from .route import ModelRoute, StickyBy, Target
 from .routed_reply import RoutedResult
 from .router import ModelRouter
 
@@ -29,6 +29,8 @@ class RouteRecord:
         live: it was set while the server ran, and not by the file of routes.
 
     Attributes:
+        targets: of the route, to look them up.
+        keyed: what decides where a request goes is to be found in it.
         why: why targets cannot serve, by target.
         disagreeing: those that are ready and look different, among them.
         results: requests by target and what became of them.
@@ -38,6 +40,8 @@ class RouteRecord:
     def __init__(self, route: ModelRoute, live: bool) -> None:
         self.route = route
         self.live = live
+        self.targets = frozenset(route.targets)
+        self.keyed = route.sticky in (StickyBy.HEADER, StickyBy.PARAMETER, StickyBy.REQUEST_ID)
         self.why: dict[Target, str] = {}
         self.disagreeing: list[Target] = []
         self.results: Counter[tuple[Target, RoutedResult]] = Counter()
@@ -50,7 +54,7 @@ class RouteRecord:
 
     def go_on_from(self, former: RouteRecord) -> None:
         """It takes the place of another one of its name."""
-        self.results = Counter({key: count for key, count in former.results.items() if key[0] in self.route.targets})
+        self.results = Counter({key: count for key, count in former.results.items() if key[0] in self.targets})
         self.rollouts = former.rollouts
         self._standard = former._standard
 

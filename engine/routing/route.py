@@ -16,6 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..errors import InvalidArgumentError
 from ..request import LATEST
@@ -40,8 +41,7 @@ class RouteError(InvalidArgumentError):
         self.problem = problem
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Target:
+class Target(NamedTuple):
     """A model, or with a version one of its versions."""
 
     model: str

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from ..clock import Clock
 from ..errors import ErrorKind, TriremeError
 from ..job import COMPUTE_START, Job, Outcome
 from ..metrics.family import MetricFamily
 from ..request import InferenceRequest
-from .comparison import TargetOutcome
-from .route import Shadow, Target
+from .route import Shadow
 from .router import RouteChoice
 
 MOST_KEPT = 1_024
@@ -40,25 +39,6 @@ def result_of(error: TriremeError) -> RoutedResult:
     return RoutedResult.FAILURE if error.kind in _TARGETS_FAULT else RoutedResult.OTHER
 
 
-class RequestEnded(NamedTuple):
-    """A request for a route has its final answer.
-
-    Attributes:
-        outcome: None if it tells nothing about the target.
-    """
-
-    route: str
-    target: Target
-    result: RoutedResult
-    outcome: TargetOutcome | None
-
-    @classmethod
-    def refused(cls, route: str, target: Target, error: TriremeError) -> RequestEnded:
-        """It was refused before it became a job."""
-        result = result_of(error)
-        return cls(route, target, result, TargetOutcome(True) if result is RoutedResult.FAILURE else None)
-
-
 class ShadowDoor(Protocol):
     """Takes requests of which a copy is to be made, and what was answered. Must not raise, and does not wait."""
 
@@ -76,6 +56,10 @@ class ShadowDoor(Protocol):
         """These are the shadows that there are by now, each with the name of its route."""
         ...
 
+    def readiness_changed(self, route: str) -> None:
+        """Which models can serve for a route may be others by now."""
+        ...
+
     def status(self, route: str) -> dict[str, Any]:
         """What is shown of a route's shadow."""
         ...
@@ -89,26 +73,45 @@ class RoutedReply:
     """Takes the place of a job's reply, to which it passes everything on.
 
     Args:
-        choice: where the request goes; the job is not queued yet.
-        ended: told once, after the reply; with all answers in order, if the request has a shadow, was accepted and not
-            given up, and there were no more than `MOST_KEPT`.
+        job: which goes where `choice` says, and is not queued yet.
+        ended: told once, when the final answer has been passed on.
+
+    Attributes:
+        route: its name.
+        kept: all answers in order, if the request has a shadow and there were no more than `MOST_KEPT`; else None.
+        latency_ns, queue_ns: from the admission until the final answer, and in its queue; known from that on.
     """
 
-    __slots__ = ("_choice", "_clock", "_ended", "_failed", "_job", "_kept", "_reply")
+    __slots__ = (
+        "_cancelled",
+        "_clock",
+        "_ended",
+        "_failed",
+        "_job",
+        "_reply",
+        "choice",
+        "kept",
+        "latency_ns",
+        "queue_ns",
+        "route",
+    )
 
     def __init__(
         self,
         job: Job,
         choice: RouteChoice,
         clock: Clock,
-        ended: Callable[[RequestEnded, Job, RouteChoice, Sequence[Outcome] | None], None],
+        ended: Callable[[RoutedReply, Job], None],
     ) -> None:
+        self.route = job.request.model_name
+        self.choice = choice
+        self.kept: list[Outcome] | None = None if choice.shadow is None else []
+        self.latency_ns = self.queue_ns = 0
         self._job: Job | None = job
-        self._choice = choice
         self._clock = clock
         self._ended = ended
         self._failed: TriremeError | None = None
-        self._kept: list[Outcome] | None = None if choice.shadow is None else []
+        self._cancelled = False
         self._reply = job.reply
         job.reply = self
 
@@ -119,35 +122,26 @@ class RoutedReply:
             return self._reply.deliver(outcome, final)
         if isinstance(outcome, TriremeError):
             self._failed = self._failed or outcome
-        kept = self._kept
+        kept = self.kept
         if kept is not None:
             kept.append(outcome)
             if len(kept) > MOST_KEPT:
-                self._kept = None
+                self.kept = None
         if not final:
             return self._reply.deliver(outcome, final)
         self._job = None  # the job holds this: a cycle left here would be work for the garbage collector
-        ended = self._end_of(job)
+        self._cancelled = job.cancelled
+        self.latency_ns = self._clock.now_ns() - job.received_ns
+        batch = job.batch  # none if it has no queue of its own, such as an ensemble
+        if batch is not None and batch.marks[COMPUTE_START] > job.enqueued_ns:
+            self.queue_ns = batch.marks[COMPUTE_START] - job.enqueued_ns
         was_last = self._reply.deliver(outcome, final)
-        self._ended(ended, job, self._choice, self._kept if job.accepted and not job.cancelled else None)
+        self._ended(self, job)
         return was_last
 
-    def _end_of(self, job: Job) -> RequestEnded:
-        failed = self._failed
-        result = RoutedResult.SUCCESS if failed is None else result_of(failed)
-        if job.cancelled:
-            result = RoutedResult.OTHER
-        outcome = None
-        if result is RoutedResult.SUCCESS:
-            now_ns = self._clock.now_ns()
-            outcome = TargetOutcome(False, (now_ns - job.received_ns) * 1e-9, _queued_ns(job) * 1e-9)
-        elif result is RoutedResult.FAILURE:
-            outcome = TargetOutcome(True)
-        return RequestEnded(job.request.model_name, self._choice.target, result, outcome)
-
-
-def _queued_ns(job: Job) -> int:
-    """How long it was in its queue; 0 for what has no queue of its own, such as an ensemble."""
-    batch = job.batch
-    begun_ns = -1 if batch is None else batch.marks[COMPUTE_START]
-    return max(0, begun_ns - job.enqueued_ns) if begun_ns >= 0 else 0
+    @property
+    def result(self) -> RoutedResult:
+        """What became of the request."""
+        if self._cancelled:
+            return RoutedResult.OTHER
+        return RoutedResult.SUCCESS if self._failed is None else result_of(self._failed)

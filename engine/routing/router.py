@@ -10,7 +10,8 @@ Rules:
  3. A canary's share is its rollout's (`rollout`).
  4. A change of routes holds for the next request. A rollout goes on if its route's targets, weights and canary are the
     same as before; else it begins anew. An empty set of routes leaves the sequences.
- 5. A shadow gets every n-th request that is of no sequence, so that it has its percentage.
+ 5. A shadow gets every n-th request that is of no sequence, so that it has its percentage. While its copies are shut
+    it is only counted how many it misses.
 
 Memory is bounded: `most_sequences` in all; beyond that the one that was heard of least recently is forgotten, and its
 next request finds its way as rule 2 says.
@@ -21,6 +22,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ..errors import NotFoundError
 from .comparison import TargetOutcome
@@ -29,8 +31,7 @@ from .route import WHOLE, ModelRoute, Shadow, Target, check_routes
 from .shares import TargetShares
 
 
-@dataclass(frozen=True, slots=True)
-class RouteChoice:
+class RouteChoice(NamedTuple):
     """Attributes:
     shadow: who gets a copy of the request; None for no one.
     """
@@ -41,13 +42,21 @@ class RouteChoice:
 
 @dataclass(slots=True, eq=False)
 class _Live:
-    """A route, and what is known of it by now."""
+    """A route, and what is known of it by now.
+
+    Attributes:
+        copied: percents of a copy that its shadow is to get more.
+        shut: its shadow takes none; only if it has one.
+        missed: requests since then, whatever part of them is copied.
+    """
 
     route: ModelRoute
     shares: TargetShares
     usual: TargetShares
     rollout: Rollout | None = None
     copied: float = 0.0
+    shut: bool = False
+    missed: int = 0
     ready: dict[Target, bool] = field(default_factory=dict)
 
     def share_out(self) -> None:
@@ -67,6 +76,8 @@ class _Live:
         if old.rollout is not None and _same_canary(old.route, self.route):
             self.rollout = old.rollout
         self.copied = old.copied
+        if old.route.shadow == self.route.shadow:
+            self.shut, self.missed = old.shut, old.missed
         self.shares = old.shares  # for their turn
 
 
@@ -161,7 +172,22 @@ class ModelRouter:
         target = _share(live.shares, key) or _share(live.usual, key)
         if target is None:
             return None
-        return RouteChoice(target, self._shadow(live))
+        if live.shut:
+            live.missed += 1
+        elif live.route.shadow is not None:
+            return RouteChoice(target, self._shadow(live, live.route.shadow))
+        return RouteChoice(target)
+
+    def shut_copies(self, name: str, shut: bool) -> int:
+        """From now on a route's shadow takes no requests, or does again; how many it has missed since this was last
+        said."""
+        live = self._routes.get(name)
+        if live is None or live.route.shadow is None:
+            return 0
+        live.copied += live.missed * live.route.shadow.percent
+        missed, live.copied = divmod(live.copied, WHOLE)
+        live.shut, live.missed = shut, 0
+        return int(missed)
 
     def is_ready(self, name: str, target: Target) -> bool:
         """Whether a target can serve for this route, as was told last."""
@@ -251,11 +277,8 @@ class ModelRouter:
                 self._forget_oldest()
         return target
 
-    def _shadow(self, live: _Live) -> Shadow | None:
+    def _shadow(self, live: _Live, shadow: Shadow) -> Shadow | None:
         """Rule 5."""
-        shadow = live.route.shadow
-        if shadow is None:
-            return None
         live.copied += shadow.percent
         if live.copied < WHOLE:
             return None

@@ -26,11 +26,13 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 class TargetShares:
     """Targets with their weights; the weights need not add up to anything, as some targets may not be able to serve."""
 
-    __slots__ = ("_draws", "_turn", "weights")
+    __slots__ = ("_draws", "_only", "_total", "_turn", "weights")
 
     def __init__(self, weights: Sequence[tuple[Target, float]], turn: float = 0.0) -> None:
         self.weights = tuple((target, weight) for target, weight in weights if weight > 0)
         self._draws = [(_drawing(target), weight, target) for target, weight in self.weights]
+        self._only = self.weights[0][0] if self.weights else None
+        self._total = sum(weight for _, weight in self.weights)
         self._turn = turn
 
     @property
@@ -41,7 +43,7 @@ class TargetShares:
     def of_key(self, key: bytes) -> Target | None:
         """Rule 1; None if there is no target."""
         if len(self._draws) < 2:
-            return self._only()
+            return self._only
         best, found = -1.0, None
         for draw, weight, target in self._draws:
             score = weight / draw(key)
@@ -52,17 +54,14 @@ class TargetShares:
     def next(self) -> Target | None:
         """Rule 3; None if there is no target."""
         if len(self._draws) < 2:
-            return self._only()
+            return self._only
         self._turn = (self._turn + _GOLDEN) % 1.0
-        left = self._turn * sum(weight for _, weight in self.weights)
+        left = self._turn * self._total
         for target, weight in self.weights:
             left -= weight
             if left < 0:
                 return target
         return self.weights[-1][0]
-
-    def _only(self) -> Target | None:
-        return self.weights[0][0] if self.weights else None
 
 
 def _drawing(target: Target) -> Callable[[bytes], float]:

@@ -71,10 +71,13 @@ class _Turns:
 
 @dataclass
 class _Copies:
-    """Requests that a shadow might have got a copy of; `due` is how many it should have got, by percentages."""
+    """Requests that a shadow might have got a copy of; `due` is how many it should have got, by percentages, and
+    `missed` the same while it takes none."""
 
     due: float = 0.0
     made: int = 0
+    missed: float = 0.0
+    shut: bool = False
 
 
 @dataclass
@@ -174,13 +177,28 @@ class NaiveRouter:
         shadow, copies = self.routes[name].shadow, self._copies.setdefault(name, _Copies())
         if found.shadow is not None and found.shadow != shadow:
             return f"it is copied for {found.shadow}, which is not its shadow"
-        copies.due += 0 if shadow is None else shadow.percent / 100
+        due = 0 if shadow is None else shadow.percent / 100
+        if copies.shut:
+            copies.missed += due
+            return "" if found.shadow is None else "it is copied, though the shadow takes none"
+        copies.due += due
         copies.made += found.shadow is not None
         if abs(copies.due - copies.made) > 1 + 1e-6:
             return f"{copies.made} requests were copied, right is {copies.due:g}"
         return ""
 
     # ---- what happens ----
+
+    def shut_copies(self, name: str, shut: bool, missed: int) -> str:
+        """What is wrong with how many are said to have been missed."""
+        route = self.routes.get(name)
+        if route is None or route.shadow is None:
+            return "" if missed == 0 else f"it has no shadow, which has missed {missed}"
+        copies = self._copies.setdefault(name, _Copies())
+        copies.due, copies.made = copies.due + copies.missed, copies.made + missed
+        copies.missed, copies.shut = 0.0, shut
+        found = f"{copies.made} requests were copied or missed, right is {copies.due:g}"
+        return found if abs(copies.due - copies.made) > 1 + 1e-6 else ""
 
     def replace(self, routes: Iterable[ModelRoute], now_s: float, is_ready: Callable[[str, Target], bool]) -> None:
         before, self.routes = self.routes, {route.name: route for route in routes}
@@ -194,6 +212,9 @@ class NaiveRouter:
             old = before.get(name)
             same = old is not None and old.canary == route.canary and dict(old.weights) == dict(route.weights)
             self.rollouts[name] = former[name] if same else _Rollout(route.canary, dict(route.weights), since_s=now_s)
+        for name, copies in self._copies.items():
+            if name in before and name in self.routes and before[name].shadow != self.routes[name].shadow:
+                copies.missed, copies.shut = 0.0, False
         for kept in (self._turns, self._copies):
             for name in [name for name in kept if name not in self.routes]:
                 del kept[name]
@@ -336,6 +357,13 @@ class WatchedRouter(ModelRouter):
         if sequence and self.sequence_count != len(self.naive.sequences):
             self._complain(f"{self.sequence_count} sequences are known, right is {len(self.naive.sequences)}")
         return found
+
+    def shut_copies(self, name: str, shut: bool) -> int:
+        missed = super().shut_copies(name, shut)
+        wrong = self.naive.shut_copies(name, shut, missed)
+        if wrong:
+            self._complain(f"copies for '{name}': {wrong}")
+        return missed
 
     def tell_ready(self, name: str, target: Target, ready: bool, now_s: float) -> list[RolloutEvent]:
         events = self._within(lambda: super(WatchedRouter, self).tell_ready(name, target, ready, now_s))

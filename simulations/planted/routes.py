@@ -74,12 +74,18 @@ def _end_unheard(original: Any, router: ModelRouter, which: Any, now_s: float, s
     return original(router, which, now_s, start, False)
 
 
-def _copies_rounded(original: Any, router: ModelRouter, live: _Live) -> Shadow | None:
+def _copies_rounded(original: Any, router: ModelRouter, live: _Live, asked: Shadow) -> Shadow | None:
     """What is left of a copy's share is dropped each time."""
-    shadow = original(router, live)
+    shadow = original(router, live, asked)
     if shadow is not None:
         live.copied = 0.0
     return shadow
+
+
+def _never_shut(original: Any, router: ModelRouter, name: str, shut: bool) -> int:
+    """A shadow that takes no requests gets them all the same."""
+    del shut
+    return original(router, name, False)
 
 
 def _goes_on_unready(original: Any, rollout: Rollout, target_ready: bool, others_ready: bool, now_s: float) -> Any:
@@ -99,5 +105,6 @@ ROUTE_BUGS: Mapping[str, tuple[type, str, Callable[..., Any]]] = {
     "begins-anew": (_Live, "follow", _begins_anew),
     "end-unheard": (ModelRouter, "_of_sequence", _end_unheard),
     "copies-rounded": (ModelRouter, "_shadow", _copies_rounded),
+    "never-shut": (ModelRouter, "shut_copies", _never_shut),
     "goes-on-unready": (Rollout, "advance", _goes_on_unready),
 }

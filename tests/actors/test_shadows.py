@@ -160,6 +160,20 @@ async def test_answers_that_agree_are_counted(tmp_path: Path) -> None:
         assert server.budget_statistics().requests == 0
 
 
+async def test_nothing_is_kept_before_the_answer_has_been_written(tmp_path: Path) -> None:
+    waiting = list[int]()
+
+    class Connection:
+        def flush(self) -> None:
+            waiting.append(server.routes.status("r")[0]["state"]["shadow"]["waiting"])
+
+    async with shadowed(tmp_path, adds(1), adds(1)) as (server, _):
+        reply = await server.admit(request())
+        reply.notify(lambda _: server.turn.flush_later(Connection()))
+        status = await comes_to(server, agrees=1)
+        assert (waiting, status["waiting"]) == ([0], 0)
+
+
 async def test_the_first_difference_is_logged_and_all_are_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -87,6 +87,19 @@ def test_a_form_that_has_passed_is_not_checked_again() -> None:
     assert TWO.recall(InferenceRequest("m", inputs=[GOOD_B, GOOD_A])) is None
 
 
+def test_what_two_validators_found_by_turns_is_recalled_of_both() -> None:
+    form = RequestForm()
+    request = InferenceRequest("m", inputs=[GOOD_B, GOOD_A], form=form)
+    two, again, third = (_validator(8, _a(-1, 4), _b(4)) for _ in range(3))
+    for validator in (two, again, two, again):
+        validator.check(request)
+    found = [validator.recall(request) for validator in (two, again)]
+    assert None not in found
+    third.check(request)
+    known = [validator.recall(request) is not None for validator in (two, again, third)]
+    assert known == [False, True, True], "the latest two"
+
+
 @pytest.mark.parametrize(
     ("validator", "inputs"),
     [

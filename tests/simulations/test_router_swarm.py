@@ -17,7 +17,7 @@ def test_whatever_happens_each_decision_is_what_the_rules_leave() -> None:
         run = play_router(seed)
         assert not run.violation, f"seed {seed}: {run.violation}"
         counts += run.counts
-    for what in ("turn", "keyed", "sequence", "no route", "cannot serve", "copied", "replaced", "refused"):
+    for what in ("turn", "keyed", "sequence", "no route", "cannot serve", "copied", "missed", "replaced", "refused"):
         assert counts[what] > 10, f"{what}: {counts[what]}"
     for what in ("step", "overdue", "back", "done", "stopped"):
         assert counts[what] > 5, f"{what}: {counts[what]}"

@@ -105,6 +105,21 @@ def test_a_shadow_gets_its_part_and_none_of_sequences() -> None:
     assert router.choose("classifier", 0.0, sequence=1, start=True) == RouteChoice(OLD)
 
 
+def test_of_copies_that_are_shut_is_known_how_many_are_missed() -> None:
+    route = two(100, 0, shadow=Shadow(OTHER, 25))
+    router = router_of(route)
+    assert router.shut_copies("classifier", True) == 0
+    assert {router.choose("classifier", 0.0) for _ in range(50)} == {RouteChoice(OLD)}
+    router.replace([route], 0.0)
+    assert router.choose("classifier", 0.0) == RouteChoice(OLD)
+    assert router.shut_copies("classifier", False) == 12, "51 / 4, and what is left counts for the next one"
+    assert router.choose("classifier", 0.0) == RouteChoice(OLD, route.shadow)
+    assert router.shut_copies("unknown", True) == 0
+    router.shut_copies("classifier", True)
+    router.replace([two(100, 0, shadow=Shadow(OTHER, 100))], 0.0)
+    assert router.choose("classifier", 0.0) == RouteChoice(OLD, Shadow(OTHER, 100)), "another one"
+
+
 def test_turns_and_copies_go_on_when_routes_are_set_again() -> None:
     route = two(90, 10, shadow=Shadow(OTHER, 25))
     router, found = router_of(route), list[RouteChoice | None]()
