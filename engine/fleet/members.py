@@ -42,6 +42,7 @@ class FleetMember:
         sequences: that this gateway knows to be there.
         since_s: when it became one that may have requests.
         ejected_s: until when it is ejected.
+        keys, drained: of the groups that it is in, and whether it drains there.
     """
 
     def __init__(self, name: str, weight: float) -> None:
@@ -56,6 +57,7 @@ class FleetMember:
         self.since_s = -math.inf
         self.ejected_s = -math.inf
         self.keys: frozenset[GroupKey] = frozenset()
+        self.drained = False
         self.sent = self.failed = self.retried = 0
         self._others = 0.0
         self._ejections = 0
@@ -91,7 +93,7 @@ class FleetMember:
     def share(self, now_s: float, settings: FleetSettings) -> float:
         """Its weight; rule 4."""
         since_s = now_s - self.since_s
-        if since_s >= settings.slow_start_s:
+        if since_s >= settings.slow_start_s or not settings.slow_start_s:
             return self.weight
         return self.weight * max(since_s / settings.slow_start_s, _LEAST_START)
 
@@ -129,12 +131,12 @@ class FleetGroup:
     """Those that have a version of a model ready, in no order.
 
     Attributes:
-        sequences: of this model, that this gateway knows.
+        draining: those that have it ready, and are to get no new requests.
     """
 
     def __init__(self) -> None:
         self.members: list[FleetMember] = []
-        self.sequences = 0
+        self.draining: list[FleetMember] = []
         self._places: dict[str, int] = {}
         self._order: Rendezvous | None = None
 
@@ -179,14 +181,17 @@ class FleetMembers:
     def place(self, member: FleetMember) -> None:
         """Have it in the groups that it belongs to now (rule 1)."""
         keys = frozenset(_keys(member)) if self.by_name.get(member.name) is member else frozenset[GroupKey]()
-        for key in member.keys - keys:
-            self.groups[key].remove(member)
-        for key in keys - member.keys:
+        drains = member.report is not None and member.report.draining
+        changed = member.keys ^ keys if drains is member.drained else member.keys | keys
+        for key in changed & member.keys:
+            group = self.groups[key]
+            group.draining.remove(member) if member.drained else group.remove(member)
+        for key in changed & keys:
             group = self.groups.get(key)
             if group is None:
                 group = self.groups[key] = FleetGroup()
-            group.add(member)
-        member.keys = keys
+            group.draining.append(member) if drains else group.add(member)
+        member.keys, member.drained = keys, drains
 
     def pick(
         self, group: FleetGroup, name: str, now_s: float, allowed: Callable[[FleetMember], bool]
@@ -228,7 +233,7 @@ class FleetMembers:
 
 def _keys(member: FleetMember) -> Iterator[GroupKey]:
     report = member.report
-    if not member.connected or report is None or report.draining:
+    if not member.connected or report is None:
         return
     for name, versions in report.models.items():
         ready = [version for version, is_ready in versions.items() if is_ready]

@@ -4,9 +4,9 @@ Rules:
  1. Sequences. The first request of a sequence places it: at the first replica in the order of its correlation id
     (`hashing`) that has no more than `load_bound` times the mean of sequences. Later requests follow it. One request of
     a sequence is on its way at a time, those behind it wait in order. A sequence that this gateway does not know is
-    asked for at the first replicas of that order, one after the other, as long as they say that it was not started
-    there: so gateways agree without talking. With its replica a sequence is lost; what comes of it then is refused, as
-    a replica refuses what was not started.
+    asked for at the first replicas of that order, and then at those that drain, one after the other, as long as they
+    say that it was not started there: so gateways agree without talking. With its replica a sequence is lost; further
+    requests of it are refused, as a replica refuses what was not started.
  2. Other requests go to replicas that have the version of the model ready (`members`): those with the same sticky key
     to the first one in the order of the key that is not much busier than the mean; all others to the less busy one of
     two that are chosen at random.
@@ -29,7 +29,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from random import Random
 
 from ..errors import InvalidArgumentError, NotFoundError, RefusalReason, TriremeError, UnavailableError
@@ -266,13 +266,15 @@ class FleetRouter:
         if found is None:
             if known.lost and not request.start:
                 return Refuse(request, _not_started(request))
-            if group is None or not group.members:
+            if group is None or not (group.members or (group.draining and not request.start)):
                 return self._without(request, now_s, was_ready=group is not None)
-            found = self._place_sequence(request, group, now_s) if request.start else self._look_up(request)
-            if found is None and not request.start:
-                return Refuse(request, _not_started(request))
             if request.start:
+                found = self._place_sequence(request, group, now_s)
                 known.move(found)
+            else:
+                found = self._look_up(request)
+                if found is None:
+                    return Refuse(request, _not_started(request))
         return self._wait(request, now_s) if found is None or not found.room else self._send(request, found)
 
     def _place_sequence(self, request: FleetRequest, group: FleetGroup, now_s: float) -> FleetMember | None:
@@ -298,7 +300,8 @@ class FleetRouter:
         if group is None or len(request.tried) >= self._settings.lookups:
             return None
         bucket = bucket_of(sequence_key(request.name, request.sequence))
-        return next((each for each in self._in_order(group, bucket) if each.name not in request.tried), None)
+        ordered = chain(self._in_order(group, bucket), group.draining)
+        return next((each for each in ordered if each.name not in request.tried), None)
 
     def _choose(self, request: FleetRequest, group: FleetGroup, now_s: float) -> FleetMember | None:
         """Rule 2."""
@@ -390,6 +393,11 @@ class FleetRouter:
     def sequences_at(self, replica: str) -> int:
         """How many sequences this gateway knows to be there."""
         return self._members.by_name[replica].sequences
+
+    @property
+    def sequences(self) -> int:
+        """How many this gateway knows."""
+        return len(self._sequences)
 
     def statistics(self, now_s: float) -> dict[str, ReplicaStatistics]:
         """Of each replica."""
