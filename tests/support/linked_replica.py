@@ -16,7 +16,7 @@ from trireme.api.grpc.replica.link import GrpcReplicaLink
 from trireme.engine.datatypes import FP32
 from trireme.engine.errors import TriremeError
 from trireme.engine.job import Outcome
-from trireme.engine.request import InferenceRequest
+from trireme.engine.request import InferenceRequest, InferenceResponse
 from trireme.engine.tensor import Tensor
 
 PATIENCE_S = 30.0
@@ -77,7 +77,9 @@ class Told:
     @property
     def values(self) -> list[list[float]]:
         """Of the first output of each answer."""
-        return [each.outputs[0].array.ravel().tolist() for each, _ in self.answers if each is not None]  # type: ignore[union-attr]
+        return [
+            each.outputs[0].array.ravel().tolist() for each, _ in self.answers if isinstance(each, InferenceResponse)
+        ]
 
 
 class Events:

@@ -15,6 +15,7 @@ Rule 4: After a failure the link waits before it connects: twice as long each ti
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import ssl
 from collections import deque
@@ -273,7 +274,7 @@ class GrpcReplicaLink(Recipient):
             try:
                 transport = await self._open()
             except OSError as error:
-                why = f"cannot connect: {error.strerror or error}"
+                why = f"cannot connect: {os.strerror(error.errno) if error.errno else error}"
             else:
                 connection = self._next = ReplicaConnection(self, self._room, transport, self._limits)
                 nursery.start_soon(connection.run)

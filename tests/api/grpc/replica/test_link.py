@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import trio
+from authority import Authority
 from linked_replica import linked, request_of
 from scripted_server import ScriptedServer, scripted_server
 
+from trireme.api.grpc.replica.limits import LinkLimits
 from trireme.engine.errors import ErrorKind, NotFoundError, RefusalReason, TriremeError, UnsupportedError
 
 
@@ -92,6 +96,62 @@ async def test_a_cancelled_request_is_cancelled_there(server: ScriptedServer) ->
             await trio.to_thread.run_sync(lambda: server.until(lambda: server.server.budget_statistics().requests == 0))
             assert (told.answers, told.error) == ([], None)
         assert (await replica.infer(request_of()).over()).values == [[1.0]]
+
+
+async def test_the_replica_reports_of_itself(server: ScriptedServer) -> None:
+    async with linked(server.url) as replica:
+        await replica.events.until(lambda told: replica.events.of_kind("report"))
+        report = replica.events.of_kind("report")[0]
+        assert report["state"] == "ready"
+        assert {"plain", "many"} <= {model["name"] for model in report["models"]}
+
+
+async def test_a_large_tensor_passes_both_ways(server: ScriptedServer) -> None:
+    async with linked(server.url) as replica:
+        values = np.arange(100 << 18, dtype=np.float32)
+        response = (await replica.infer(request_of(values=values)).over()).response
+        assert np.array_equal(response.outputs[0].array, values)
+
+
+async def test_a_slow_reader_holds_its_own_answers_back_only(server: ScriptedServer) -> None:
+    """Of 64 MiB that the model has to say, no more is in memory here than a window and a message."""
+    limits = LinkLimits(http2=replace(LinkLimits().http2, stream_window_bytes=1 << 18))
+    async with linked(server.url, limits=limits) as replica:
+        told = replica.infer(request_of("many", [0.0] * (1 << 14), "flood:1024 end"), decoupled=True)
+        await told.until(lambda told: len(told.answers) >= 3)
+        assert (await replica.infer(request_of()).over()).values == [[1.0]], "others are not held back"
+        assert len(told.answers) == 3
+        told.on_answer = lambda: replica.taken(told, 1)
+        replica.taken(told, len(told.answers))
+        await told.over()
+        assert told.error is None
+        assert len(told.answers) == 1025
+
+
+async def test_messages_larger_than_a_window_come_one_at_a_time(server: ScriptedServer) -> None:
+    async with linked(server.url) as replica:
+        told = replica.infer(request_of("many", [0.0] * (1 << 19), "flood:5 end"), decoupled=True)
+        for count in range(1, 6):
+            await told.until(lambda told, count=count: len(told.answers) >= count)
+            assert len(told.answers) == count
+            replica.taken(told, 1)
+        await told.over()
+
+
+async def test_over_tls(tmp_path_factory: pytest.TempPathFactory) -> None:
+    authority = Authority(tmp_path_factory.mktemp("certificates"))
+    folder = tmp_path_factory.mktemp("models")
+    with scripted_server(folder, service={"tls": authority.options}) as server:
+        address = server.url.replace("127.0.0.1", "localhost")
+        async with linked(address, tls=authority.context("h2")) as replica:
+            values = np.arange(1 << 20, dtype=np.float32)
+            response = (await replica.infer(request_of(values=values)).over()).response
+            assert np.array_equal(response.outputs[0].array, values)
+            told = await replica.infer(request_of("many", [5.0], "say say!"), decoupled=True).over()
+            assert told.values == [[5.0], [6.0]]
+        async with linked(server.url, connects=False, tls=authority.context("h2")) as stranger:
+            await stranger.events.until(lambda told: told)
+            assert stranger.events.of_kind("lost")[0].startswith("TLS with the replica failed: ")
 
 
 async def test_what_is_asked_is_answered(server: ScriptedServer) -> None:
