@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ...engine.fleet.types import FleetRequest
 
-Place = tuple[str, int]
+ProcessPlace = tuple[str, int]
 """A replica, and which of its processes, counted from 0."""
 
 
@@ -20,7 +20,7 @@ class SequenceRecord:
         broken: a request of it was not answered well, so the client has given it up.
     """
 
-    executed: list[tuple[int, Place]] = field(default_factory=list)
+    executed: list[tuple[int, ProcessPlace]] = field(default_factory=list)
     broken: bool = False
 
 
@@ -41,7 +41,7 @@ class RequestRecord:
     sequence: SequenceRecord | None = None
     number: int = 0
     outcomes: list[str] = field(default_factory=list)
-    executed: list[Place] = field(default_factory=list)
+    executed: list[ProcessPlace] = field(default_factory=list)
     sent_to: list[str] = field(default_factory=list)
     then: Callable[[str], None] | None = None
 
