@@ -139,7 +139,7 @@ class RequestValidator:
         """
         inputs: Sequence[Tensor] = request.inputs
         if request.raw_input is not None:
-            inputs = (self._deduce(request, request.raw_input),)
+            inputs = (self.deduce(request, request.raw_input),)
         if len(inputs) > 1:
             refuse_duplicates(request.id, (tensor.name for tensor in inputs))
             inputs = inputs[::-1]
@@ -294,7 +294,7 @@ class RequestValidator:
                 f"{missing.needed} but only {missing.available} bytes available"
             )
 
-    def _deduce(self, request: InferenceRequest, data: Buffer) -> Tensor:
+    def deduce(self, request: InferenceRequest, data: Buffer) -> Tensor:
         """The tensor that a request of bytes alone means (docs/reference/http-inference.md#raw-binary-requests)."""
         prefix = request_prefix(request.id)
         config = self._raw

@@ -19,7 +19,7 @@ from typing import NoReturn
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run a sub-command; `serve` reads its options itself, for it has tritonserver's (see `flags`).
+    """Run a sub-command; `serve` and `gateway` read options themselves: they have tritonserver's (see `flags`).
 
     The words are the command line after the command's name, by default that of the process. Returns the exit code.
     """
@@ -30,9 +30,9 @@ def main(words: Sequence[str] | None = None) -> int:
         except ValueError as error:
             sys.stderr.write(f"{error}\n")
             return 1
-    if words[:1] == ["serve"]:
+    if words[:1] in (["serve"], ["gateway"]):
         try:
-            exit_code = _import_serve()(words[1:])
+            exit_code = _import_command(words[0])(words[1:])
         except KeyboardInterrupt:  # before there is an event loop, or after its end
             sys.stdout.write(f"Signal ({signal.SIGINT.value}) received.\n")
             exit_code = 0
@@ -47,6 +47,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"trireme {VERSION}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     commands.add_parser("serve", help="serve the models of a repository; see `trireme serve --help`", add_help=False)
+    commands.add_parser(
+        "gateway", help="serve what a fleet of servers has; see `trireme gateway --help`", add_help=False
+    )
     commands.add_parser("sagemaker", help="serve as SageMaker's environment variables say")
     commands.add_parser("openapi", help="print the HTTP interface as an OpenAPI document")
     key = commands.add_parser("key", help="make API keys for the access file").add_subparsers(required=True)
@@ -95,18 +98,21 @@ def _sagemaker_words() -> list[str]:
     return ["serve", *words]
 
 
-def _import_serve() -> Callable[[Sequence[str]], int]:
-    """`serve.serve`. Imports leave next to nothing for the garbage collector, which would look for it in all that they
-    make, again and again, now and while models load: a sixth of the time until the server is ready."""
+def _import_command(name: str) -> Callable[[Sequence[str]], int]:
+    """What runs `serve` or `gateway`. Imports leave next to nothing for the garbage collector, which would look for it
+    in all that they make, again and again, now and while models load: a sixth of the time until the server is ready."""
     enabled = gc.isenabled()
     gc.disable()
     try:
-        from .serve import serve
+        if name == "gateway":
+            from .gateway import run_gateway_command as run
+        else:
+            from .serve import serve as run
     finally:
         gc.freeze()
         if enabled:
             gc.enable()
-    return serve
+    return run
 
 
 def _threads_given_up() -> bool:

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 import trio
 
-from ...actors import InferenceServer
+from ...actors.facade import Facade
 from ...engine.errors import TriremeError
 from ..grpc.application import GrpcApplication
 from ..grpc.service import GrpcService
 from ..http.app import HttpApplication, HttpService
-from ..logging import Log, log_table
+from ..logging import LogFacade, log_table
 from ..sockets.listener import BindError
 from ..sockets.service import Service
 from .command import ServeCommand
@@ -61,7 +61,7 @@ class ClientServices(ABC):
 class OwnServices(ClientServices):
     """In the server's process."""
 
-    def __init__(self, server: InferenceServer, command: ServeCommand, log: Log) -> None:
+    def __init__(self, server: Facade, command: ServeCommand, log: LogFacade) -> None:
         self._server = server
         self._command = command
         self._log = log

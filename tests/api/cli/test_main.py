@@ -75,7 +75,7 @@ COLLECTIONS = """
 import gc
 from trireme.api.cli import main
 before = sum(each["collections"] for each in gc.get_stats())
-main._import_serve()
+main._import_command("serve")
 few = sum(each["collections"] for each in gc.get_stats()) - before < 5  # before and after the imports
 print(few, gc.isenabled(), gc.get_freeze_count() > 10_000)
 """
