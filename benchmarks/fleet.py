@@ -1,7 +1,7 @@
 """What a decision of a gateway's router costs, by the size of the fleet: `python benchmarks/fleet.py`.
 
-In a closed loop with as many requests in flight as there are replicas: requests without a key, with sticky keys (a tenth
-of them new), and of sequences of ten.
+In a closed loop with as many requests in flight as there are replicas: requests without a key, with sticky keys (a
+tenth of them new), and of sequences of ten.
 """
 
 from __future__ import annotations
