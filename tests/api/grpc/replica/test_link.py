@@ -133,7 +133,7 @@ async def test_messages_larger_than_a_window_come_one_at_a_time(server: Scripted
         told = replica.infer(request_of("many", [0.0] * (1 << 19), "flood:5 end"), decoupled=True)
         for count in range(1, 6):
             await told.until(lambda told, count=count: len(told.answers) >= count)
-            assert len(told.answers) == count
+            assert sum(outcome is not None for outcome, _ in told.answers) == count
             replica.taken(told, 1)
         await told.over()
 
