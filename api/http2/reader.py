@@ -170,14 +170,17 @@ class FrameReader:
 
     def _look_ahead(self, data: bytes | memoryview, headers_bytes: int, at: int) -> CallLayout | AnswerLayout | None:
         """How the next ones may look, since two in a row have been of these sizes; `at` is behind the HEADERS."""
-        layouts = self._layouts
-        sizes = layouts.sizes_at(data, headers_bytes, at)
-        if sizes is not None:
-            known = self._layout is not None and self._layout.sizes == sizes
-            fits = max(sizes[0], sizes[2]) <= self._max_frame and sizes[1] <= _MOST_CALL_BYTES
-            if sizes == self._sizes and not known and fits:
-                self._layout = layouts.of(*sizes)
+        sizes = self._layouts.sizes_at(data, headers_bytes, at)
+        if sizes is None:
+            return self._layout
+        if sizes != self._sizes:
             self._sizes = sizes
+        elif (
+            (self._layout is None or self._layout.sizes != sizes)
+            and max(sizes[0], sizes[2]) <= self._max_frame
+            and sizes[1] <= _MOST_CALL_BYTES
+        ):
+            self._layout = self._layouts.of(*sizes)
         return self._layout
 
     def _step(self, data: bytes | memoryview, at: int, sink: FrameSink) -> int:

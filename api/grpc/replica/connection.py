@@ -210,6 +210,7 @@ class ReplicaConnection(CoreDriver[Http2Client[ReplyHead]]):
         if not self._has_retired:
             self._has_retired = True
             self._owner.retiring(self)
+            self.retire()
 
     def _lose_calls(self) -> None:
         with self._room.turn:

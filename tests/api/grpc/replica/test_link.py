@@ -54,7 +54,7 @@ async def test_errors_keep_their_text_and_kind(server: ScriptedServer) -> None:
         assert failed.executed
         unknown = await replica.infer(request_of("nothing")).over()
         assert unknown.error is not None
-        assert unknown.error.kind is ErrorKind.UNAVAILABLE or unknown.error.kind is ErrorKind.NOT_FOUND
+        assert unknown.error.kind is ErrorKind.NOT_FOUND
         assert unknown.error.message == "Request for unknown model: 'nothing' is not found"
         assert unknown.error.refusal is RefusalReason.UNKNOWN_MODEL
         assert unknown.executed is False

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
 
+import pytest
 import trio
 from fake_replica import fake_replica
 from linked_replica import LinkedReplica, Told, linked, request_of
 
 from trireme.api.grpc.replica.limits import LinkLimits
+from trireme.api.grpc.replica.link import split_address
 from trireme.api.http2 import frames
 from trireme.api.http2.frames import ErrorCode
 from trireme.api.http2.limits import Http2Limits
@@ -174,11 +178,57 @@ async def test_an_answer_that_is_no_message_fails_its_request_only() -> None:
         ]
 
 
-async def test_a_silent_replica_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
+async def test_ids_that_are_used_up_lead_to_the_next_connection() -> None:
+    async with fake_replica() as fake, linked(fake.address, limits=PROMPT) as replica:
+        first = await fake.connection()
+        await first.until(lambda connection: connection.watches)
+        connection = replica.link._connection
+        assert connection is not None
+        connection.core._next_id = frames.MAX_STREAM_ID
+        last, next_one = await asked(replica, 2)
+        (stream,) = await first.requests(1)
+        assert stream == frames.MAX_STREAM_ID
+        second = await fake.connection(1)
+        await second.answer((await second.requests(1))[0], ANSWER)
+        assert (await next_one.over()).error is None
+        await first.answer(stream, ANSWER)
+        assert (await last.over()).error is None
+        await first.until(lambda connection: connection.ended)
+        assert replica.events.of_kind("lost") == []
+
+
+async def test_the_trace_context_goes_with_the_request() -> None:
+    """So do headers that are set for the link."""
+    async with fake_replica() as fake, linked(fake.address, metadata=[("authorization", "Bearer x")]) as replica:
+        first = await fake.connection()
+        request = request_of()
+        request.trace = cast("Any", SimpleNamespace(headers=lambda: {"traceparent": "00-1-2-01"}))
+        told = replica.infer(request)
+        (stream,) = await first.requests(1)
+        head = first.heads[stream]
+        assert head.path == "/inference.GRPCInferenceService/ModelInfer"
+        assert dict(head.metadata) == {"traceparent": "00-1-2-01", "authorization": "Bearer x"}
+        replica.cancel(told)
+        await first.until(lambda connection: connection.resets == {stream: ErrorCode.CANCEL})
+
+
+@pytest.mark.parametrize("address", ["", "host", "host:", ":80", "host:0", "host:65536", "host:x"])
+def test_addresses_that_are_none_are_refused(address: str) -> None:
+    with pytest.raises(ValueError, match="is no address of a replica, expected host:port"):
+        split_address(address)
+
+
+def test_addresses_are_of_hosts_and_of_ipv6() -> None:
+    assert split_address("host:80") == ("host", 80)
+    assert split_address("[::1]:8001") == ("::1", 8001)
+
+
+async def test_a_silent_replica_is_given_up(mock_clock: trio.testing.MockClock) -> None:
     async with fake_replica() as fake, linked(fake.address, limits=PROMPT) as replica:
         first = await fake.connection()
         first.reads = trio.Event()
         (told,) = await asked(replica, 1)
+        mock_clock.autojump_threshold = 0.02
         await told.over()
         assert told.error is not None
         assert told.error.message == "the server does not answer to PING"
