@@ -32,7 +32,7 @@ def _problems(config: ModelConfig, expected: ModelConfig, as_other: str) -> Iter
         ("sequence batching", config.has_sequence_batching, expected.has_sequence_batching),
     ):
         if found != wanted:
-            yield f"{what} was found, expected none" if found else f"it has not {what}, expected {as_other}"
+            yield f"{what} was found, expected none" if found else f"it lacks {what}, expected {as_other}"
 
 
 def _tensor_problems(

@@ -170,7 +170,8 @@ def test_a_model_larger_than_the_limit_is_refused(served: ServeProcess) -> None:
     with grpc(served) as client, pytest.raises(InferenceServerException, match="limit for models is 350000") as caught:
         client.infer("large", inputs(grpcclient))
     assert caught.value.status() == "StatusCode.UNAVAILABLE"
-    assert counted(served, 'trireme_refused_total{reason="model_memory"}') >= 3
+    refused = 'trireme_refused_total{reason="model_memory"}'  # front ends tell of their refusals a little later
+    wait_until(lambda: counted(served, refused) >= 3)
 
 
 def test_a_load_that_fails_says_why_and_costs_no_other(served: ServeProcess) -> None:
@@ -184,7 +185,8 @@ def test_a_load_that_fails_says_why_and_costs_no_other(served: ServeProcess) -> 
         assert "no_such_module" in row["reason"]
         assert client.is_server_ready()
         assert answer(client.infer("m7", inputs(httpclient))) == 7.5
-    assert counted(served, 'trireme_refused_total{reason="load_failed"}') >= 2
+    refused = 'trireme_refused_total{reason="load_failed"}'  # front ends tell of their refusals a little later
+    wait_until(lambda: counted(served, refused) >= 2)
 
 
 def test_no_such_model_is_what_it_always_was(served: ServeProcess) -> None:

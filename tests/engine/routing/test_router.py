@@ -98,6 +98,13 @@ def test_if_none_can_serve_a_request_goes_where_it_would() -> None:
     assert target_of(router.choose("classifier", 0.0, key=b"me")) == kept
 
 
+@pytest.mark.parametrize("percent", [0.5, 30, 70, 99])
+def test_a_shadow_gets_its_part_whatever_it_is(percent: float) -> None:
+    router = router_of(two(100, 0, shadow=Shadow(OTHER, percent)))
+    choices = [router.choose("classifier", 0.0) for _ in range(1_000)]
+    assert abs(sum(choice is not None and choice.shadow is not None for choice in choices) - 10 * percent) <= 1
+
+
 def test_a_shadow_gets_its_part_and_none_of_sequences() -> None:
     router = router_of(two(100, 0, shadow=Shadow(OTHER, 25)))
     choices = [router.choose("classifier", 0.0) for _ in range(100)]
