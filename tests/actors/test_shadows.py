@@ -344,3 +344,37 @@ async def test_what_a_shadow_does_not_take_is_no_answer(tmp_path: Path) -> None:
         with pytest.raises(InvalidArgumentError):
             await server.infer(InferenceRequest("r"))
         assert (await shown(server))["dropped"] == {}
+
+
+async def test_a_shadow_goes_on_when_its_route_is_set_again_as_it_was(tmp_path: Path) -> None:
+    async with shadowed(tmp_path, adds(1), adds(1)) as (server, _):
+        await server.infer(request())
+        await comes_to(server, agrees=1)
+        await server.management.set_route("r", document())
+        await server.infer(request())
+        assert (await comes_to(server, agrees=2))["dropped"] == {}
+
+
+async def test_a_shadow_that_streams_without_end_is_cancelled_and_differs(tmp_path: Path) -> None:
+    never = threading.Event()
+
+    def flood(job: Job) -> None:
+        while not job.cancelled:
+            job.respond(job.response([Tensor("OUT", FP32, (1,), array=np.ones(1, np.float32))]), False)
+            never.wait(0.001)
+        job.respond(None)
+
+    async with shadowed(tmp_path, streams(1), flood, STREAMING) as (server, stage):
+        reply = await server.admit(request())
+        assert [each async for each in reply.responses()]
+        await comes_to(server, differs=1, timed_out=0)
+        assert stage.jobs[-1].cancelled
+
+
+async def test_there_are_no_copies_where_requests_need_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with shadowed(tmp_path, adds(1), adds(1)) as (server, _):
+        monkeypatch.setattr(server._budget, "may_spare", lambda _nbytes: False)
+        await server.infer(request())
+        assert (await shown(server))["dropped"] == {"memory": 1}
