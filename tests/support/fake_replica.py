@@ -117,14 +117,28 @@ class FakeReplica:
     connections: made so far.
     """
 
-    def __init__(self, limits: Http2Limits) -> None:
+    def __init__(self, limits: Http2Limits, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self._listening = trio.CancelScope()
         self.address = ""
         self.connections: list[FakeConnection] = []
         self._limits = limits
         self._change = trio.lowlevel.ParkingLot()
 
     async def serve(self, task_status: trio.TaskStatus[list[trio.SocketListener]]) -> None:
-        await trio.serve_tcp(self._handle, 0, host="127.0.0.1", task_status=task_status)
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        with self._listening:
+            try:
+                await trio.serve_listeners(
+                    self._handle, listeners, handler_nursery=self._nursery, task_status=task_status
+                )
+            finally:
+                for listener in listeners:
+                    listener.socket.close()
+
+    def stop(self) -> None:
+        """Accept no more."""
+        self._listening.cancel()
 
     async def _handle(self, stream: trio.SocketStream) -> None:
         connection = FakeConnection(stream, self._limits)
@@ -142,7 +156,7 @@ class FakeReplica:
 @asynccontextmanager
 async def fake_replica(limits: Http2Limits | None = None) -> AsyncIterator[FakeReplica]:
     async with trio.open_nursery() as nursery:
-        replica = FakeReplica(limits or Http2Limits())
+        replica = FakeReplica(limits or Http2Limits(), nursery)
         listeners: list[trio.SocketListener] = await nursery.start(replica.serve)
         host, port = listeners[0].socket.getsockname()
         replica.address = f"{host}:{port}"

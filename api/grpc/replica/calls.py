@@ -50,6 +50,10 @@ class CallOwner(Protocol):
     max_message_bytes: int
     memory: Callable[[int], memoryview]
 
+    def may_reset(self) -> bool:
+        """Whether a call may be given up by a reset, rather than by dropping its answer."""
+        ...
+
     def mark_output(self) -> None:
         """The core has something to say."""
         ...
@@ -158,10 +162,14 @@ class ReplicaRequest(ABC):
     def give_up(self) -> None:
         """The answer is not wanted any more."""
         owner = self.owner
-        if owner is not None:
-            self._end()
+        if owner is None:
+            return
+        self._end()
+        if self.streams or owner.may_reset():
             owner.core.reset(self.stream_id, ErrorCode.CANCEL)
             owner.mark_output()
+        else:
+            owner.calls[self.stream_id] = _DroppedCall(owner, self)
 
     # ---- messages ----
 
@@ -211,6 +219,27 @@ class ReplicaRequest(ABC):
         if self.owner is not None:
             self.owner.calls.pop(self.stream_id, None)
             self.owner = None
+
+
+class _DroppedCall(ReplicaRequest):
+    """What is left of a call that was given up, and not reset."""
+
+    __slots__ = ()
+
+    def __init__(self, owner: CallOwner, call: ReplicaRequest) -> None:
+        super().__init__(call.block, [], 0)
+        self.owner = owner
+        self.stream_id = call.stream_id
+        self._head, self._reader = call._head, call._reader
+
+    def _message(self, message: Buffer) -> None:
+        pass
+
+    def _over(self) -> None:
+        pass
+
+    def fail(self, error: TriremeError, executed: bool) -> None:
+        pass
 
 
 class InferCall(ReplicaRequest):

@@ -20,6 +20,7 @@ from ...http2.client import Http2Client
 from ...http2.driver import CoreDriver, ReadingRoom
 from ...http2.frames import (
     AnswerReceived,
+    ConnectionFault,
     DataReceived,
     ErrorCode,
     HeadReceived,
@@ -28,6 +29,7 @@ from ...http2.frames import (
     StreamReset,
     Terminated,
 )
+from ...http2.limits import Budget
 from ...sockets.transport import PeerGoneError, PlainTransport, TlsTransport, Transport
 from .calls import ReplicaRequest
 from .limits import LinkLimits
@@ -78,6 +80,7 @@ class ReplicaConnection(CoreDriver[Http2Client[ReplyHead]]):
         self._reading = trio.CancelScope()
         self._fresh: list[ReplicaRequest] = []  # begun, and not given to the socket
         self._limits = limits
+        self._resets = Budget(limits.resets, "", self._current_time_s())
         self._why = ""  # it is about to end
         self._is_over = self._has_retired = False
         self.is_ready = False
@@ -90,8 +93,18 @@ class ReplicaConnection(CoreDriver[Http2Client[ReplyHead]]):
 
     def has_room(self) -> bool:
         """Another call may be begun, and not too much waits to be written."""
-        core = self.core
-        return core.has_room and core.pending_bytes + self._unsent_bytes < self._limits.unsent_bytes
+        core, most = self.core, self._limits.unsent_bytes
+        if not core.has_room or core.pending_bytes >= most:
+            return False
+        return not self.blocked or core.held_bytes()[1] + self._unsent_bytes < most
+
+    def may_reset(self) -> bool:
+        """Another request may be cancelled at the replica (`LinkLimits.resets`)."""
+        try:
+            self._resets.spend(self._current_time_s())
+        except ConnectionFault:
+            return False
+        return True
 
     def begin(self, call: ReplicaRequest) -> None:
         """Begins a call, to be written at the end of the turn. The core must have room."""

@@ -24,6 +24,9 @@ def _http2() -> Http2Limits:
     )
 
 
+_RESETS = Rate(4096, 500.0)
+
+
 @dataclass(frozen=True, slots=True)
 class LinkLimits:
     """Bounds and times of a link.
@@ -36,6 +39,8 @@ class LinkLimits:
         waiting_requests: requests that wait because the replica takes no more at a time; more fail.
         unsent_bytes: of requests that wait to be written; from there on the link has no room.
         max_message_bytes: of one answer.
+        resets: requests that are cancelled at the replica. Of those beyond, the answers are dropped when they come: a
+            server takes a client that resets too much for an attack, and here are many clients in one.
         report_interval_ms: how often the replica is to report.
         watch_retry_s: before asking anew for reports that have failed.
         http2: of each connection. A stream's window is what a slow reader keeps in memory.
@@ -48,6 +53,7 @@ class LinkLimits:
     waiting_requests: int = 1024
     unsent_bytes: int = 1 << 26
     max_message_bytes: int = INT32_MAX
+    resets: Rate = _RESETS
     report_interval_ms: int = 100
     watch_retry_s: float = 1.0
     http2: Http2Limits = field(default_factory=_http2)

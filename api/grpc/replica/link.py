@@ -366,6 +366,7 @@ class GrpcReplicaLink(Recipient):
         self._is_up = False
         while self._line:
             self._line.popleft().fail(self._unavailable(), executed=False)
+        self._changes.unpark_all()
         self._events.lost(why)
 
     # ---- reports ----

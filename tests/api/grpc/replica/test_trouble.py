@@ -15,8 +15,9 @@ from trireme.api.grpc.replica.limits import LinkLimits
 from trireme.api.grpc.replica.link import split_address
 from trireme.api.http2 import frames
 from trireme.api.http2.frames import ErrorCode
-from trireme.api.http2.limits import Http2Limits
+from trireme.api.http2.limits import Http2Limits, Rate
 from trireme.engine.errors import ErrorKind
+from trireme.engine.fleet.types import ReplicaLostError
 
 PROMPT = LinkLimits(first_retry_s=0.001, longest_retry_s=0.01)
 ANSWER = b"\x0a\x05plain\x12\x011"
@@ -195,6 +196,38 @@ async def test_ids_that_are_used_up_lead_to_the_next_connection() -> None:
         assert (await last.over()).error is None
         await first.until(lambda connection: connection.ended)
         assert replica.events.of_kind("lost") == []
+
+
+async def test_a_link_resets_no_more_than_one_client_may() -> None:
+    """The answers to the others are dropped."""
+    async with (
+        fake_replica() as fake,
+        linked(fake.address, limits=LinkLimits(resets=Rate(1, 0.0))) as replica,
+    ):
+        first = await fake.connection()
+        told = await asked(replica, 3)
+        streams = await first.requests(3)
+        for each in told:
+            replica.cancel(each)
+        await first.until(lambda connection: connection.resets)
+        await first.answer(streams[1], ANSWER)
+        await first.answer(streams[2], b"\x0a\xff")
+        (another,) = await asked(replica, 1)
+        await first.answer((await first.requests(4))[3], ANSWER)
+        await another.over()
+        assert set(first.resets) == {streams[0]}
+        assert [(each.answers, each.error) for each in told] == [([], None)] * 3
+
+
+async def test_who_asks_while_the_next_connection_is_made_is_told_that_there_is_none() -> None:
+    async with fake_replica() as fake, linked(fake.address, limits=PROMPT) as replica:
+        first = await fake.connection()
+        fake.stop()
+        first.core.go_away(trio.current_time())
+        await first.say()
+        await first.until(lambda connection: connection.resets)  # the call of Watch
+        with pytest.raises(ReplicaLostError, match="cannot be reached: cannot connect"):
+            await replica.link.ask("inference.GRPCInferenceService/ServerLive", b"", 60.0)
 
 
 async def test_the_trace_context_goes_with_the_request() -> None:
