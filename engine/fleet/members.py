@@ -28,6 +28,7 @@ _FAILURES = 5
 _FLAPPING = 3
 _FLAPPING_S = 10.0
 _LEAST_START = 0.1
+_ABOUT_AS_BUSY = 1.02
 _BASE_S = 0.001
 """Of a request's time, beside its time in queues: so much a pending request counts where none has waited."""
 
@@ -211,11 +212,17 @@ class FleetMembers:
         return self._least_busy([each for each in members if allowed(each)], name, now_s)
 
     def _least_busy(self, members: list[FleetMember], name: str, now_s: float) -> FleetMember | None:
-        """Of a few, or if it is not easy to find one that can be used."""
+        """Of a few, or if it is not easy to find one that can be used. Of those that are about as busy, any: or all
+        gateways of a fleet that is idle would choose the same one."""
         able = [each for each in members if each.room]
         usable = [each for each in able if self.usable(each, now_s)]
         settings = self.settings
-        return min(usable or able, key=lambda each: each.cost(name, now_s, settings), default=None)
+        costs = [(each.cost(name, now_s, settings), each) for each in usable or able]
+        if not costs:
+            return None
+        most = _ABOUT_AS_BUSY * min([cost for cost, _ in costs])
+        found = [each for cost, each in costs if cost <= most]
+        return found[int(self._chance.random() * len(found))]
 
     def usable(self, member: FleetMember, now_s: float) -> bool:
         """Whether a request may go there while there are others that may have it."""

@@ -441,3 +441,18 @@ def test_a_replica_that_leaves_with_requests_in_flight_is_settled_all_the_same()
     (late,) = router.tick(decision.deadline_s)
     assert isinstance(late, Refuse)
     assert isinstance(late.error, UnavailableError)
+
+
+def test_two_that_are_idle_get_half_of_the_requests_each() -> None:
+    """Though one of them has come a moment later: many gateways with little to do would all choose the other."""
+    router = fleet("ab")
+    router.lost("b", 0.0)
+    router.connected("b", -99.9)
+    router.report("b", report(), 0.0)
+    router.tick(0.0)
+    counts: Counter[str] = Counter()
+    for _ in range(400):
+        decision = sent(router.place(asked(), 0.0))
+        counts[decision.replica] += 1
+        router.settle(decision, ANSWERED, 0.0)
+    assert counts["a"] == pytest.approx(200, abs=40)
