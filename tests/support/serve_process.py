@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -34,8 +34,11 @@ class ServeProcess:
     def __init__(
         self, repository: Path | str, *flags: str, stdin: int | None = None, open_files: int | None = None
     ) -> None:
-        command = [str(Path(sys.executable).with_name("trireme")), "serve", "--model-repository", str(repository)]
-        command += ["--http-address", "127.0.0.1", "--grpc-address", "127.0.0.1", *_IN_ONE_PROCESS, *flags]
+        self._start(["serve", "--model-repository", str(repository), *_IN_ONE_PROCESS, *flags], stdin, open_files)
+
+    def _start(self, words: Sequence[str], stdin: int | None = None, open_files: int | None = None) -> None:
+        command = [str(Path(sys.executable).with_name("trireme")), words[0]]
+        command += ["--http-address", "127.0.0.1", "--grpc-address", "127.0.0.1", *words[1:]]
         if open_files is not None:
             command = ["sh", "-c", f'ulimit -n {open_files}; exec "$@"', "sh", *command]
         pipe = subprocess.PIPE
@@ -110,6 +113,21 @@ class ServeProcess:
             return connection.getresponse().read().decode()
         finally:
             connection.close()
+
+
+class GatewayProcess(ServeProcess):
+    """A running `trireme gateway`, on free ports."""
+
+    def __init__(self, fleet: Path, *flags: str) -> None:
+        ports = [word for name in ("http", "grpc", "metrics") for word in (f"--{name}-port", "0")]
+        self._start(["gateway", "--fleet", str(fleet), *ports, *flags])
+
+
+def write_fleet(path: Path, **ports: int) -> None:
+    """Say which replicas there are: names and gRPC ports of this machine."""
+    new = path.with_suffix(".new")
+    new.write_text("".join(f'[replicas.{name}]\naddress = "127.0.0.1:{port}"\n' for name, port in ports.items()))
+    new.replace(path)
 
 
 @contextmanager
