@@ -1,8 +1,8 @@
 """The replicas of a fleet, as one gateway knows them, and which of them have a model ready.
 
 Rules:
- 1. A replica can have requests for a version of a model while it is connected, has reported, does not drain and has
-    said that the version is ready. An ejected or silent one can, too, if no other can.
+ 1. A replica can have requests for a version of a model while it is connected, has reported, and has said that the
+    version is ready. One that is ejected, silent, or drains, has new ones only if no other can.
  2. How busy a replica is: what this gateway has in flight there, and what others had when it last reported. The latter
     counts less the older the report is, and nothing after `stale_s`. Both count for as much longer as requests have
     waited in queues there of late.
@@ -43,7 +43,7 @@ class FleetMember:
         sequences: that this gateway knows to be there.
         since_s: when it became one that may have requests.
         ejected_s: until when it is ejected.
-        keys, drained: of the groups that it is in, and whether it drains there.
+        keys: of the groups that it is in.
     """
 
     def __init__(self, name: str, weight: float) -> None:
@@ -58,12 +58,16 @@ class FleetMember:
         self.since_s = -math.inf
         self.ejected_s = -math.inf
         self.keys: frozenset[GroupKey] = frozenset()
-        self.drained = False
         self.sent = self.failed = self.retried = 0
         self._others = 0.0
         self._ejections = 0
         self._failures = 0
         self._losses: list[float] = []
+
+    @property
+    def drains(self) -> bool:
+        """It serves what comes, and is to get nothing new."""
+        return self.report is not None and self.report.draining
 
     def take(self, report: ReplicaReport, now_s: float) -> bool:
         """It has reported; whether it is another process than before."""
@@ -94,8 +98,10 @@ class FleetMember:
     def share(self, now_s: float, settings: FleetSettings) -> float:
         """Its weight; rule 4."""
         since_s = now_s - self.since_s
-        if since_s >= settings.slow_start_s or not settings.slow_start_s:
+        if since_s >= settings.slow_start_s:
             return self.weight
+        if since_s <= 0:
+            return self.weight * _LEAST_START
         return self.weight * max(since_s / settings.slow_start_s, _LEAST_START)
 
     def answered(self) -> None:
@@ -129,41 +135,62 @@ class FleetMember:
 
 
 class FleetGroup:
-    """Those that have a version of a model ready, in no order.
+    """Those that have a version of a model ready.
 
     Attributes:
-        draining: those that have it ready, and are to get no new requests.
+        members: to have new requests, in no order.
+        draining: to have what they have already.
     """
 
     def __init__(self) -> None:
         self.members: list[FleetMember] = []
         self.draining: list[FleetMember] = []
-        self._places: dict[str, int] = {}
+        self._places: dict[str, tuple[list[FleetMember], int]] = {}
         self._order: Rendezvous | None = None
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @property
+    def able(self) -> list[FleetMember]:
+        """To have new requests, if they must be had."""
+        return self.members or self.draining
 
     @property
     def order(self) -> Rendezvous:
-        """In which keys prefer them; made when it is first asked for."""
+        """In which keys prefer them, those that drain as well; made when it is first asked for."""
         if self._order is None:
             self._order = Rendezvous()
-            for member in self.members:
+            for member in (*self.members, *self.draining):
                 self._order.add(member.name, member.weight)
         return self._order
 
     def add(self, member: FleetMember) -> None:
-        self._places[member.name] = len(self.members)
-        self.members.append(member)
+        self._enlist(member)
         if self._order is not None:
             self._order.add(member.name, member.weight)
 
     def remove(self, member: FleetMember) -> None:
-        place = self._places.pop(member.name)
-        last = self.members.pop()
-        if last is not member:
-            self.members[place] = last
-            self._places[last.name] = place
+        self._delist(member)
         if self._order is not None:
             self._order.remove(member.name)
+
+    def update(self, member: FleetMember) -> None:
+        """It may drain now, or not any more."""
+        self._delist(member)
+        self._enlist(member)
+
+    def _enlist(self, member: FleetMember) -> None:
+        members = self.draining if member.drains else self.members
+        self._places[member.name] = members, len(members)
+        members.append(member)
+
+    def _delist(self, member: FleetMember) -> None:
+        members, place = self._places.pop(member.name)
+        last = members.pop()
+        if last is not member:
+            members[place] = last
+            self._places[last.name] = members, place
 
 
 class FleetMembers:
@@ -182,23 +209,22 @@ class FleetMembers:
     def place(self, member: FleetMember) -> None:
         """Have it in the groups that it belongs to now (rule 1)."""
         keys = frozenset(_keys(member)) if self.by_name.get(member.name) is member else frozenset[GroupKey]()
-        drains = member.report is not None and member.report.draining
-        changed = member.keys ^ keys if drains is member.drained else member.keys | keys
-        for key in changed & member.keys:
-            group = self.groups[key]
-            group.draining.remove(member) if member.drained else group.remove(member)
-        for key in changed & keys:
+        for key in member.keys - keys:
+            self.groups[key].remove(member)
+        for key in member.keys & keys:
+            self.groups[key].update(member)
+        for key in keys - member.keys:
             group = self.groups.get(key)
             if group is None:
                 group = self.groups[key] = FleetGroup()
-            group.draining.append(member) if drains else group.add(member)
-        member.keys, member.drained = keys, drains
+            group.add(member)
+        member.keys = keys
 
     def pick(
         self, group: FleetGroup, name: str, now_s: float, allowed: Callable[[FleetMember], bool]
     ) -> FleetMember | None:
         """The less busy one of two, at random; None if there is none that may have a request."""
-        members = group.members
+        members = group.able
         count = len(members)
         if count > 2:
             found: FleetMember | None = None
@@ -226,7 +252,12 @@ class FleetMembers:
 
     def usable(self, member: FleetMember, now_s: float) -> bool:
         """Whether a request may go there while there are others that may have it."""
-        return member.room and now_s >= member.ejected_s and now_s - member.reported_s <= self.settings.silent_s
+        return (
+            member.room
+            and not member.drains
+            and now_s >= member.ejected_s
+            and now_s - member.reported_s <= self.settings.silent_s
+        )
 
     def eject(self, member: FleetMember, now_s: float) -> None:
         """Rule 3, but for as many as may be ejected."""

@@ -4,7 +4,7 @@ Rules:
  1. Sequences. The first request of a sequence places it: at the first replica in the order of its correlation id
     (`hashing`) that has no more than `load_bound` times the mean of sequences. Later requests follow it. One request of
     a sequence is on its way at a time, those behind it wait in order. A sequence that this gateway does not know is
-    asked for at the first replicas of that order, and then at those that drain, one after the other, as long as they
+    asked for at the first replicas of that order, those that drain included, one after the other, as long as they
     say that it was not started there: so gateways agree without talking. With its replica a sequence is lost; further
     requests of it are refused, as a replica refuses what was not started.
  2. Other requests go to replicas that have the version of the model ready (`members`): those with the same sticky key
@@ -29,7 +29,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from random import Random
 
 from ..errors import InvalidArgumentError, NotFoundError, RefusalReason, TriremeError, UnavailableError
@@ -195,7 +195,7 @@ class FleetRouter:
             return None
         request.tried = (*request.tried, member.name)
         group = self._members.groups.get((request.name, request.version))
-        if group is None or not group.members:
+        if group is None or not len(group):
             return None
         place = self._place_sequence if request.sequence else self._choose
         found = place(request, group, now_s)
@@ -212,7 +212,8 @@ class FleetRouter:
         if known is None or known.current is not request:
             return None
         looked_for = known.member is None and not known.lost
-        if end is AttemptEnd.NOT_STARTED and looked_for:
+        not_there = end is AttemptEnd.NOT_STARTED or (end in _NOT_EXECUTED and member.drains and not request.start)
+        if not_there and looked_for:
             request.tried = (*request.tried, member.name)
             found = self._look_up(request)
             if found is not None:
@@ -225,6 +226,7 @@ class FleetRouter:
             if found is not None:
                 known.move(found)
                 return self._send(request, found, retry=True)
+            known.lose()  # those behind it would be taken for an older sequence of the same id
         elif end in (AttemptEnd.LOST, AttemptEnd.NOT_STARTED) and known.member is member:
             known.lose()
         self._go_on(known, request, ended=request.end and end is AttemptEnd.ANSWERED)
@@ -247,7 +249,7 @@ class FleetRouter:
         """What is to be done with a request whose turn it is."""
         group = self._members.groups.get((request.name, request.version))
         if not request.sequence:
-            if group is None or not group.members:
+            if group is None or not len(group):
                 return self._without(request, now_s, was_ready=group is not None)
             found = self._choose(request, group, now_s)
             return self._wait(request, now_s) if found is None else self._send(request, found)
@@ -266,7 +268,7 @@ class FleetRouter:
         if found is None:
             if known.lost and not request.start:
                 return Refuse(request, _not_started(request))
-            if group is None or not (group.members or (group.draining and not request.start)):
+            if group is None or not len(group):
                 return self._without(request, now_s, was_ready=group is not None)
             if request.start:
                 found = self._place_sequence(request, group, now_s)
@@ -287,7 +289,7 @@ class FleetRouter:
                 if member.sequences < most:
                     return member
                 fallback = fallback or member
-        return fallback or group.members[0]
+        return fallback or group.able[0]
 
     def _in_order(self, group: FleetGroup, bucket: int) -> Iterator[FleetMember]:
         """In which a key prefers those of a group."""
@@ -300,8 +302,7 @@ class FleetRouter:
         if group is None or len(request.tried) >= self._settings.lookups:
             return None
         bucket = bucket_of(sequence_key(request.name, request.sequence))
-        ordered = chain(self._in_order(group, bucket), group.draining)
-        return next((each for each in ordered if each.name not in request.tried), None)
+        return next((each for each in self._in_order(group, bucket) if each.name not in request.tried), None)
 
     def _choose(self, request: FleetRequest, group: FleetGroup, now_s: float) -> FleetMember | None:
         """Rule 2."""
@@ -318,7 +319,7 @@ class FleetRouter:
     ) -> FleetMember | None:
         """One of the first few; None if all of them are busy, or cannot be used."""
         members, stale_s = self._members, self._settings.stale_s
-        sample = group.members[:_SAMPLE]
+        sample = group.able[:_SAMPLE]
         mean = sum(each.pending(now_s, stale_s) for each in sample) / len(sample)
         most = self._settings.load_bound * mean + 1
         for member in islice(self._in_order(group, bucket_of(sticky)), _SAMPLE):
