@@ -1,33 +1,33 @@
-"""Virtual time of a simulated fleet: a heap of things that happen, in one order for one seed."""
+"""Virtual time for a fleet: what happens, in order. Calls that are due at the same time are made in the order given."""
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable
-from heapq import heappop, heappush
-
-Happening = Callable[[], None]
+from typing import Any
 
 
-class FleetTime:
-    """Calls what is due, in the order of time, and of the order in which it was planned."""
+class Calendar:
+    """Attributes:
+    now_s: virtual seconds.
+    """
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self._heap: list[tuple[float, int, Happening]] = []
-        self._planned = 0
+        self._calls: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._number = 0
 
-    def after(self, delay_s: float, happening: Happening) -> None:
-        """Have something happen later."""
-        self.at(self.now_s + delay_s, happening)
+    def after(self, delay_s: float, call: Callable[..., None], *arguments: Any) -> None:
+        """Have something called later."""
+        self.at(self.now_s + delay_s, call, *arguments)
 
-    def at(self, due_s: float, happening: Happening) -> None:
-        """The same, at a time."""
-        self._planned += 1
-        heappush(self._heap, (due_s, self._planned, happening))
+    def at(self, time_s: float, call: Callable[..., None], *arguments: Any) -> None:
+        """Have something called at a time, which may be now."""
+        self._number += 1
+        heapq.heappush(self._calls, (max(time_s, self.now_s), self._number, call, arguments))
 
-    def run(self, until_s: float) -> bool:
-        """Go on until a time, or until nothing is planned; whether something still is."""
-        while self._heap and self._heap[0][0] <= until_s:
-            self.now_s, _, happening = heappop(self._heap)
-            happening()
-        return bool(self._heap)
+    def run(self, until_s: float, going: Callable[[], bool]) -> None:
+        """Let time pass until nothing is left to happen, or `going` says that it is over."""
+        while self._calls and going() and self._calls[0][0] <= until_s:
+            self.now_s, _, call, arguments = heapq.heappop(self._calls)
+            call(*arguments)

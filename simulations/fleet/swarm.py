@@ -1,324 +1,362 @@
-"""Swarm runs of a fleet: gateways, replicas, and what goes wrong between them, drawn from a seed.
+"""Swarm runs of a fleet: gateways and replicas in virtual time, where everything that may happen is drawn from a seed.
 
-Kinds of runs:
-- CALM: nothing goes wrong, but that a tenth of the reports is late: load is even.
-- UPGRADES: replicas drain, end and come back, one after the other, some leave and others join: no request is lost.
-- ROUGH: replicas die, connections break, some are slow or fail, reports are late, versions come and go.
+A run has a *safety* phase, in which faults strike, and a *liveness* phase, in which none does and nothing may fail. The
+promises, besides those that replicas look at themselves (`replicas`) and the rules of the router (`oracle.fleet`):
 
-What always holds: each request is answered once, and executed once at most; the requests of a sequence are executed in
-order, by one process; requests go where they may go (`gateway`); retries stay within their budget; soon after the last
-trouble everything is answered again; and nothing is left over.
+ 1. Each request is answered, once.
+ 2. A request fails of a fault only: of that of a replica where it was, or where its sequence was.
+ 3. So none fails because of an upgrade, a scale-in or a scale-out.
 """
 
 from __future__ import annotations
 
-import enum
-from collections import Counter
-from functools import partial
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from random import Random
 
-from ...engine.fleet.types import FleetRequest, FleetSettings
+from ...engine.fleet.types import AttemptEnd, FleetRequest, FleetSettings
 from ..drawn_run import DrawnRun
-from .events import FleetTime
-from .gateway import SimulatedGateway
-from .records import RequestRecord, SequenceRecord
-from .replica import SimulatedReplica
+from ..oracle.fleet import WatchedFleetRouter
+from .events import Calendar
+from .gateways import SimulatedGateway
+from .replicas import MODEL, ClientAsk, SimulatedReplica
 
-REPORT_S = 0.1
-RECONNECT_S = 0.2
-RECOVERED_S = 1.0
-"""After the last trouble: a connection has come back, and a report."""
-
-
-class FleetTrouble(enum.Enum):
-    """Kinds of runs."""
-
-    CALM = "calm"
-    UPGRADES = "upgrades"
-    ROUGH = "rough"
+FAULTS_S = 4.0
+"""So long is the safety phase."""
+CALM_S = 4.0
+"""And so long it takes at most until the last fault is forgotten: what was ejected has come back."""
+END_S = 40.0
+NOTICE_S = 0.4
+"""After which a partition is noticed."""
 
 
-def play_fleet(seed: int, trouble: FleetTrouble | None = None) -> DrawnRun:
-    """Play one run to its end."""
+@dataclass(frozen=True)
+class FleetPlan:
+    """What is drawn before a run.
+
+    Attributes:
+        faults: killed, partitioned, failing replicas come up.
+        changes: so do upgrades, scale-ins and scale-outs.
+        hops: clients change gateways within a sequence.
+    """
+
+    gateways: int
+    replicas: int
+    faults: float
+    changes: float
+    hops: bool
+    rate: float
+    service_s: float
+    instances: int
+    queue: int
+    lost_reports: float
+    late_reports: float
+    sequences: int
+    keys: int
+    settings: FleetSettings
+
+
+def draw_fleet(draw: Random) -> FleetPlan:
+    replicas = draw.choice((1, 2, 3, 3, 5, 8, 12))
+    service_s = draw.choice((0.002, 0.01, 0.03))
+    instances = draw.choice((1, 2))
+    hops = draw.random() < 0.3
+    return FleetPlan(
+        gateways=draw.choice((1, 2, 3)),
+        replicas=replicas,
+        faults=draw.choice((0.0, 0.0, 0.5, 1.5)) if not hops else 0.0,
+        changes=draw.choice((0.0, 0.5, 1.0)),
+        hops=hops,
+        rate=min(0.5 * replicas * instances / service_s, 20.0) * draw.choice((0.3, 1.0)),
+        service_s=service_s,
+        instances=instances,
+        queue=draw.choice((2, 1000, 1000)),
+        lost_reports=draw.choice((0.0, 0.1, 0.5)),
+        late_reports=draw.choice((0.0, 0.1, 0.5)),
+        sequences=draw.choice((0, 2, 4)),
+        keys=draw.choice((0, 1, 20)),
+        settings=FleetSettings(
+            retry_budget=draw.choice((0.02, 0.3)),
+            retry_burst=draw.choice((1, 10)),
+            lookups=12 if hops else 4,
+            eject_s=0.5,
+            eject_most_s=2.0,
+            slow_start_s=draw.choice((0.0, 1.0)),
+            stale_s=draw.choice((0.3, 1.0)),
+            silent_s=draw.choice((0.5, 2.0)),
+            wait_s=draw.choice((0.5, 3.0)),
+        ),
+    )
+
+
+def play_fleet(seed: int) -> DrawnRun:
+    """Play one run to its end, or to the first violation."""
     draw = Random(f"fleet {seed}")
-    swarm = _Swarm(draw, trouble or draw.choices(list(FleetTrouble), (1, 3, 6))[0])
+    swarm = FleetSwarm(draw_fleet(draw), draw)
     swarm.play()
     return swarm.run
 
 
-class _Swarm:
+class FleetSwarm:
     """A run in the making."""
 
-    def __init__(self, draw: Random, trouble: FleetTrouble) -> None:
+    def __init__(self, plan: FleetPlan, draw: Random) -> None:
+        self.plan = plan
         self.run = DrawnRun()
+        self.calendar = Calendar()
         self._draw = draw
-        self._trouble = trouble
-        self._time = FleetTime()
-        self._length_s = draw.uniform(2.0, 6.0)
-        self._settings = FleetSettings(
-            slow_start_s=draw.choice((0.0, 1.0)),
-            eject_s=draw.choice((0.2, 1.0)),
-            retry_burst=draw.choice((2, 10)),
-            most_attempts=draw.choice((2, 3)),
-            lookups=8,
-            load_bound=draw.choice((1.1, 1.25, 2.0)),
-        )
-        self._requests: list[RequestRecord] = []
-        self._sequences: list[SequenceRecord] = []
-        self._late_reports = draw.choice((0.0, 0.1, 0.5)) if trouble is not FleetTrouble.CALM else 0.1
-        self._models = draw.choice(({"m": {1: True}}, {"m": {1: True, 2: True}}, {"m": {1: False, 2: True}}))
-        self._made = 0
-        self._replicas = [self._replica() for _ in range(draw.randint(2, 6))]
-        self._gateways = [
-            SimulatedGateway(self._time, draw, self._settings, self.run.complain, draw.randrange(1 << 30))
-            for _ in range(draw.randint(1, 3))
-        ]
-        self._troubled_s = 0.0
-        self._last_sequence = self._roaming = 0
+        self._ids = 0
+        self._lives = 0
+        self._faulty: dict[str, list[list[float]]] = {}  # by replica: since when, until when
+        self._queues_full = False
+        self.replicas: dict[str, SimulatedReplica] = {}
+        self.gateways: list[SimulatedGateway] = []
+        for number in range(plan.gateways):
+            router = WatchedFleetRouter(plan.settings, Random(f"{draw.random()} {number}"), complain=self.complain)
+            gateway = SimulatedGateway(router, self.calendar, draw, self.complain, interval_s=0.1)
+            gateway.lost_reports, gateway.late_reports = plan.lost_reports, plan.late_reports
+            self.gateways.append(gateway)
+        for _ in range(plan.replicas):
+            self._scale_out()
 
-    def _replica(self) -> SimulatedReplica:
-        self._made += 1
-        instances = 4 if self._trouble is FleetTrouble.CALM else self._draw.choice((1, 2, 4))
-        return SimulatedReplica(f"r{self._made}", self._time, self._draw, dict(self._models), instances)
+    def complain(self, text: str) -> None:
+        self.run.complain(f"at {self.calendar.now_s:.4f} s: {text}")
 
     def play(self) -> None:
-        """To the end, and look at what came of it."""
-        for gateway in self._gateways:
-            for replica in self._replicas:
-                self._follow(gateway, replica)
-        self._time.run(1.0)
-        begin_s = self._time.now_s = 1.0
-        self._plan_requests(begin_s)
-        if self._trouble is FleetTrouble.UPGRADES:
-            self._time.after(0.2, self._upgrade)
-        elif self._trouble is FleetTrouble.ROUGH:
-            self._plan_rough(begin_s)
-        self._time.run(begin_s + self._length_s + 60.0)
-        self._judge()
+        """To the end, or the first violation."""
+        plan, draw, calendar = self.plan, self._draw, self.calendar
+        calendar.at(1.0, self._traffic)
+        for number in range(plan.sequences):
+            calendar.at(1.0 + draw.random(), self._sequence, number)
+        for rate, happen in ((plan.faults, self._fault), (plan.changes, self._change)):
+            time_s = 1.0 + (draw.expovariate(rate) if rate else math.inf)
+            while time_s < FAULTS_S:
+                calendar.at(time_s, happen)
+                time_s += draw.expovariate(rate)
+        calendar.run(END_S, self._goes_on)
+        if not self.run.violation:
+            for gateway in self.gateways:
+                for ask in gateway.waiting:
+                    self.complain(f"a request of {ask.submitted_s:.3f} s is never answered: {ask.ends}")
 
-    def _follow(self, gateway: SimulatedGateway, replica: SimulatedReplica) -> None:
-        """Have a gateway know of a replica, and hear its reports, and come back to it."""
-        link = gateway.join(replica)
-
-        def hear() -> None:
-            if gateway.links.get(replica.name) is not link or self._time.now_s > self._length_s + 50:
-                return
-            if not link.connected:
-                self._time.after(RECONNECT_S, link.connect)
-            elif self._draw.random() >= self._late_reports:
-                link.hear()
-            self._time.after(REPORT_S, hear)
-
-        self._time.after(self._draw.uniform(0.3, 0.4), hear)
+    def _goes_on(self) -> bool:
+        if self.calendar.now_s <= FAULTS_S + CALM_S + 2:
+            return not self.run.violation
+        return not self.run.violation and any(gateway.waiting for gateway in self.gateways)
 
     # ---- clients ----
 
-    def _plan_requests(self, begin_s: float) -> None:
-        draw = self._draw
-        capacity_hz = sum(4 if self._trouble is FleetTrouble.CALM else 1 for _ in self._replicas) * 100.0
-        rate_hz = min(capacity_hz * draw.uniform(0.2, 0.8), 400.0)
-        keyed = draw.choice((0.0, 0.0, 0.3)) if self._trouble is not FleetTrouble.CALM else 0.0
-        at_s = begin_s
-        while at_s < begin_s + self._length_s:
-            at_s += draw.expovariate(rate_hz)
-            sticky = b"%d" % draw.randrange(20) if draw.random() < keyed else None
-            version = draw.choice((-1, -1, 2)) if self._models["m"].get(2) else -1
-            self._time.at(at_s, partial(self._ask_plainly, FleetRequest("m", version, sticky=sticky)))
-        for _ in range(draw.choice((0, 5, 30)) if self._trouble is not FleetTrouble.CALM else 0):
-            self._time.at(begin_s + draw.uniform(0, self._length_s), self._begin_sequence)
+    def _traffic(self) -> None:
+        """Requests without a sequence, until the end of the liveness phase."""
+        draw, plan = self._draw, self.plan
+        if self.calendar.now_s > FAULTS_S + CALM_S + 1:
+            return
+        late = FAULTS_S < self.calendar.now_s < FAULTS_S + CALM_S
+        self.calendar.after(draw.expovariate(plan.rate) * (4 if late else 1), self._traffic)
+        for _ in range(draw.choice((1, 1, 1, 4))):
+            sticky = str(draw.randrange(plan.keys)).encode() if plan.keys and draw.random() < 0.5 else None
+            gateway = draw.choice(self.gateways)
+            ask = ClientAsk(FleetRequest(MODEL, sticky=sticky), then=self._answered)
+            gateway.submit(ask)
+            if draw.random() < 0.05:
+                self.calendar.after(0.05 * draw.random(), gateway.give_up, ask)
 
-    def _ask_plainly(self, asked: FleetRequest) -> None:
-        """A request of its own; some clients give up."""
-        gateway = self._draw.choice(self._gateways)
-        gateway.ask(record := self._record(asked))
-        if self._trouble is FleetTrouble.ROUGH and self._draw.random() < 0.02:
-            self._time.after(self._draw.uniform(0, 0.02), lambda: gateway.give_up(record))
+    def _answered(self, ask: ClientAsk) -> None:
+        self.run.counts["answered" if ask.answer == "ok" else "failed"] += 1
+        if any(end is AttemptEnd.REFUSED for _, end, _, _ in ask.ends):
+            self._queues_full = True
+        if len(ask.ends) > 1:
+            self.run.counts["looked up" if ask.request.sequence and not ask.request.start else "retried"] += 1
+        if ask.answer.startswith("refused"):
+            self.run.counts["refused"] += 1
+        if ask.answer not in ("ok", "given up"):
+            self._explain(ask, ask.submitted_s)
+        elif ask.answer == "ok" and not ask.executed:
+            self.complain("a request is answered and was not executed")
 
-    def _record(self, asked: FleetRequest, sequence: SequenceRecord | None = None, number: int = 0) -> RequestRecord:
-        record = RequestRecord(asked, self._time.now_s, sequence, number)
-        self._requests.append(record)
-        return record
-
-    def _begin_sequence(self) -> None:
-        """A client's sequence: by one gateway, perhaps without waiting for answers, or each request by any of them."""
-        draw = self._draw
-        self._last_sequence += 1
-        name: int | str = draw.choice((self._last_sequence, f"s{self._last_sequence}"))
-        sequence = SequenceRecord()
-        self._sequences.append(sequence)
-        length = draw.randint(1, 8)
-        gateway = draw.choice(self._gateways)
-        pipelined = draw.random() < 0.5
-        roams = not pipelined and draw.random() < 0.5
-        think_s = draw.choice((0.0, 0.005, 0.1))
-        self._roaming += roams
-
-        def ask(number: int) -> None:
-            if sequence.broken or number == length:
+    def _explain(self, ask: ClientAsk, since_s: float, at: str = "") -> None:
+        """Promise 2: which fault a failure comes of."""
+        for replica, end, sent_s, ended_s in ask.ends[-1:]:
+            refused = end is AttemptEnd.REFUSED and self.plan.queue < 1000
+            if refused or self._was_faulty(replica, sent_s, ended_s):
                 return
-            asked = FleetRequest("m", sequence=name, start=number == 0, end=number == length - 1)
-            through = draw.choice(self._gateways) if roams else gateway
-            record = self._record(asked, sequence, number)
-            if not pipelined:
-                record.then = lambda _outcome: self._time.after(think_s, lambda: ask(number + 1))
-            through.ask(record)
-            if pipelined:
-                self._time.after(think_s, lambda: ask(number + 1))
+            if end is AttemptEnd.REFUSED and self._alone(replica, sent_s, ended_s):
+                return
+        if at and self._was_faulty(at, since_s, self.calendar.now_s):
+            return
+        if not ask.ends and all(self._was_faulty(each, since_s, self.calendar.now_s) for each in self.replicas):
+            return
+        self.complain(f"a request of {ask.submitted_s:.3f} s fails without a fault: {ask.answer}, {ask.ends}")
 
-        ask(0)
+    def _alone(self, replica: str, since_s: float, until_s: float) -> bool:
+        """Whether all others could not take what one refused."""
+        others = [each for name, each in self.replicas.items() if name != replica]
+        return all(each.draining or self._was_faulty(each.name, since_s, until_s) for each in others)
 
-    # ---- trouble ----
+    def _was_faulty(self, replica: str, since_s: float, until_s: float) -> bool:
+        return any(begin <= until_s and since_s <= end for begin, end in self._faulty.get(replica, ()))
 
-    def _plan_rough(self, begin_s: float) -> None:
-        draw = self._draw
-        for _ in range(draw.randint(1, 8)):
-            at_s = begin_s + draw.uniform(0, 0.8 * self._length_s)
-            lasts_s = draw.uniform(0.05, 1.0)
-            kind = draw.choice((self._kill, self._cut, self._slow, self._fail, self._unload, self._upgrade_one))
-            self._time.at(at_s, lambda do=kind, until_s=lasts_s: do(draw.choice(self._replicas), until_s))
+    def _sequence(self, number: int) -> None:
+        """A client that sends sequences, one after the other."""
+        if self.calendar.now_s > FAULTS_S + CALM_S + 1:
+            return
+        self._lives += 1
+        if self.plan.hops:  # who changes gateways takes another id each time
+            number = 1000 + self._lives
+        gateway = self._draw.choice(self.gateways)
+        length = self._draw.choice((1, 2, 5, 10))
+        pipelined = not self.plan.hops and self._draw.random() < 0.3
+        _SequenceClient(self, number, self._lives, gateway, length, pipelined).go_on()
 
-    def _until(self, lasts_s: float) -> None:
-        self._troubled_s = max(self._troubled_s, self._time.now_s + lasts_s)
+    # ---- what happens ----
 
-    def _kill(self, replica: SimulatedReplica, lasts_s: float) -> None:
-        if replica.up:
-            self.run.counts["killed"] += 1
-            self._until(lasts_s)
-            self._end(replica, lasts_s)
+    def _fault(self) -> None:
+        kinds: list[Callable[[SimulatedReplica], None]] = [self._kill, self._cut, self._fail, self._slow]
+        standing = [each for each in self.replicas.values() if each.alive and not each.draining]
+        if standing:
+            self._draw.choice(kinds)(self._draw.choice(standing))
 
-    def _end(self, replica: SimulatedReplica, away_s: float) -> None:
-        """The process ends, and is started again after a while."""
-        replica.die()
-        for gateway in self._gateways:
-            if replica.name in gateway.links:
-                gateway.links[replica.name].lose()
-        self._time.after(away_s, replica.start)
+    def _strike(self, replica: SimulatedReplica, last_s: float) -> None:
+        """Something is wrong with it for so long, and a moment more."""
+        now_s = self.calendar.now_s
+        self._faulty.setdefault(replica.name, []).append([now_s, now_s + last_s])
 
-    def _cut(self, replica: SimulatedReplica, lasts_s: float) -> None:
+    def _kill(self, replica: SimulatedReplica) -> None:
+        self.run.counts["killed"] += 1
+        away_s = 0.2 + self._draw.random()
+        self._strike(replica, away_s + 0.2)
+        replica.kill()
+        for gateway in self.gateways:
+            link = gateway.links.get(replica.name)
+            if link is not None:
+                self.calendar.after(0.002 * self._draw.random(), link.lose)
+        self.calendar.after(away_s, self._restart, replica)
+
+    def _restart(self, replica: SimulatedReplica) -> None:
+        if replica.name in self.replicas:
+            replica.start()
+
+    def _cut(self, replica: SimulatedReplica) -> None:
+        """A partition between it and one gateway, or all."""
         self.run.counts["cut"] += 1
-        self._until(RECONNECT_S)
-        link = self._draw.choice(self._gateways).links.get(replica.name)
-        if link is not None:
-            link.lose()
+        lasts_s = self._draw.choice((0.1, 1.0))
+        self._strike(replica, NOTICE_S + lasts_s + 0.2)
+        gateways = self.gateways if self._draw.random() < 0.5 else [self._draw.choice(self.gateways)]
+        for gateway in gateways:
+            link = gateway.links.get(replica.name)
+            if link is not None:
+                link.cut = True
+                self.calendar.after(NOTICE_S, link.lose)
+                self.calendar.after(NOTICE_S + lasts_s, setattr, link, "cut", False)
 
-    def _slow(self, replica: SimulatedReplica, lasts_s: float) -> None:
-        self.run.counts["slow"] += 1
-        self._until(lasts_s)
-        replica.slowness, replica.queue_size = self._draw.choice((5.0, 50.0)), 5
-
-        def recover() -> None:
-            replica.slowness, replica.queue_size = 1.0, 1_000
-
-        self._time.after(lasts_s, recover)
-
-    def _fail(self, replica: SimulatedReplica, lasts_s: float) -> None:
+    def _fail(self, replica: SimulatedReplica) -> None:
+        """It answers everything with errors."""
         self.run.counts["failing"] += 1
-        self._until(lasts_s + self._settings.eject_s)
-        replica.failing = self._draw.choice((0.3, 1.0))
-        self._time.after(lasts_s, lambda: setattr(replica, "failing", 0.0))
+        replica.failing = True
+        self._strike(replica, 1.2)
+        self.calendar.after(1.0, setattr, replica, "failing", False)
 
-    def _unload(self, replica: SimulatedReplica, lasts_s: float) -> None:
-        self.run.counts["unloaded"] += 1
-        self._until(lasts_s)
-        before, replica.models = replica.models, {"m": dict.fromkeys(self._models["m"], False)}
-        self._time.after(
-            lasts_s, lambda: setattr(replica, "models", {name: dict(each) for name, each in before.items()})
+    def _slow(self, replica: SimulatedReplica) -> None:
+        self.run.counts["slow"] += 1
+        replica.slow = 10.0
+        self.calendar.after(1.0, setattr, replica, "slow", 1.0)
+
+    def _change(self) -> None:
+        draw = self._draw
+        standing = [each for each in self.replicas.values() if each.alive and not each.draining]
+        kind = draw.choice(("out", "in", "upgrade"))
+        if kind == "out":
+            self.run.counts["scaled out"] += 1
+            self._scale_out()
+        elif len(standing) > 1:
+            replica = draw.choice(standing)
+            self.run.counts["scaled in" if kind == "in" else "upgraded"] += 1
+            replica.draining = True
+            self.calendar.after(1.0, self._drain, replica, kind == "upgrade")
+
+    def _scale_out(self) -> None:
+        self._ids += 1
+        plan = self.plan
+        replica = SimulatedReplica(
+            f"r{self._ids}", self.calendar, self._draw, plan.service_s, plan.instances, plan.queue
         )
+        replica.complain = self.complain
+        self.replicas[replica.name] = replica
+        for gateway in self.gateways:
+            gateway.join(replica)
 
-    def _upgrade_one(self, replica: SimulatedReplica, _lasts_s: float) -> None:
-        self._drain(replica, self._time.now_s + 2.0, lambda: None)
-
-    def _upgrade(self) -> None:
-        """All replicas that there are now, one after the other; then perhaps one leaves, and one joins."""
-        left = list(self._replicas)
-
-        def go_on() -> None:
-            if left:
-                self._drain(left.pop(), self._time.now_s + 30.0, lambda: self._time.after(0.6, go_on))
-            elif self._draw.random() < 0.7:
-                self._scale()
-
-        go_on()
-
-    def _scale(self) -> None:
-        new = self._replica()
-        self._replicas.append(new)
-        for gateway in self._gateways:
-            self._follow(gateway, new)
-        self.run.counts["joined"] += 1
-        self._time.after(0.6, lambda: self._drain(self._replicas[0], self._time.now_s + 30.0, self._leave))
-
-    def _leave(self) -> None:
-        self.run.counts["left"] += 1
-        for gateway in self._gateways:
-            gateway.leave(self._replicas[0].name)
-
-    def _drain(self, replica: SimulatedReplica, limit_s: float, then: object) -> None:
-        """As a server ends: it says that it drains, answers what comes, and ends when it has nothing any more."""
-        if replica.draining or not replica.up:
+    def _drain(self, replica: SimulatedReplica, comes_back: bool) -> None:
+        """When it has nothing more to do it stops; then it leaves the fleet, or comes back as another process."""
+        if not replica.alive or not replica.draining:
+            return  # it was killed meanwhile
+        at_it = any(gateway.router.sequences_at(replica.name) for gateway in self.gateways)
+        if not replica.stopping and (not replica.idle or at_it) and self.calendar.now_s < END_S - 10:
+            self.calendar.after(0.1, self._drain, replica, comes_back)
             return
-        replica.draining = True
-        process = replica.process
-        told_s = self._time.now_s + (0.0 if self._trouble is FleetTrouble.ROUGH else 20 * REPORT_S)
-        self.run.counts["drained"] += 1
-
-        def look() -> None:
-            if replica.process != process or not replica.up:
-                return
-            if self._time.now_s < limit_s and (replica.busy or self._time.now_s < told_s):
-                self._time.after(0.05, look)
-                return
-            self._until(0.1)
-            self._end(replica, 0.1)
-            if callable(then):
-                then()
-
-        look()
-
-    # ---- what came of it ----
-
-    def _judge(self) -> None:
-        run = self.run
-        for record in self._requests:
-            self._judge_request(record)
-        for sequence in self._sequences:
-            numbers = [number for number, _ in sequence.executed]
-            places = {place for _, place in sequence.executed}
-            if numbers != sorted(set(numbers)) or len(places) > 1:
-                run.complain(f"a sequence was executed as {sequence.executed}")
-            run.counts["sequences whole" if not sequence.broken else "sequences broken"] += 1
-        for gateway in self._gateways:
-            if gateway.leftovers():
-                run.complain(gateway.leftovers())
-            if self._trouble is not FleetTrouble.ROUGH and gateway.router.sequences > self._roaming:
-                run.complain(f"{gateway.router.sequences} sequences are known when all have ended")
-            most = self._settings.retry_burst + self._settings.retry_budget * gateway.requests
-            if gateway.retried > most:
-                run.complain(f"{gateway.retried} retries of {gateway.requests} requests")
-            run.counts["retried"] += gateway.retried
-        if self._trouble is FleetTrouble.CALM:
-            self._judge_load()
-        run.counts[self._trouble.value] += 1
-
-    def _judge_request(self, record: RequestRecord) -> None:
-        run = self.run
-        if len(record.outcomes) != 1:
-            run.complain(f"a request has the outcomes {record.outcomes}")
+        if not replica.stopping:
+            replica.stopping = True
+            self.calendar.after(0.3, self._drain, replica, comes_back)
             return
-        if len(record.executed) > 1:
-            run.complain(f"a request was executed at {record.executed}")
-        (outcome,) = record.outcomes
-        run.counts[outcome.split(":")[0]] += 1
-        if outcome in ("answered", "given up"):
+        if comes_back:
+            replica.kill()
+            for gateway in self.gateways:
+                gateway.links[replica.name].lose()
+            self.calendar.after(0.3, self._restart, replica)
             return
-        if self._trouble is not FleetTrouble.ROUGH:
-            run.complain(f"a request ended with {outcome!r}, though replicas were replaced in order")
-        elif record.sequence is None and record.came_s > self._troubled_s + RECOVERED_S + self._settings.wait_s:
-            run.complain(f"a request ended with {outcome!r} long after the last trouble")
+        del self.replicas[replica.name]
+        for gateway in self.gateways:
+            gateway.leave(replica.name)
+        replica.kill()
 
-    def _judge_load(self) -> None:
-        counts = Counter(place[0] for record in self._requests for place in record.executed)
-        mean = sum(counts.values()) / len(self._replicas)
-        for replica in self._replicas:
-            if mean >= 100 and abs(counts[replica.name] - mean) > 0.2 * mean:
-                self.run.complain(f"load is not even: {dict(counts)}")
+
+class _SequenceClient:
+    """Sends the requests of one sequence, in order, one after the other or at once; if one fails, it starts again."""
+
+    def __init__(
+        self, swarm: FleetSwarm, number: int, life: int, gateway: SimulatedGateway, length: int, pipelined: bool
+    ) -> None:
+        self._swarm = swarm
+        self._id = number
+        self._life = life
+        self._gateway = gateway
+        self._length = length
+        self._pipelined = pipelined
+        self._next = 0
+        self._left = 0
+        self._at = ""
+        self._failed = False
+        self._began_s = swarm.calendar.now_s
+
+    def go_on(self) -> None:
+        """Send the next request, or all that are left."""
+        if self._next >= self._length:
+            return
+        for _ in range(self._length - self._next if self._pipelined else 1):
+            index, self._next = self._next, self._next + 1
+            last = self._next == self._length
+            request = FleetRequest(MODEL, sequence=self._id, start=index == 0, end=last)
+            self._left += 1
+            gateway = self._swarm._draw.choice(self._swarm.gateways) if self._swarm.plan.hops else self._gateway
+            gateway.submit(ClientAsk(request, self._life, index, self._pipelined, then=self._answered))
+
+    def _answered(self, ask: ClientAsk) -> None:
+        swarm = self._swarm
+        self._left -= 1
+        swarm.run.counts["sequence answered" if ask.answer == "ok" else "sequence failed"] += 1
+        if len(ask.ends) > 1:
+            swarm.run.counts["retried" if ask.request.start else "looked up"] += 1
+        if ask.answer == "ok":
+            if not ask.executed:
+                swarm.complain("a request is answered and was not executed")
+            self._at = ask.executed[0] if ask.executed else ""
+        elif not self._failed:
+            self._failed = True
+            swarm._explain(ask, self._began_s, self._at)
+        if self._left:
+            return
+        think_s = swarm._draw.choice((0.01, 0.1, 0.5))
+        if self._failed or self._next == self._length:
+            swarm.calendar.after(think_s, swarm._sequence, self._id)
+        else:
+            swarm.calendar.after(think_s, self.go_on)

@@ -17,6 +17,7 @@ from .batches import BATCH_BUGS
 from .credits import CREDIT_BUGS
 from .ensembles import ENSEMBLE_BUGS
 from .executions import EXECUTION_BUGS
+from .fleet import FLEET_BUGS
 from .front_ends import FRONT_END_BUGS
 from .gpus import GPU_BUGS
 from .limiter import LIMITER_BUGS
@@ -51,6 +52,7 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     **RESIDENTS_BUGS,
     **ROUTE_BUGS,
     **ROUTED_BUGS,
+    **FLEET_BUGS,
 }
 """By name: the class and the method that is wrong, and what it does instead."""
 

@@ -1,0 +1,41 @@
+"""Swarm runs of a fleet (`simulations.fleet`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from trireme.simulations.fleet.swarm import play_fleet
+from trireme.simulations.planted import planted
+from trireme.simulations.planted.fleet import FLEET_BUGS
+
+
+def test_whatever_happens_to_a_fleet_each_request_is_answered_as_it_should() -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(1, 61):
+        run = play_fleet(seed)
+        assert not run.violation, f"seed {seed}: {run.violation}"
+        counts += run.counts
+    for what in ("answered", "sequence answered", "failed", "refused", "looked up"):
+        assert counts[what] > 20, f"{what}: {counts[what]}"
+    for what in ("retried", "scaled out", "scaled in", "upgraded", "killed", "cut", "failing", "slow"):
+        assert counts[what] > 5, f"{what}: {counts[what]}"
+
+
+def test_a_seed_is_always_the_same_run() -> None:
+    assert play_fleet(7).counts == play_fleet(7).counts
+
+
+@pytest.mark.slow
+def test_so_it_is_in_two_thousand_runs() -> None:
+    for seed in range(61, 2_061):
+        assert not (violation := play_fleet(seed).violation), f"seed {seed}: {violation}"
+
+
+@pytest.mark.parametrize("bug", FLEET_BUGS)
+def test_a_planted_bug_of_the_router_is_found_within_two_hundred_seeds(bug: str) -> None:
+    with planted(bug):
+        found = next((seed for seed in range(1, 201) if play_fleet(seed).violation), None)
+    assert found is not None, f"{bug} was not found"
+    assert not play_fleet(found).violation, "the seed finds the planted bug, not another one"
