@@ -92,7 +92,6 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (server_has_no_asyncio, "python_backend/child/utils/event_loop.py"): "a model's process is not the server",
     (queues_are_bounded, "engine/fair_queue.py"): "each connection once",
     (queues_are_bounded, "front_ends/remote_server.py"): "a few words of each request and lease in flight",
-    (queues_are_bounded, "simulations/fleet/replica.py"): "it refuses what is more than its queue's size",
     (queues_are_bounded, "front_ends/waiting.py"): "tasks that wait: requests that have been received, one each",
     (queues_are_bounded, "engine/admission/shares.py"): "requests that wait for their address's share, one each",
     (queues_are_bounded, "engine/admission/budget.py"): "what waits for the budget, the bound of everything else",
