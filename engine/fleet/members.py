@@ -29,7 +29,7 @@ _FLAPPING = 3
 _FLAPPING_S = 10.0
 _LEAST_START = 0.1
 _ABOUT_AS_BUSY = 1.02
-_BASE_S = 0.001
+_BASE_S = 0.01
 """Of a request's time, beside its time in queues: so much a pending request counts where none has waited."""
 
 

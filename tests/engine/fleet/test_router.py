@@ -177,7 +177,7 @@ def test_what_others_have_there_counts_and_less_when_the_report_is_old() -> None
 
 def test_where_requests_wait_in_queues_fewer_go() -> None:
     router = fleet("ab")
-    router.report("a", report(m=(0, 0.009)), 0.0)
+    router.report("a", report(m=(0, 0.09)), 0.0)
     counts = Counter(sent(router.place(asked(), 0.0)).replica for _ in range(110))
     assert counts == {"a": 10, "b": 100}
 
