@@ -47,8 +47,9 @@ class SimulatedLink:
         self._gateway.hear(lambda router, now_s: router.connected(self.replica.name, now_s))
         self._report(self._connection)
 
-    def lose(self) -> None:
-        """The connection is lost, and what is in flight with it; whether that was executed is not known."""
+    def lose(self, told: bool = False) -> None:
+        """The connection is lost, and what is in flight with it; whether that was executed is known only if the replica
+        has told before it ended."""
         if not self.up:
             return
         self.up = False
@@ -56,7 +57,8 @@ class SimulatedLink:
         held, self._in_flight = list(self._in_flight.items()), {}
         self.replica.drop({work for work, _ in held})
         for work, sent in held:
-            self._gateway.settle(work.ask, sent, AttemptEnd.LOST, self._sent_s.pop(work))
+            end = AttemptEnd.UNREACHABLE if told and not work.ask.executed else AttemptEnd.LOST
+            self._gateway.settle(work.ask, sent, end, self._sent_s.pop(work))
         if not self.closed:
             self._gateway.hear(lambda router, now_s: router.lost(self.replica.name, now_s))
             self._gateway.calendar.after(0.02, self.connect)
@@ -64,7 +66,7 @@ class SimulatedLink:
     def close(self) -> None:
         """The replica has left the fleet."""
         self.closed = True
-        self.lose()
+        self.lose(told=True)
 
     def send(self, ask: ClientAsk, sent: SendTo) -> None:
         calendar = self._gateway.calendar

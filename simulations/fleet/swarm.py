@@ -181,7 +181,7 @@ class FleetSwarm:
             refused = end is AttemptEnd.REFUSED and self.plan.queue < 1000
             if refused or self._was_faulty(replica, sent_s, ended_s):
                 return
-            if end is AttemptEnd.REFUSED and self._alone(replica, sent_s, ended_s):
+            if end in (AttemptEnd.REFUSED, AttemptEnd.UNREACHABLE) and self._alone(replica, sent_s, ended_s):
                 return
         if at and self._was_faulty(at, since_s, self.calendar.now_s):
             return
@@ -301,7 +301,7 @@ class FleetSwarm:
         if comes_back:
             replica.kill()
             for gateway in self.gateways:
-                gateway.links[replica.name].lose()
+                gateway.links[replica.name].lose(told=True)
             self.calendar.after(0.3, self._restart, replica)
             return
         del self.replicas[replica.name]
