@@ -49,11 +49,31 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(error: object) -> None:
-    """A process of the test run is over. If it has crashed the run ends: xdist would wait for the rest of its files."""
-    if error:
-        pytest.exit(f"a process of the test run has died: {error}", returncode=1)
+class RunningTests:
+    """Ends a run of several processes when one of them dies, for xdist would wait for the rest of its files."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, None] = {}
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """A test begins, in whichever process."""
+        self._names[nodeid] = None
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        """It is over."""
+        self._names.pop(nodeid, None)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, error: object) -> None:
+        """A process of the test run is over. If it has crashed it was in one of the tests that run."""
+        if error:
+            running = ", ".join(self._names)
+            pytest.exit(f"a process of the test run has died: {error}; tests that ran: {running}", returncode=1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Watch the processes of the run."""
+    config.pluginmanager.register(RunningTests())
 
 
 def pytest_collection_finish() -> None:
