@@ -10,7 +10,6 @@ import trio
 
 from trireme.api.cli.flags import UsageError
 from trireme.api.cli.gateway import GATEWAY_GROUPS, build_gateway_command, run_gateway, run_gateway_command
-from trireme.api.cli.main import main
 from trireme.api.cli.services import Listening
 from trireme.api.logging import logging_to
 from trireme.gateway.server import FleetServer
@@ -35,7 +34,7 @@ def test_flags_are_those_of_serve_that_make_sense() -> None:
 def test_a_wrong_command_line(words: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UsageError):
         build_gateway_command(words, {})
-    assert main(["gateway", *words]) == 1
+    assert run_gateway_command(words) == 1
     error = capsys.readouterr().err
     assert expected in error
     assert "Usage: trireme gateway [options]" in error
