@@ -16,7 +16,7 @@ from ..engine.admission.large_requests import (
 from ..engine.admission.shares import ModelShare
 from ..engine.clock import Clock
 from ..engine.description import ModelDescription
-from ..engine.errors import ColdModelError, RefusalReason, TriremeError, UnavailableError, request_prefix
+from ..engine.errors import ColdModelError, NotFoundError, RefusalReason, TriremeError, UnavailableError, request_prefix
 from ..engine.job import Job
 from ..engine.logs.request_lines import RequestLines, tell_queued
 from ..engine.metrics.refusals import Counts, RefusalCounts, reason_to_count
@@ -90,6 +90,23 @@ class Admission:
                 of_model = self._repository.find(name, version).statistics.refused
         self.refusals.count(reason, of_model, times)
 
+    def describe(self, name: str, version: int = LATEST) -> ModelDescription:
+        """A ready model version.
+
+        Raises:
+            TriremeError: there is none (docs/reference/errors.md#model-lookup).
+        """
+        try:
+            return self._repository.describe(name, version)
+        except NotFoundError:
+            if self.residents is not None and self.residents.may_appear(name):
+                raise ColdModelError(name) from None
+            raise
+
+    def describe_known(self, name: str, version: int = LATEST) -> ModelDescription:
+        """The same, of what the repositories held when they were looked at last."""
+        return self._repository.describe(name, version)
+
     async def want(self, name: str, timeout_us: int = 0) -> None:
         """Wait until a model is in memory, if it is loaded on demand. It stays there for a moment.
 
@@ -99,7 +116,7 @@ class Admission:
         Raises:
             TriremeError: it cannot be loaded, or not in time.
         """
-        if self.residents is not None and not self.exiting:
+        if self.residents is not None:
             await self.residents.want(name, timeout_us)
 
     async def admit(

@@ -79,7 +79,7 @@ class ModelCalls:
     ) -> Reply:
         name, version = request.model_name, request.model_version
         try:
-            description = control.repository.describe(name, version)
+            description = admission.describe(name, version)
         except ColdModelError:
             raise
         except TriremeError as error:

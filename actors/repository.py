@@ -267,8 +267,10 @@ class Repository(Catalog[Model], Actor[RepositoryMessage]):
             case StateChanged():
                 self._changed(message)
             case Scanned(scan):
-                self._scan = scan
+                before, self._scan = self._sources, scan
                 self._sources = frozenset(source.name for source in scan.models)
+                for name in before ^ self._sources if self.on_demand is not None else ():
+                    self.forget(name)  # whether it may be asked for
             case Begin(source, models):
                 self._begin(source, models)
             case Switch(identity, models, staying):

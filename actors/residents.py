@@ -11,7 +11,9 @@ Rules:
  4. A model counts with what its backend says that it takes, or else with what was estimated.
  5. A request that holds room in the server-wide budget waits for a limited time: who could make its model's room free
     may wait for that of the budget. (Front ends wait for a model before they take room for a large body.)
- 6. When the server stops, who waits is refused, and nothing is loaded or unloaded any more.
+ 6. For a name that is not known the repositories are looked at again, for all such names together at most once in
+    `_AGAIN_S`, and for a tenth of the time at most. In between it is not known, so that a flood of them costs nothing.
+ 7. When the server stops, who waits is refused, and nothing is loaded or unloaded any more.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ import trio
 from ..engine.errors import (
     ColdModelError,
     InternalError,
+    NotFoundError,
     RefusalReason,
     TriremeError,
     UnavailableError,
@@ -50,6 +53,7 @@ from .reply import HeldPlace
 logger = logging.getLogger("trireme.repository")
 
 _HOLDING_US = 30_000_000
+_AGAIN_S, _MOST_LOOKING = 1.0, 0.1
 _NOT_THERE = "on demand: not in memory"
 
 
@@ -119,6 +123,8 @@ class Residents:
         self._waiting: defaultdict[str, list[_Waiting]] = defaultdict(list)
         self._known: dict[str, Reading] = {}
         self._stopping = False
+        self._looking: trio.Event | None = None  # set when the look is over that is under way
+        self._again_s = -math.inf  # no look before that time
         self._sooner = trio.Event()  # the time for which `_keep_time` waits has changed
         self._due_s = math.inf
         nursery.start_soon(self._keep_time)
@@ -131,10 +137,7 @@ class Residents:
 
     def check(self, name: str) -> None:
         """Raises ColdModelError: it takes no requests now, and is loaded for one that waits for it."""
-        if name in self._known:
-            if self.core[name].state is not Residence.RESIDENT:
-                raise ColdModelError(name)
-        elif self.repository.has_source(name):
+        if self._can_be_waited_for(name) and not self._is_there(name):
             raise ColdModelError(name)
 
     def answers(self, name: str) -> bool:
@@ -146,6 +149,12 @@ class Residents:
         if name in self._known and self.core[name].failures:
             return self.core[name].reason
         return _NOT_THERE
+
+    def may_appear(self, name: str) -> bool:
+        """Whether the repositories are to be looked at again for a name that is not known (rule 6)."""
+        if self._stopping or self.repository.has_source(name):
+            return False
+        return self._looking is not None or self._clock.now_s() >= self._again_s
 
     # Requests.
 
@@ -162,6 +171,11 @@ class Residents:
             return self.visit(find().name, None)
         except ColdModelError as error:
             name = error.name
+        except NotFoundError:
+            name = request.model_name
+            await self._look_for(name)
+            if not self.repository.has_source(name):
+                raise
         await self._learn(name)
         callers = tuple({caller: None for (caller, _), _ in request.callers if caller in self._known})
         limits = [*([request.timeout_us] * (request.timeout_us > 0)), *([_HOLDING_US] * has_room)]
@@ -191,10 +205,35 @@ class Residents:
         Raises:
             TriremeError: it cannot be loaded, or not in time.
         """
-        if self.repository.has_source(name):
+        await self._look_for(name)
+        if self._stopping:
+            raise _stopping_error()
+        if self._can_be_waited_for(name):
             await self._learn(name)
             await self._wait(name, timeout_us=timeout_us)
             self.depart(name)
+        else:
+            self.repository.forget(name)  # who asked took it for a model
+
+    async def _look_for(self, name: str) -> None:
+        """Rule 6."""
+        if not self.may_appear(name):
+            return
+        if self._looking is None:
+            self._looking = trio.Event()
+            self._nursery.start_soon(self._look, self._looking)
+        await self._looking.wait()
+
+    async def _look(self, done: trio.Event) -> None:
+        began_s = self._clock.now_s()
+        try:
+            await self._control.rescan()
+        except TriremeError as error:
+            logger.error("failed to poll the model repository: %s", error.message)
+        now_s = self._clock.now_s()
+        self._again_s = now_s + max(_AGAIN_S, (now_s - began_s) / _MOST_LOOKING)
+        self._looking = None
+        done.set()
 
     async def _learn(self, name: str, *, by_hand: bool = False) -> None:
         """Rule 1.
@@ -205,10 +244,12 @@ class Residents:
         if not self._may_be_read(name, by_hand):
             return
         found = await self._control.read(name, self._known)
+        if name not in found or found[name] == Reading():
+            await self._control.rescan()
         if not self._may_be_read(name, by_hand):
             return
-        if name not in found:
-            self.repository.find(name)  # raises
+        if name not in found or not self.repository.has_source(name):
+            raise _unknown(name)
         try:
             needs = needs_of(name, found)
         except TriremeError as error:
@@ -325,10 +366,17 @@ class Residents:
             self._act()
 
     def stop(self) -> None:
-        """Rule 6."""
+        """Rule 7."""
         self._stopping = True
+        if self._looking is not None:
+            self._looking.set()
         for name in list(self._waiting):
             self._release(name, _stopping_error())
+
+    def _can_be_waited_for(self, name: str) -> bool:
+        """Whether it is in the repositories, or in memory, on its way there or from there."""
+        state = self.core[name].state if name in self._known else Residence.COLD
+        return state is not Residence.COLD or self.repository.has_source(name)
 
     def _is_there(self, name: str) -> bool:
         return name in self._known and self.core[name].state is Residence.RESIDENT
@@ -383,7 +431,8 @@ class Residents:
             self.core.failed(name, own, now_s)
             if own is not None:
                 self.counts.failures += 1
-                self._release(name, _not_loaded(name, own))
+                gone = not self.repository.has_source(name)
+                self._release(name, _unknown(name) if gone else _not_loaded(name, own))
         self._act()
 
     def _measure(self, name: str) -> None:
@@ -429,6 +478,10 @@ def open_residents(
     control.load_first = residents.start
     metrics.add(Section.LAST, residents.families)
     return residents
+
+
+def _unknown(name: str) -> NotFoundError:
+    return NotFoundError(f"Request for unknown model: '{name}' is not found")
 
 
 def _not_loaded(name: str, error: TriremeError) -> UnavailableError:

@@ -27,7 +27,7 @@ from ..engine.admission.shares import part_of_bodies
 from ..engine.backends.registry import BackendRegistry
 from ..engine.cache import ResponseCache, open_cache
 from ..engine.clock import Clock, SystemClock
-from ..engine.description import IndexEntry, ModelActorStatistics, ModelDescription, ServerMetadata
+from ..engine.description import IndexEntry, ModelActorStatistics, ServerMetadata
 from ..engine.errors import RefusalReason, TriremeError
 from ..engine.gpu.discovery import NO_GPUS, usable_gpus
 from ..engine.memory.regions import Regions
@@ -393,14 +393,6 @@ class InferenceServer(Admission):
     async def check_model_ready(self, name: str, version: int = LATEST) -> bool:
         """The same, and the model is asked if it has a check (docs/reference/python-backend.md#readiness)."""
         return await self.routes.check_model_ready(name, version)
-
-    def describe(self, name: str, version: int = LATEST) -> ModelDescription:
-        """A ready model version.
-
-        Raises:
-            TriremeError: there is none (docs/reference/errors.md#model-lookup).
-        """
-        return self._repository.describe(name, version)
 
     def model_names(self) -> list[str]:
         """All names of models, whatever the states of their versions, and of routes."""

@@ -20,7 +20,7 @@ class Announcer:
 
     def __init__(self, server: InferenceServer) -> None:
         self._server = server
-        self._models = ModelTable(server.describe, server.model_versions, lambda: server.started)
+        self._models = ModelTable(server.describe_known, server.model_versions, lambda: server.started)
         for name in server.model_names():
             self._models.touch(name)
         server.follow_models(self._models.touch)

@@ -73,10 +73,15 @@ class _Log(Protocol):
 
 
 class RemoteManagement(Management):
-    """See `Management`."""
+    """See `Management`.
 
-    def __init__(self, ask: Ask) -> None:
+    Args:
+        asks_for: called with the name of a model that is wanted, before and after.
+    """
+
+    def __init__(self, ask: Ask, asks_for: Callable[[str], None] = lambda _name: None) -> None:
         self._ask = ask
+        self._asks_for = asks_for
         self._waits = trio.Semaphore(_MOST_WAITS)
 
     async def live(self) -> bool:
@@ -109,7 +114,11 @@ class RemoteManagement(Management):
 
     async def want(self, name: str, timeout_us: int = 0) -> None:
         async with self._waits:
-            await self._call("want", write_text(name), timeout_us)
+            self._asks_for(name)
+            try:
+                await self._call("want", write_text(name), timeout_us)
+            finally:
+                self._asks_for(name)
 
     async def unload_model(self, name: str, unload_dependents: bool = False) -> None:
         await self._call("unload_model", write_text(name), unload_dependents)

@@ -14,6 +14,7 @@ names of which something has changed are looked at again, however many models th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, NamedTuple
@@ -21,9 +22,10 @@ from typing import Any, NamedTuple
 import orjson
 
 from ..engine.backends.services import NOT_READY
+from ..engine.clock import Clock
 from ..engine.config.model import ModelConfigMessage, model_config
 from ..engine.description import ModelDescription
-from ..engine.errors import NotFoundError, TriremeError, UnavailableError
+from ..engine.errors import ColdModelError, NotFoundError, TriremeError, UnavailableError
 from ..engine.request import LATEST
 from ..python_backend.child.codec import Payload
 from .kinds import MODELS
@@ -37,6 +39,8 @@ _ROWS, _DESCRIPTIONS = 256, 32
 
 _MESSAGE_BYTES = 128 << 10
 """About; of one that tells of several models: it is to fit into a ring (`FrontEndLink.send_plainly`)."""
+
+_AGAIN_S = 1.0
 
 _NO_VERSION = -(2**62)
 """What no model has: to learn what is said of versions that there are not."""
@@ -209,12 +213,18 @@ def _message(
 class ModelMirror:
     """A front end's copy.
 
+    Args:
+        clock: of a server whose models are loaded on demand: for a name that is not known it is to be asked (`asked`),
+            once a second at most. None for any other.
+
     Attributes:
         numbers: of the descriptions that it gives.
         generation: of what it was told last.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock
+        self._again_s = -math.inf
         self.generation = 0
         self.numbers: dict[ModelDescription, int] = {}
         self._started = True
@@ -229,7 +239,19 @@ class ModelMirror:
         found = self._found.get((name, version))
         if found is not None:
             return found
+        if self._clock is not None and self._is_unknown(name) and self._clock.now_s() >= self._again_s:
+            raise ColdModelError(name)
         raise self._refusal(name, version)
+
+    def asked(self, name: str) -> None:
+        """The server is asked for a model, or has answered that."""
+        if self._clock is not None and self._is_unknown(name):
+            self._again_s = self._clock.now_s() + _AGAIN_S
+
+    def _is_unknown(self, name: str) -> bool:
+        """Whether there is no such model, or none any more, as far as this was told."""
+        gone = name not in self._others or isinstance(self._errors.get((name, LATEST)), NotFoundError)
+        return self._started and gone
 
     def _refusal(self, name: str, version: int) -> TriremeError:
         if not self._started:

@@ -37,7 +37,7 @@ from ..engine.clock import Clock, SystemClock
 from ..engine.description import ModelDescription
 from ..engine.errors import InvalidArgumentError, RefusalReason, TriremeError, UnavailableError
 from ..engine.metrics.refusals import reason_to_count
-from ..engine.options import ServerOptions
+from ..engine.options import ControlMode, ServerOptions
 from ..engine.request import LATEST, InferenceRequest
 from ..engine.tracing.record import Trace
 from ..python_backend.child.codec import Payload
@@ -105,7 +105,8 @@ class RemoteServer:
         self.offload = offload
         self.options = options
         self.exiting = False
-        self.models = ModelMirror()
+        on_demand = options.model_control_mode is ControlMode.ON_DEMAND
+        self.models = ModelMirror(clock or SystemClock() if on_demand else None)
         self.shared_memory = RemoteRegions()
         self.tracer = RemoteTracer(clock or SystemClock(), self._tell)
         self.budget = RemoteBudget(self._tell)
@@ -114,7 +115,7 @@ class RemoteServer:
         self.client_accounts = ClientAccounts.of(
             options.max_inflight_bytes, options.address_share, give_up, processes=front_ends
         )
-        self.management = RemoteManagement(self.ask)
+        self.management = RemoteManagement(self.ask, self.models.asked)
         self.log = RemoteLog(self.ask, log_settings)
         self.access = RemoteAccess(self.ask, self._tell, clock or SystemClock()) if ruled else None
         self.ready_to_serve = False

@@ -153,7 +153,7 @@ class SimulatedModel(ModelSource):
         self._changes += 1
 
     def modified_ns(self) -> int:
-        return self._changes
+        return -1 if self.is_gone else self._changes
 
     def contents(self) -> int:
         return self._touches

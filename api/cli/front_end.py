@@ -66,6 +66,7 @@ def front_end_command(command: ServeCommand) -> FrontEndCommand:
         address_share=given.address_share,
         tensor_limits=given.tensor_limits,
         poll_s=given.poll_s,
+        model_control_mode=given.model_control_mode,
     )
     http, grpc = command.http, command.grpc
     if http is not None:

@@ -105,6 +105,8 @@ def _read(source: ModelSource, known: Reading | None, options: ServerOptions, ag
         modified_ns = source.modified_ns()
         if known is not None and known.modified_ns == modified_ns >= 0:
             return known
+        if modified_ns < 0:
+            return Reading()  # it is gone
         message = source.message(options)
         config = source.open(options, None, agents)[1] if message is None else model_config(message)
         about = modified_ns, source.estimated_bytes(), members(config)

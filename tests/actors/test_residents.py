@@ -12,8 +12,9 @@ from ensembles import ensemble, step
 
 from trireme.actors import InferenceServer, StartupError
 from trireme.engine.description import ModelState
-from trireme.engine.errors import ColdModelError, RefusalReason, TriremeError, UnsupportedError
+from trireme.engine.errors import ColdModelError, NotFoundError, RefusalReason, TriremeError, UnsupportedError
 from trireme.engine.options import ControlMode
+from trireme.engine.repository.source import Scan
 from trireme.engine.request import InferenceResponse
 from trireme.simulations.models import Profile, SimulatedModel, simple_model, simple_request
 from trireme.simulations.world import World, run_world
@@ -243,6 +244,78 @@ def test_an_ensemble_that_was_changed_is_loaded_with_what_it_needs_now() -> None
     served(test, model("a"), model("b"), model("c"), chain("x", "x"))
 
 
+def test_a_model_that_is_added_is_found_by_its_first_request() -> None:
+    async def test(world: World, server: InferenceServer, models: list[SimulatedModel]) -> None:
+        late = models[1]
+        late.is_gone = True
+        await server.rescan()
+        assert "unknown model: 'late'" in str(await world.ask(simple_request("late")))
+        late.is_gone = False
+        assert "unknown model: 'late'" in str(await world.ask(simple_request("late"))), "not looked for so soon"
+        await trio.sleep(20)
+        assert all(isinstance(each, InferenceResponse) for each in await ask_all(world, ["late"] * 3))
+
+    served(test, model("a"), model("late"))
+
+
+def test_a_model_that_is_removed_while_it_leaves_is_waited_for_and_then_unknown() -> None:
+    async def test(world: World, server: InferenceServer, models: list[SimulatedModel]) -> None:
+        world.nursery.start_soon(world.ask, simple_request("a"))
+        await trio.sleep(10)
+        await server.unload_model("a")  # it executes still
+        models[0].is_gone = True
+        await server.rescan()
+        with pytest.raises(ColdModelError):
+            server.describe("a")
+        with pytest.raises(NotFoundError, match="unknown model: 'a'"):
+            await server.want("a")
+        with pytest.raises(NotFoundError):
+            server.describe_known("a")
+
+    served(test, model("a", work_s=40.0))
+
+
+def test_names_that_are_unknown_are_looked_for_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[float] = []
+
+    async def test(world: World, server: InferenceServer, models: list[SimulatedModel]) -> None:
+        scan = world.repository.scan
+
+        def counted() -> Scan:
+            looks.append(world.clock.now_s())
+            return scan()
+
+        monkeypatch.setattr(world.repository, "scan", counted)
+        assert isinstance(await world.ask(simple_request("a")), InferenceResponse)
+        first = len(looks)
+        for _ in range(30):
+            answers = await ask_all(world, [f"unknown{number}" for number in range(100)])
+            assert all("unknown model" in str(each) for each in answers)
+            await trio.sleep(0.1)
+        assert 2 <= len(looks) - first <= 4
+
+    served(test, load_s=0.01)
+
+
+def test_a_model_that_was_removed_is_unknown_when_it_has_left() -> None:
+    async def test(world: World, server: InferenceServer, models: list[SimulatedModel]) -> None:
+        await ask_all(world, ["a", "b"])
+        models[0].is_gone = models[2].is_gone = True
+        assert isinstance(await world.ask(simple_request("a")), InferenceResponse), "it is in memory"
+        await server.unload_model("a")
+        await trio.sleep(20)
+        for name in ("a", "c", "a"):
+            answer = await world.ask(simple_request(name))
+            assert isinstance(answer, NotFoundError), answer
+            assert f"unknown model: '{name}'" in answer.message
+            assert not server.model_ready(name)
+        models[0].is_gone = False
+        await trio.sleep(20)
+        assert isinstance(await world.ask(simple_request("a")), InferenceResponse)
+
+    served(test)
+
+
 def test_a_model_of_a_higher_priority_stays_longer() -> None:
     """Though it was used less recently; and what an ensemble of that priority needs, too."""
 
@@ -305,10 +378,31 @@ def test_who_waits_when_the_server_stops_is_told_so() -> None:
         await trio.sleep(1.5)
         await server.stop(10)
         await trio.sleep(1)
+        with pytest.raises(TriremeError, match="Server is stopping"):  # who asks again and again must hear of it
+            await server.want("b")
 
     served(test)
     (answer,) = answers
     refused(answer, RefusalReason.STOPPING)
+
+
+def test_who_waits_for_an_unknown_name_when_the_server_stops_is_told_so() -> None:
+    refusals: list[TriremeError] = []
+
+    async def want(server: InferenceServer) -> None:
+        with pytest.raises(TriremeError) as refusal:
+            await server.want("unknown")
+        refusals.append(refusal.value)
+
+    async def test(world: World, server: InferenceServer, models: list[SimulatedModel]) -> None:
+        world.load_s = 1000.0  # that is how long a look takes
+        world.nursery.start_soon(want, server)
+        await trio.sleep(1)
+        server.end_loads()
+        await trio.sleep(1)
+        assert [each.refusal for each in refusals] == [RefusalReason.STOPPING]
+
+    served(test)
 
 
 def test_a_burst_of_first_requests_is_answered_one_load_after_the_other() -> None:

@@ -11,12 +11,19 @@ import pytest
 from hypothesis import given
 from wired import JSON, wired
 
+from trireme.engine.clock import SystemClock
 from trireme.engine.config.model import ModelConfig, ModelConfigMessage, model_config
 from trireme.engine.description import ModelDescription
-from trireme.engine.errors import InvalidArgumentError, NotFoundError, TriremeError, UnavailableError
+from trireme.engine.errors import ColdModelError, InvalidArgumentError, NotFoundError, TriremeError, UnavailableError
 from trireme.engine.request import LATEST
 from trireme.front_ends.link import LinkError
 from trireme.front_ends.models import ModelMirror, ModelTable, write_models
+
+
+class SetClock(SystemClock):
+    def __init__(self) -> None:
+        self.at_s = 10.0
+        self.now_s = lambda: self.at_s
 
 
 def config(name: str, decoupled: bool = False) -> ModelConfig:
@@ -170,6 +177,29 @@ def test_many_models_are_told_in_several_messages_of_which_the_last_has_the_gene
         mirror.read(*wired(*message))
     assert all(mirror.describe(name).name == name for name in world.models)
     assert mirror.generation == 5
+
+
+def test_for_a_name_that_is_unknown_the_server_is_asked_once_in_a_while() -> None:
+    clock = SetClock()
+    world, mirror = World(), ModelMirror(clock)
+    world.models = {"there": {1: config("there")}, "gone": {}}
+    world.touch()
+    for message in write_models(1, world.table.refresh()):
+        mirror.read(*wired(*message))
+    for name in ("new", "gone"):
+        clock.at_s += 1
+        for _ in range(2):  # it may be looked up again before it is asked for
+            with pytest.raises(ColdModelError):
+                mirror.describe(name)
+        mirror.asked(name)
+        with pytest.raises(NotFoundError, match=f"unknown model: '{name}'"):
+            mirror.describe(name)
+    clock.at_s += 1
+    mirror.asked("there")
+    with pytest.raises(NotFoundError, match="'there' version 7 is not found"):
+        mirror.describe("there", 7)
+    with pytest.raises(ColdModelError):
+        mirror.describe("new")
 
 
 def test_a_change_costs_no_look_at_other_models() -> None:

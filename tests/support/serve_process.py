@@ -34,6 +34,7 @@ class ServeProcess:
     def __init__(
         self, repository: Path | str, *flags: str, stdin: int | None = None, open_files: int | None = None
     ) -> None:
+        self.repository = Path(repository)
         self._start(["serve", "--model-repository", str(repository), *_IN_ONE_PROCESS, *flags], stdin, open_files)
 
     def _start(self, words: Sequence[str], stdin: int | None = None, open_files: int | None = None) -> None:

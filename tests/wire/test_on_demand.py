@@ -6,9 +6,11 @@ from __future__ import annotations
 import json
 import queue
 import re
+import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -194,6 +196,26 @@ def test_no_such_model_is_what_it_always_was(served: ServeProcess) -> None:
         client.infer("nowhere", inputs(httpclient))
     with http(served) as client, pytest.raises(InferenceServerException, match="'m1' version 7 is not found"):
         client.infer("m1", inputs(httpclient), model_version="7")
+
+
+def test_models_are_added_and_removed_while_it_runs(served: ServeProcess) -> None:
+    write_adding_model(served.repository, "added", 40)
+
+    def found(ask: Callable[[], Any]) -> bool:
+        with suppress(InferenceServerException):
+            return answer(ask()) == 40.5
+        return False
+
+    with http(served) as over_http, grpc(served) as over_grpc:
+        wait_until(lambda: found(lambda: over_grpc.infer("added", inputs(grpcclient))))
+        assert answer(over_http.infer("added", inputs(httpclient))) == 40.5
+        shutil.rmtree(served.repository / "added")
+        over_http.unload_model("added")
+        wait_until(lambda: "added" not in in_memory(served))
+        with pytest.raises(InferenceServerException, match="Request for unknown model: 'added'"):
+            over_http.infer("added", inputs(httpclient))
+        write_adding_model(served.repository, "added", 40)
+        wait_until(lambda: found(lambda: over_http.infer("added", inputs(httpclient))))
 
 
 def test_models_come_and_go_by_hand(served: ServeProcess) -> None:
