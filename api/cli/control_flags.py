@@ -16,8 +16,8 @@ def check_control_mode(flags: ParsedFlags) -> None:
     on_demand = mode is ControlMode.ON_DEMAND
     if on_demand and "model-memory-limit" not in flags:
         raise UsageError(
-            "Error: '--model-control-mode=on-demand' requires setting '--model-memory-limit', the bytes of memory for "
-            "all models together."
+            "Error: '--model-control-mode=on-demand' requires setting '--model-memory-limit', the memory for all "
+            "models together."
         )
     for name in ("model-memory-limit", "model-pin"):
         if name in flags and not on_demand:

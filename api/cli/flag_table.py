@@ -25,6 +25,7 @@ from .values import (
     INT64_MAX,
     INTEGER,
     INTEGER64,
+    MEMORY,
     PATTERN,
     POLL_US,
     PORT,
@@ -159,8 +160,8 @@ GROUPS: tuple[Group, ...] = (
         ),
         Flag(
             "model-memory-limit",
-            number(1, INT64_MAX),
-            "Bytes of memory for all models together, in on-demand mode.",
+            MEMORY,
+            "Memory for all models together, in on-demand mode, such as 16G.",
         ),
         Flag(
             "model-pin",

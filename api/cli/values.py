@@ -21,6 +21,7 @@ INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 
 _INTEGER = re.compile(r"\s*([+-]?[0-9]+)", re.ASCII)
+_MEMORY = re.compile(r"([0-9]{1,19})([KMGT]?)", re.ASCII | re.IGNORECASE)
 _FLOAT = re.compile(r"(?ai)\s*([+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf|nan))")
 
 
@@ -128,6 +129,20 @@ def number(least: float, most: float = INT32_MAX, *, or_zero: bool = False, mess
 
     placeholder, what = ("<float>", "a number") if math.isinf(most) else ("<integer>", "an integer")
     return Kind(placeholder, read, f"{what}: {expected}")
+
+
+def _read_memory(text: str) -> int:
+    found = _MEMORY.fullmatch(text)
+    if found is None:
+        raise BadValueError(f"Invalid option value. Got {text}")
+    value = int(found[1]) << 10 * " KMGT".index(found[2].upper() or " ")
+    if not 1 <= value <= INT64_MAX:
+        raise BadValueError(f"Provided option value is out of bound. Got {text}")
+    return value
+
+
+MEMORY = Kind("<bytes>", _read_memory, "bytes: at least 1; with K, M, G or T so many KiB, MiB, GiB or TiB")
+"""Bytes, of a flag that tritonserver does not have: nothing may follow them but one letter."""
 
 
 def seconds(least: float = 0, *, or_zero: bool = False) -> Kind:

@@ -32,6 +32,11 @@ from trireme.engine.scheduling.rate_limiter import ExplicitResource
         (["--log-verbose", "3"], "log-verbose", 3),
         (["--hang-limit-secs=1.5e1x"], "hang-limit-secs", 15.0),
         (["--model-control-mode", "NONE"], "model-control-mode", "none"),
+        (["--model-memory-limit", "350000"], "model-memory-limit", 350_000),
+        (["--model-memory-limit=200K"], "model-memory-limit", 200 << 10),
+        (["--model-memory-limit=3m"], "model-memory-limit", 3 << 20),
+        (["--model-memory-limit=16G"], "model-memory-limit", 16 << 30),
+        (["--model-memory-limit=8388607T"], "model-memory-limit", 8_388_607 << 40),
         (["--disable-auto"], "disable-auto-complete-config", True),
         (["--model-repository", "a", "--model-repository=b"], "model-repository", ("a", "b")),
         (["--cuda-memory-pool-byte-size=0:64"], "cuda-memory-pool-byte-size", ((0, 64),)),
@@ -98,6 +103,14 @@ def test_zero_turns_a_limit_off_and_the_lowest_value_is_taken(word: str) -> None
         ("--http-port=abc", "--http-port", "Invalid option value. Got abc"),
         ("--http-port=99999999999", "--http-port", "Provided option value is out of bound. Got 99999999999"),
         ("--http-port=70000", "--http-port", "Provided option value is out of bound. Got 70000"),
+        *(
+            (f"--model-memory-limit={text}", "--model-memory-limit", f"Invalid option value. Got {text}")
+            for text in ("200KB", "200 K", "K", "-1", "1.5G", "12abc")
+        ),
+        *(
+            (f"--model-memory-limit={text}", "--model-memory-limit", f"Provided option value is out of bound. Got {text}")
+            for text in ("0", "0K", "8388608T", "9223372036854775808")
+        ),
         ("--log-verbose=on", "--log-verbose", "Invalid option value. Got on"),
         ("--log-format=iso8601", "--log-format", "invalid argument for --log-format. Got iso8601"),
         ("--model-control-mode=x", "--model-control-mode", "invalid argument for --model-control-mode. Got x"),
@@ -276,6 +289,7 @@ def test_bad_values_are_refused_with_the_option_and_the_reason(word: str, option
         ("--http-port=99999999", "--http-port takes an integer: from 0 to 65535"),
         ("--http-port=abc", "--http-port takes an integer: from 0 to 65535"),
         ("--watchdog-limit-secs=0.5", "--watchdog-limit-secs takes a number: 0 or at least 1"),
+        ("--model-memory-limit=2x", "--model-memory-limit takes bytes: at least 1; with K, M, G or T so many KiB, MiB"),
         ("--log-verbose=on", "--log-verbose takes a level (an integer), true or false"),
         ("--log-info=maybe", "--log-info takes true, on, 1, false, off or 0"),
         ("--model-control-mode=x", "--model-control-mode takes one of: none, poll, explicit"),
