@@ -14,6 +14,7 @@ weight = 1.0
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -110,7 +111,7 @@ def _read(root: FileTable, folder: Path) -> FleetFile:
     return FleetFile(
         settings,
         interval_ms,
-        ConnectionSettings() if connection is None else _read_connection(connection, folder),
+        ConnectionSettings() if connection is None else read_connection(connection, folder),
         {} if replicas is None else _read_replicas(replicas),
     )
 
@@ -125,7 +126,27 @@ def _part(table: FileTable, key: str, default: float) -> float:
     return float(value)
 
 
-def _read_connection(table: FileTable, folder: Path) -> ConnectionSettings:
+def fleet_text(addresses: Mapping[str, str], connection: ConnectionSettings) -> str:
+    """The text of a file with these replicas, by name."""
+    shown = {
+        "ca-file": connection.ca_file,
+        "certificate-file": connection.certificate_file,
+        "key-file": connection.key_file,
+        "token-file": connection.token_file,
+    }
+    lines = ["[connection]", f"tls = {str(connection.tls).lower()}"]
+    lines += [f"{key} = {_quoted(str(path))}" for key, path in shown.items() if path is not None]
+    for name, address in addresses.items():
+        lines += [f"[replicas.{_quoted(name)}]", f"address = {_quoted(address)}"]
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)  # a string of TOML, too
+
+
+def read_connection(table: FileTable, folder: Path) -> ConnectionSettings:
+    """What a table says of connections to replicas. FaultyEntryError if it is not as it should be."""
     keys = ("ca-file", "certificate-file", "key-file", "token-file")
     table.expect("tls", *keys)
     paths: dict[str, Path | None] = {}

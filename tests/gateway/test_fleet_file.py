@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trireme.engine.errors import InvalidArgumentError
-from trireme.gateway.fleet_file import ConnectionSettings, ReplicaEntry, load_fleet, read_fleet
+from trireme.gateway.fleet_file import ConnectionSettings, FleetFile, ReplicaEntry, fleet_text, load_fleet, read_fleet
 
 WHOLE = """
 [gateway]
@@ -87,3 +87,12 @@ def test_what_is_refused(text: str, expected: str) -> None:
 def test_a_file_that_is_missing(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="No such file"):
         load_fleet(tmp_path / "fleet.toml")
+
+
+def test_what_is_written_is_read_again() -> None:
+    connection = ConnectionSettings(True, Path('/etc/ä "b".pem'), token_file=Path("/etc/token"))
+    addresses = {"a.b": "10.0.0.1:8001", "c": "[::1]:8001"}
+    read = read_fleet(fleet_text(addresses, connection), "/tmp/fleet.toml")
+    assert read.connection == connection
+    assert {name: entry.address for name, entry in read.replicas.items()} == addresses
+    assert read_fleet(fleet_text({}, ConnectionSettings()), "/tmp/fleet.toml") == FleetFile()

@@ -8,8 +8,9 @@ import pytest
 import tritonclient.http as triton
 
 from trireme.actors import InferenceServer
-from trireme.api.cli.server_thread import NotServingError, ServerThread
+from trireme.api.cli.server_thread import GatewayThread, NotServingError, ServerThread
 from trireme.engine.errors import NotFoundError
+from trireme.gateway.server import FleetServer
 
 PORTS = ("--http-port=0", "--grpc-port=0", "--metrics-port=0", "--drain-secs=0")
 
@@ -56,3 +57,20 @@ def test_what_does_not_start_says_so(word: str, error: str) -> None:
         thread.start()
     assert thread.stop(30)
     assert not thread.alive
+
+
+def test_a_gateway_as_well(repository: Path, tmp_path: Path) -> None:
+    async def members(server: FleetServer) -> list[str]:
+        return sorted(server.members)
+
+    path = tmp_path / "fleet.toml"
+    path.write_text('[replicas.a]\naddress = "127.0.0.1:9"\n')
+    thread = GatewayThread([f"--fleet={path}", *PORTS])
+    thread.start()
+    try:
+        assert sorted(title for title, _, _ in thread.listening) == ["GRPCInferenceService", "HTTPService"]
+        assert thread.call(members) == ["a"]
+    finally:
+        assert thread.stop(30)
+    with pytest.raises(NotServingError, match="--fleet must be specified"):
+        GatewayThread(PORTS).start()
