@@ -9,8 +9,8 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..engine.config.model import ModelConfig
@@ -25,11 +25,13 @@ class ReplicaResources:
     """Attributes:
     cpus, gpus: numbers that may be parts of one.
     nbytes: of memory; 0 for none reserved.
+    others: Ray's custom resources, by name.
     """
 
     cpus: float
     gpus: float = 0
     nbytes: int = 0
+    others: Mapping[str, float] = field(default_factory=dict)
 
     def options(self) -> dict[str, Any]:
         """As Ray's options of an actor."""
@@ -38,6 +40,8 @@ class ReplicaResources:
             options["num_gpus"] = self.gpus
         if self.nbytes:
             options["memory"] = self.nbytes
+        if self.others:
+            options["resources"] = dict(self.others)
         return options
 
 
@@ -58,4 +62,5 @@ def replica_resources(settings: ClusterSettings, configs: Iterable[ModelConfig])
         cpus if settings.cpus is None else settings.cpus,
         (max(len(gpus), on_gpu)) if settings.gpus is None else settings.gpus,
         0 if settings.room is None else settings.room + OVERHEAD_BYTES,
+        settings.replica_resources,
     )

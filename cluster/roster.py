@@ -1,13 +1,16 @@
 """Who belongs to a fleet on Ray, and which models each replica is to hold: state without I/O, kept by one small actor.
 
 Rules:
- 1. A replica tells of itself every second. One that has not been heard of for `silent_s` does not belong to the fleet
-    any more. So nothing is lost with the actor itself: when it is started again, all tell it within a second.
+ 1. Replicas and gateways tell of themselves every second. One that has not been heard of for `silent_s` does not belong
+    to the fleet any more. So nothing is lost with the actor: when it is started again, all tell it within a second.
  2. Where replicas have room for some of the models only, each is told which ones to hold (`engine.fleet.placement`).
     It is planned anew when a replica has come or gone, or models have changed; room that is left is for further copies
     of those with most to do then. In its first `settle_s` the roster plans nothing: others are about to tell.
  3. A model that is to move is loaded in its new place first: its old one is told to unload it when it is ready there.
- 4. A replica that drains gets nothing new and keeps what it has. Its models are planned for the others.
+ 4. A replica that drains gets nothing new. Its models are planned for the others, and those that have a place are kept
+    until they are ready there.
+ 5. While one release takes the place of another, replicas of the earlier one keep what they have, and that needs no
+    place on others until they drain.
 """
 
 from __future__ import annotations
@@ -33,7 +36,9 @@ class ReplicaTold:
         ready: the models that it has in memory.
         rates: requests a second of each model, as far as is known.
         draining: it is about to end.
-        node: where it runs; for people.
+        release: of the fleet's settings; a later one has a higher number.
+        node, process: where it runs, and the number of its process; for people.
+        failed: the models that it was to load and could not, with the reasons; for people.
     """
 
     address: str
@@ -41,7 +46,23 @@ class ReplicaTold:
     ready: frozenset[str] = frozenset()
     rates: Mapping[str, float] = field(default_factory=dict)
     draining: bool = False
+    release: float = 0.0
     node: str = ""
+    process: int = 0
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayTold:
+    """What a gateway tells of itself.
+
+    Attributes:
+        listening: its addresses, by service.
+        linked: the members that it can send requests to.
+    """
+
+    listening: Mapping[str, str]
+    linked: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -70,13 +91,21 @@ class FleetRoster:
         settle_s: float = SETTLE_S,
     ) -> None:
         self.layout = FleetLayout({})
-        self._room = room
-        self._copies = copies
-        self._settings = models or {}
+        self.configure(room, copies, models or {})
         self._silent_s = silent_s
         self._settle_s = settle_s
         self._began_s = math.inf
         self._members: dict[str, _Member] = {}
+        self._gateways: dict[str, tuple[GatewayTold, float]] = {}
+
+    def configure(
+        self, room: int | None, copies: int, models: Mapping[str, ModelSettings], release: float = 0.0
+    ) -> None:
+        """Plan so from now on, for replicas of this release; other arguments as for the class."""
+        self._room = room
+        self._copies = copies
+        self._settings = models
+        self._release = release
         self._planned_for: object = None
 
     def tell(self, name: str, told: ReplicaTold, now_s: float) -> frozenset[str] | None:
@@ -86,15 +115,27 @@ class FleetRoster:
         self._began_s = min(self._began_s, now_s)
         if self._room is None:
             return None
-        if told.draining or now_s < self._began_s + self._settle_s:
+        is_earlier = told.release < self._release and not told.draining
+        if is_earlier or now_s < self._began_s + self._settle_s:
             return told.ready
         self._plan()
-        wanted = self.layout.on.get(name, frozenset())
+        wanted = frozenset() if told.draining else self.layout.on.get(name, frozenset())
         return wanted | {model for model in told.ready - wanted if not self._is_replaced(model)}
 
+    def tell_gateway(self, name: str, told: GatewayTold, now_s: float) -> dict[str, ReplicaTold]:
+        """A gateway tells of itself; the members of the fleet."""
+        self._gateways[name] = (told, now_s)
+        return self.members(now_s)
+
+    def gateways(self, now_s: float) -> dict[str, GatewayTold]:
+        """What each gateway has told."""
+        self._forget(now_s)
+        return {name: told for name, (told, _) in sorted(self._gateways.items())}
+
     def leave(self, name: str, now_s: float) -> None:
-        """A replica has ended."""
+        """A replica, or a gateway, has ended."""
         self._members.pop(name, None)
+        self._gateways.pop(name, None)
         self._forget(now_s)
 
     def members(self, now_s: float) -> dict[str, ReplicaTold]:
@@ -106,26 +147,33 @@ class FleetRoster:
         for name, member in list(self._members.items()):
             if now_s - member.heard_s > self._silent_s:
                 del self._members[name]
+        for name, (_, heard_s) in list(self._gateways.items()):
+            if now_s - heard_s > self._silent_s:
+                del self._gateways[name]
 
     def _plan(self) -> None:
         assert self._room is not None, "there is something to plan"
+        staying = {name: member.told for name, member in self._members.items() if not member.told.draining}
+        earlier = [told for told in staying.values() if told.release < self._release]
+        placed = frozenset[str]().union(*(told.ready for told in earlier))
+        members = {name: told for name, told in staying.items() if told.release >= self._release}
         sizes: dict[str, int] = {}
-        rates: dict[str, float] = {}
-        for member in self._members.values():
-            for model, nbytes in member.told.sizes.items():
+        for told in members.values():
+            for model, nbytes in told.sizes.items():
                 sizes[model] = max(nbytes, sizes.get(model, 0))
-            for model, rate_hz in member.told.rates.items():
-                rates[model] = rates.get(model, 0.0) + rate_hz
-        staying = {name: self._room for name, member in self._members.items() if not member.told.draining}
-        if self._planned_for == (sizes, staying):
+        if self._planned_for == (sizes, set(members), placed):
             return
-        self._planned_for = (sizes, staying)
-        needs = {model: self._need(model, nbytes) for model, nbytes in sizes.items()}
-        before: dict[str, Set[str]] = {name: self._members[name].told.ready for name in staying}
+        self._planned_for = (sizes, set(members), placed)
+        rates: dict[str, float] = {}
+        for told in staying.values():
+            for model, rate_hz in told.rates.items():
+                rates[model] = rates.get(model, 0.0) + rate_hz
+        needs = {model: self._need(model, nbytes) for model, nbytes in sizes.items() if model not in placed}
+        before: dict[str, Set[str]] = {name: told.ready for name, told in members.items()}
         for name, models in self.layout.on.items():
             if name in before:
                 before[name] = before[name] | models
-        self.layout = place_models(needs, staying, before, rates)
+        self.layout = place_models(needs, dict.fromkeys(members, self._room), before, rates)
 
     def _need(self, model: str, nbytes: int) -> ModelNeed:
         settings = self._settings.get(model, ModelSettings())

@@ -11,6 +11,7 @@ from typing import Any
 from ..engine.errors import InvalidArgumentError
 from ..engine.fleet.scaling import ScalingSettings
 from ..engine.strict_toml import FileTable, read_strictly
+from ..gateway.fleet_file import ConnectionSettings, read_connection
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _SIZE = re.compile(r"(\d+)\s*([KMGT]?)i?B?", re.IGNORECASE)
@@ -45,6 +46,8 @@ class ClusterSettings:
     gateways: how many.
     http_port, grpc_port: of the first gateway of a node; each further one there has ten more. 0 for any free one.
     gateway_flags: further ones of `trireme gateway`.
+    connection: how gateways talk to replicas, with files of their nodes.
+    replica_resources, gateway_resources: Ray's custom resources that each needs of its node, by name.
     """
 
     name: str
@@ -61,6 +64,15 @@ class ClusterSettings:
     http_port: int = 8000
     grpc_port: int = 8001
     gateway_flags: tuple[str, ...] = ()
+    connection: ConnectionSettings = field(default_factory=ConnectionSettings)
+    replica_resources: Mapping[str, float] = field(default_factory=dict)
+    gateway_resources: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def of_gateways(self) -> tuple[object, ...]:
+        """What makes other gateways of them if it changes."""
+        ports = self.http_port, self.grpc_port
+        return self.gateways, ports, self.gateway_flags, self.connection, dict(self.gateway_resources)
 
 
 def load_settings(path: Path) -> ClusterSettings:
@@ -79,16 +91,16 @@ def load_settings(path: Path) -> ClusterSettings:
 
 
 def read_settings(text: str, name: str) -> ClusterSettings:
-    """What the text says of the file of that name.
+    """What the text says of the file of that name. Paths of certificates are relative to its folder.
 
     Raises:
         InvalidArgumentError: something in it is not as it should be.
     """
-    return read_strictly(text, name, _read)
+    return read_strictly(text, name, lambda root: _read(root, Path(name).resolve().parent))
 
 
-def _read(root: FileTable) -> ClusterSettings:
-    root.expect("cluster", "replicas", "models", "gateways")
+def _read(root: FileTable, folder: Path) -> ClusterSettings:
+    root.expect("cluster", "replicas", "models", "gateways", "connection")
     cluster = root.table("cluster", "a table")
     if cluster is None:
         raise root.fault(None, "no [cluster]", "a table [cluster] with the model repositories")
@@ -100,7 +112,11 @@ def _read(root: FileTable) -> ClusterSettings:
     if not repositories:
         raise cluster.fault(None, "no model-repository", 'model-repository = ["path or address", ...]')
     flags = cluster.texts("flags", _no_flag, 'a list of flags like "--log-verbose=1"')
-    return ClusterSettings(name, repositories, flags, **_replicas(root), **_models(root), **_gateways(root))
+    found = _replicas(root) | _models(root) | _gateways(root)
+    connection = root.table("connection", "a table of files")
+    if connection is not None:
+        found["connection"] = read_connection(connection, folder)
+    return ClusterSettings(name, repositories, flags, **found)
 
 
 def _no_flag(text: str) -> str | None:
@@ -112,7 +128,7 @@ def _replicas(root: FileTable) -> dict[str, Any]:
     if table is None:
         return {}
     numbers = ("target-queue-ms", "up-secs", "down-secs", "settle-secs", "drain-secs", "cpus", "gpus")
-    table.expect("least", "most", "memory", *numbers)
+    table.expect("least", "most", "memory", "resources", *numbers)
     least, most = (table.number(key, whole=True) for key in ("least", "most"))
     least = int(least or most or 1)
     most = int(most or least)
@@ -122,6 +138,7 @@ def _replicas(root: FileTable) -> dict[str, Any]:
     given = {"target_s": target_ms and target_ms / 1e3, "up_s": up_s, "down_s": down_s, "settle_s": settle_s}
     scaling = ScalingSettings(least, most, **{key: value for key, value in given.items() if value is not None})
     found: dict[str, Any] = {"scaling": scaling, "cpus": cpus, "gpus": gpus, "room": _bytes(table, "memory")}
+    found["replica_resources"] = _resources(table)
     return found if drain_s is None else found | {"drain_s": drain_s}
 
 
@@ -133,6 +150,12 @@ def _bytes(table: FileTable, key: str) -> int | None:
     if found is None or not int(found[1]):
         raise table.fault(key, repr(value), _SIZE_TEXT)
     return int(found[1]) << _SIZES[found[2].upper()]
+
+
+def _resources(table: FileTable) -> dict[str, float]:
+    resources = table.table("resources", "a table of numbers")
+    found = {} if resources is None else {name: resources.number(name) for name in resources.keys}
+    return {name: number for name, number in found.items() if number is not None}
 
 
 def _models(root: FileTable) -> dict[str, Any]:
@@ -156,8 +179,9 @@ def _gateways(root: FileTable) -> dict[str, Any]:
     table = root.table("gateways", "a table")
     if table is None:
         return {}
-    table.expect("count", "http-port", "grpc-port", "flags")
+    table.expect("count", "http-port", "grpc-port", "flags", "resources")
     found: dict[str, Any] = {"gateway_flags": table.texts("flags", _no_flag, "a list of flags")}
+    found["gateway_resources"] = _resources(table)
     count = table.number("count", whole=True)
     if count is not None:
         found["gateways"] = int(count)

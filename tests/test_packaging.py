@@ -172,8 +172,10 @@ def test_wheel_holds_every_file(installed: Path) -> None:
 
 
 def test_every_module_of_the_wheel_imports(installed: Path) -> None:
-    """Nothing that a module needs was left behind in the source tree."""
-    names = [dotted(path.with_suffix("")).removesuffix(".__init__") for path in python_files()]
+    """Nothing that a module needs was left behind in the source tree. The slow test of fleets on Ray imports those that
+    need it, which is not installed here."""
+    paths = [path for path in python_files() if not re.search(r"^import ray$", (ROOT / path).read_text(), re.MULTILINE)]
+    names = [dotted(path.with_suffix("")).removesuffix(".__init__") for path in paths]
     files = json.loads(run_installed(installed, IMPORT_EACH, *names))
     assert set(files) == set(names)
     assert [file for file in files.values() if not file.startswith(str(installed))] == []
@@ -313,7 +315,9 @@ def test_everything_imported_is_declared(project: dict[str, Any]) -> None:
     extras = project["project"]["optional-dependencies"]
     optional = {
         "actors/tracing.py": "tracing",
+        "api/cli/cluster.py": "ray",
         "api/cli/tables.py": "terminal",
+        "cluster/": "ray",
         "engine/backends/onnxruntime/": "cpu",
         "engine/tracing/spans.py": "tracing",
         "proto/compile.py": "dev",
@@ -328,7 +332,7 @@ def test_everything_imported_is_declared(project: dict[str, Any]) -> None:
         for line, module, _ in imports(source):
             top = module.split(".")[0]
             if top not in {"trireme", *sys.stdlib_module_names}:
-                providers = {normal(name) for name in distributions.get(top, [])}
+                providers = {normal(name) for name in distributions.get(top, [top])}
                 if not providers & allowed:
                     undeclared.append(f"{source.path}:{line}: {module}")
     assert undeclared == []

@@ -31,8 +31,8 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 PAGES = sorted(REFERENCE.glob("*.md"))
 OF_TOOLS = frozenset({"benchmarks.md", "simulations.md", "gpu.md", "kubernetes.md", "CHANGELOG.md"})
 """Documents that name flags of scripts, which are not those of `trireme serve`."""
-OTHER_FLAGS = frozenset({"seed", "seeds", "flag", "expires", "url", "api-key", "header", "json", "fleet"})
-"""Flags of the simulator in the README, of `trireme key new`, `route` and `gateway`, and one that stands for any."""
+OTHER_FLAGS = frozenset({"seed", "seeds", "flag", "expires", "url", "api-key", "header", "json", "fleet", "address"})
+"""Flags of the simulator in the README, of other commands than `trireme serve`, and one that stands for any."""
 ELSEWHERE = frozenset({"x.md", "bench.md"})
 """Names that stand for no document of this repository: examples in tests, and what `make bench` writes."""
 

@@ -41,6 +41,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return exit_code
     from ...engine.version import VERSION
     from ..http.openapi import document
+    from .cluster import add_cluster_command
     from .route import add_route_command
 
     parser = argparse.ArgumentParser(prog="trireme", description="An inference server that speaks Triton's protocols.")
@@ -58,6 +59,7 @@ def main(words: Sequence[str] | None = None) -> int:
     new.add_argument("--expires", help="when it ends: a date, or a time with an offset")
     new.set_defaults(new_key=True)
     add_route_command(commands)
+    add_cluster_command(commands)
     given = parser.parse_args(words)
     if getattr(given, "new_key", False):
         return _print_key(given)

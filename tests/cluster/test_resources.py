@@ -29,8 +29,9 @@ def test_gpus_are_those_that_instances_name() -> None:
 
 
 def test_what_the_file_says_comes_first() -> None:
-    settings = replace(SETTINGS, cpus=0.5, gpus=0.25, room=1 << 30)
+    settings = replace(SETTINGS, cpus=0.5, gpus=0.25, room=1 << 30, replica_resources={"fast": 1})
     resources = replica_resources(settings, [config(CPU, GPU)])
-    assert resources == ReplicaResources(0.5, 0.25, (1 << 30) + OVERHEAD_BYTES)
-    assert resources.options() == {"num_cpus": 0.5, "num_gpus": 0.25, "memory": (1 << 30) + OVERHEAD_BYTES}
+    assert resources == ReplicaResources(0.5, 0.25, (1 << 30) + OVERHEAD_BYTES, {"fast": 1})
+    options = {"num_cpus": 0.5, "num_gpus": 0.25, "memory": (1 << 30) + OVERHEAD_BYTES, "resources": {"fast": 1}}
+    assert resources.options() == options
     assert ReplicaResources(1).options() == {"num_cpus": 1}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trireme.cluster.roster import SETTLE_S, SILENT_S, FleetRoster, ReplicaTold
+from trireme.cluster.roster import SETTLE_S, SILENT_S, FleetRoster, GatewayTold, ReplicaTold
 from trireme.cluster.settings import ModelSettings
 
 SIZES = {f"m{number:02}": 10 for number in range(20)}
@@ -15,19 +15,23 @@ class Fleet:
         self.roster = roster
         self.ready = {name: frozenset[str]() for name in names}
         self.draining: set[str] = set()
+        self.releases: dict[str, float] = {}
         self.now_s = 0.0
 
     def tell(self, name: str) -> frozenset[str] | None:
-        told = ReplicaTold(f"{name}:8001", SIZES, self.ready[name], draining=name in self.draining)
+        release = self.releases.get(name, 0.0)
+        told = ReplicaTold(f"{name}:8001", SIZES, self.ready[name], {}, name in self.draining, release)
         return self.roster.tell(name, told, self.now_s)
 
-    def go_on(self, rounds: int = 6) -> None:
+    def go_on(self, rounds: int = 6, always: set[str] | None = None) -> None:
+        """All tell, so many times; these models are to be served by some replica all the time."""
         for _ in range(rounds):
             self.now_s += 1
             for name in sorted(self.ready):
                 wanted = self.tell(name)
                 assert wanted is not None
                 self.ready[name] = wanted
+                assert self.served() >= (always or set())
 
     def served(self) -> set[str]:
         return {model for models in self.ready.values() for model in models}
@@ -60,14 +64,40 @@ def test_the_models_of_a_replica_that_is_lost_go_to_the_others() -> None:
     assert all(only[name] <= fleet.ready[name] for name in "ab"), "only further copies have left"
 
 
-def test_a_replica_that_drains_keeps_its_models_while_others_load_them() -> None:
+def test_a_replica_that_drains_keeps_its_models_until_others_have_them() -> None:
     fleet = Fleet(FleetRoster(room=100), "abc")
     fleet.go_on()
-    before = fleet.ready["c"]
     fleet.draining.add("c")
-    fleet.go_on()
-    assert fleet.ready["c"] == before
+    fleet.go_on(rounds=4, always=set(SIZES))
+    assert not fleet.ready["c"], "so it may end"
     assert fleet.ready["a"] | fleet.ready["b"] == set(SIZES)
+
+
+def test_who_drains_alone_does_not_wait() -> None:
+    fleet = Fleet(FleetRoster(room=100), "a")
+    fleet.go_on()
+    assert len(fleet.ready["a"]) == 10
+    fleet.draining.add("a")
+    assert fleet.tell("a") == frozenset()
+
+
+def test_one_release_takes_the_place_of_another_with_all_models_served() -> None:
+    """Each replica has room for eight of twenty models; one more than three is there meanwhile, as with Ray."""
+    fleet = Fleet(FleetRoster(room=80), "abc")
+    fleet.go_on()
+    fleet.roster.configure(80, 1, {}, 1.0)
+    fleet.go_on(rounds=2, always=set(SIZES))
+    for new, old in zip("xyz", "bca", strict=True):
+        before = {name: fleet.ready[name] for name in "abc" if name in fleet.ready}
+        fleet.ready[new], fleet.releases[new] = frozenset(), 1.0
+        fleet.go_on(rounds=3, always=set(SIZES))
+        assert {name: fleet.ready[name] for name in before} == before, "an earlier release loads and unloads nothing"
+        fleet.draining.add(old)
+        fleet.go_on(rounds=3, always=set(SIZES))
+        assert not fleet.ready.pop(old)
+        fleet.roster.leave(old, fleet.now_s)
+    fleet.go_on(always=set(SIZES))
+    assert [len(models) for models in fleet.ready.values()] == [8, 8, 8]
 
 
 def test_a_model_leaves_its_old_place_when_it_is_ready_in_the_new_one() -> None:
@@ -104,3 +134,14 @@ def test_in_its_first_seconds_all_keep_what_they_have() -> None:
     told = ReplicaTold("a:1", {"m": 10, "n": 10, "o": 10}, frozenset({"m"}))
     assert roster.tell("a", told, 100.0) == {"m"}
     assert len(roster.tell("a", told, 100.0 + SETTLE_S) or ()) == 2
+
+
+def test_gateways_tell_where_they_listen_and_hear_who_the_members_are() -> None:
+    roster = FleetRoster()
+    roster.tell("a", ReplicaTold("a:1"), 0.0)
+    assert list(roster.tell_gateway("g", GatewayTold({"HTTPService": "g:8000"}), 1.0)) == ["a"]
+    assert roster.gateways(2.0) == {"g": GatewayTold({"HTTPService": "g:8000"})}
+    assert roster.gateways(1.1 + SILENT_S) == {}
+    roster.tell_gateway("g", GatewayTold({}), 9.0)
+    roster.leave("g", 9.0)
+    assert roster.gateways(9.0) == {}

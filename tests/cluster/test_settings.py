@@ -9,6 +9,7 @@ import pytest
 from trireme.cluster.settings import ClusterSettings, ModelSettings, load_settings, read_settings
 from trireme.engine.errors import InvalidArgumentError
 from trireme.engine.fleet.scaling import ScalingSettings
+from trireme.gateway.fleet_file import ConnectionSettings
 
 LEAST = '[cluster]\nmodel-repository = ["/models"]\n'
 
@@ -34,6 +35,7 @@ def test_everything() -> None:
     cpus = 0.5
     gpus = 1
     memory = "8G"
+    resources = { fast = 1 }
     [models]
     copies = 2
     [models.large]
@@ -44,8 +46,13 @@ def test_everything() -> None:
     http-port = 0
     grpc-port = 9001
     flags = ["--log-verbose=2"]
+    resources = { edge = 0.5 }
+    [connection]
+    ca-file = "ca.pem"
+    token-file = "/etc/token"
     """
-    assert read_settings(text, "fleet.toml") == ClusterSettings(
+    assert read_settings(text, "/etc/fleet.toml") == ClusterSettings(
+        connection=ConnectionSettings(True, Path("/etc/ca.pem"), token_file=Path("/etc/token")),
         name="digits",
         repositories=("/models", "s3://bucket/models"),
         flags=("--log-verbose=1",),
@@ -60,6 +67,8 @@ def test_everything() -> None:
         http_port=0,
         grpc_port=9001,
         gateway_flags=("--log-verbose=2",),
+        replica_resources={"fast": 1},
+        gateway_resources={"edge": 0.5},
     )
 
 
@@ -83,6 +92,7 @@ def test_everything() -> None:
             "fleet.toml:4: replicas.memory: found 'much', expected bytes",
         ),
         (LEAST + "[replicas]\nmemory = 0", "fleet.toml:4: replicas.memory: found 0, expected bytes"),
+        (LEAST + "[replicas]\nresources = {fast = -1}", "fleet.toml:4: replicas.resources.fast: found -1, expected a"),
         (LEAST + "[models]\nlarge = 3", "fleet.toml:4: models.large: found 3, expected a table"),
         (LEAST + "[gateways]\nhttp-port = 70000", "fleet.toml:4: gateways.http-port: found 70000, expected a port"),
         (

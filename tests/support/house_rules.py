@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "actors": {"engine", "python_backend", "proto"},
     "front_ends": {"actors", "engine", "proto", "python_backend"},
     "gateway": {"actors", "engine", "front_ends", "proto"},
-    "cluster": {"actors", "engine"},
+    "cluster": {"actors", "engine", "gateway"},
     "simulations": {"actors", "engine", "front_ends", "gateway", "proto"},
     "api": {"actors", "cluster", "engine", "front_ends", "gateway", "proto"},
 }
