@@ -107,9 +107,11 @@ def test_zero_turns_a_limit_off_and_the_lowest_value_is_taken(word: str) -> None
             (f"--model-memory-limit={text}", "--model-memory-limit", f"Invalid option value. Got {text}")
             for text in ("200KB", "200 K", "K", "-1", "1.5G", "12abc")
         ),
-        *(
-            (f"--model-memory-limit={text}", "--model-memory-limit", f"Provided option value is out of bound. Got {text}")
-            for text in ("0", "0K", "8388608T", "9223372036854775808")
+        ("--model-memory-limit=0K", "--model-memory-limit", "Provided option value is out of bound. Got 0K"),
+        (
+            "--model-memory-limit=9999999T",
+            "--model-memory-limit",
+            "Provided option value is out of bound. Got 9999999T",
         ),
         ("--log-verbose=on", "--log-verbose", "Invalid option value. Got on"),
         ("--log-format=iso8601", "--log-format", "invalid argument for --log-format. Got iso8601"),
