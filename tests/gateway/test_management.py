@@ -28,7 +28,7 @@ from trireme.proto.messages import inference as pb
 
 
 @pytest.fixture
-async def world(autojump_clock: MockClock) -> AsyncIterator[FleetWorld]:
+async def world() -> AsyncIterator[FleetWorld]:
     async with opened_fleet(server_id="gate") as world:
         await world.join("a", ONE)
         await world.join("b", ONE)
@@ -112,7 +112,7 @@ async def test_an_index_says_where_a_version_is_not_ready(world: FleetWorld) -> 
     assert not pb.RepositoryIndexRequest.parse(message).ready
 
 
-async def test_a_load_is_made_at_every_replica(world: FleetWorld) -> None:
+async def test_a_load_is_made_at_every_replica(world: FleetWorld, autojump_clock: MockClock) -> None:
     def loaded(name: str) -> Callable[[bytes], bytes]:
         def load(message: bytes) -> bytes:
             request = pb.RepositoryModelLoadRequest.parse(message)
@@ -139,7 +139,7 @@ async def test_a_load_is_made_at_every_replica(world: FleetWorld) -> None:
     assert await world.server.management.model_ready("new")
 
 
-async def test_a_load_that_fails_in_part_says_where(world: FleetWorld) -> None:
+async def test_a_load_that_fails_in_part_says_where(world: FleetWorld, autojump_clock: MockClock) -> None:
     world.links["b"].answers["RepositoryModelLoad"] = InternalError("failed to load 'new', no such file")
     with pytest.raises(InternalError) as failed:
         await world.server.management.load_model("new", {})
@@ -153,7 +153,7 @@ async def test_a_load_that_fails_in_part_says_where(world: FleetWorld) -> None:
         await world.server.management.load_model("new", {})
 
 
-async def test_an_unload_is_made_at_every_replica(world: FleetWorld) -> None:
+async def test_an_unload_is_made_at_every_replica(world: FleetWorld, autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
 
         @nursery.start_soon
@@ -245,7 +245,7 @@ async def test_log_settings_are_changed_everywhere(world: FleetWorld) -> None:
     assert changed == [{}, {"info": False, "verbose": 2, "format": "ISO8601"}]
 
 
-async def test_a_model_on_demand_is_loaded_by_one_replica(world: FleetWorld) -> None:
+async def test_a_model_on_demand_is_loaded_by_one_replica(world: FleetWorld, autojump_clock: MockClock) -> None:
     cold = ["Unavailable", ColdModelError("cold").message, RefusalReason.NOT_IN_MEMORY.value]
     for name in ("a", "b"):
         world.tell(name, row("cold", v1=cold), everything=False)
@@ -266,7 +266,7 @@ async def test_a_model_on_demand_is_loaded_by_one_replica(world: FleetWorld) -> 
         await world.server.management.want("unknown")
 
 
-async def test_routes_are_set_at_every_replica_and_shown_by_one(world: FleetWorld) -> None:
+async def test_routes_are_set_at_every_replica_and_shown_by_one(world: FleetWorld, autojump_clock: MockClock) -> None:
     management = world.server.management
     with pytest.raises(NotFoundError):
         await management.route_status("route")

@@ -25,7 +25,7 @@ from trireme.engine.request import InferenceRequest
 
 
 @pytest.fixture
-async def world(autojump_clock: MockClock) -> Any:
+async def world() -> Any:
     async with opened_fleet() as world:
         await world.join("a", ONE, MANY)
         await world.join("b", ONE, MANY)
@@ -104,7 +104,7 @@ async def test_the_router_may_refuse_after_an_attempt(world: FleetWorld) -> None
         await reply.response()
 
 
-async def test_a_request_may_wait_for_a_replica(world: FleetWorld) -> None:
+async def test_a_request_may_wait_for_a_replica(world: FleetWorld, autojump_clock: MockClock) -> None:
     world.router.target = None
     reply = admitted(world)
     assert world.server.waiting == 1
@@ -138,7 +138,7 @@ async def test_a_client_that_gives_up_takes_its_request_with_it(world: FleetWorl
     reply.cancel()
 
 
-async def test_a_client_may_give_up_while_its_request_waits(world: FleetWorld) -> None:
+async def test_a_client_may_give_up_while_its_request_waits(world: FleetWorld, autojump_clock: MockClock) -> None:
     world.router.target = None
     reply = admitted(world)
     with trio.move_on_after(1):
@@ -242,7 +242,7 @@ async def test_a_gateway_that_stops_lets_sequences_go_on(world: FleetWorld) -> N
     assert done == [True]
 
 
-async def test_what_is_not_answered_in_time_is_not_waited_for(world: FleetWorld) -> None:
+async def test_what_is_not_answered_in_time_is_not_waited_for(world: FleetWorld, autojump_clock: MockClock) -> None:
     admitted(world)
     assert not await world.server.stop(1)
 
@@ -274,7 +274,7 @@ async def test_regions_are_refused(world: FleetWorld) -> None:
         world.server.shared_memory.slice("region", 0, 4)
 
 
-async def test_a_replica_that_leaves_ends_what_it_has_first(world: FleetWorld) -> None:
+async def test_a_replica_that_leaves_ends_what_it_has_first(world: FleetWorld, autojump_clock: MockClock) -> None:
     reply = admitted(world)
     world.router.sequences["a"] = 1
     link = world.links["a"]
@@ -292,14 +292,14 @@ async def test_a_replica_that_leaves_ends_what_it_has_first(world: FleetWorld) -
     assert not link.runs
 
 
-async def test_sequences_at_a_replica_that_leaves_have_a_limit(world: FleetWorld) -> None:
+async def test_sequences_at_a_replica_that_leaves_have_a_limit(world: FleetWorld, autojump_clock: MockClock) -> None:
     world.router.sequences["a"] = 1
     world.server.leave("a", 5.0)
     await trio.sleep(6)
     assert ("leave", "a") in world.router.told
 
 
-async def test_a_replica_may_come_back_while_it_leaves(world: FleetWorld) -> None:
+async def test_a_replica_may_come_back_while_it_leaves(world: FleetWorld, autojump_clock: MockClock) -> None:
     world.router.sequences["a"] = 1
     world.server.leave("a")
     await world.server.join("a", "a:1", 2.0)
@@ -310,7 +310,7 @@ async def test_a_replica_may_come_back_while_it_leaves(world: FleetWorld) -> Non
     assert ("leave", "a") not in world.router.told
 
 
-async def test_a_replica_at_another_address_is_another_one(world: FleetWorld) -> None:
+async def test_a_replica_at_another_address_is_another_one(world: FleetWorld, autojump_clock: MockClock) -> None:
     reply = admitted(world)
     old = world.links["a"]
     await world.server.join("a", "elsewhere:1", 1.0)
