@@ -51,6 +51,7 @@ class Admission:
         residents: which models are in memory; None if none are loaded on demand.
     """
 
+    passes_on = False
     turn: Turn
     routes: Routes
     _repository: Repository

@@ -129,10 +129,13 @@ class Facade(Protocol):
         refusals: counts what is refused that is for no model.
         access: decides who may make which call; None if anyone may.
         shared_memory: where requests find the parts of regions that they name.
+        passes_on: requests are executed by other servers, and get `InferenceRequest.passed_on`.
     """
 
     @property
     def exiting(self) -> bool: ...
+    @property
+    def passes_on(self) -> bool: ...
     @property
     def options(self) -> ServerOptions: ...
     @property

@@ -42,6 +42,8 @@ from .request_parameters import HeaderPattern
 
 T = TypeVar("T")
 
+_TRACE_PARENT, _TRACE_STATE = "traceparent", "tracestate"
+
 
 class RequestTrace(ABC):
     """What a front end notes of a request that may be traced. A request that is not, in the end, costs nothing more.
@@ -61,7 +63,7 @@ class RequestTrace(ABC):
     def _begin(self, name: str, header: Callable[[str], str]) -> Trace | None:
         """The request is for this model, and may be traced; `header` gives the value of one, or an empty string."""
         tracer = self._tracer
-        context = read_context(header("traceparent"), header("tracestate")) if tracer.takes_contexts else None
+        context = read_context(header(_TRACE_PARENT), header(_TRACE_STATE)) if tracer.takes_contexts else None
         self._name = name
         trace = self.trace = tracer.begin(name, context)
         if trace is not None:
@@ -174,11 +176,12 @@ class Pipeline:
         pattern: of the headers that become parameters; None for none.
     """
 
-    __slots__ = ("_pattern", "_server", "_tracer")
+    __slots__ = ("_passes_on", "_pattern", "_server", "_tracer")
 
     def __init__(self, server: Facade, pattern: HeaderPattern | None) -> None:
         self._server = server
         self._pattern = pattern
+        self._passes_on = server.passes_on
         self._tracer = server.tracer
 
     def begin(self, adapter: Adapter) -> Reply | None:
@@ -201,8 +204,8 @@ class Pipeline:
                 request.caller = adapter.caller
             if self._pattern is not None or adapter.trace is not None:
                 self._complete(adapter, request)
-            if adapter.model is not None and adapter.model.key_header:
-                request.routing = Routing(adapter.header(adapter.model.key_header))
+            if self._passes_on or (adapter.model is not None and adapter.model.key_header):
+                self._take_headers(adapter, request)
             if not adapter.prompt:
                 return None
             return self._server.admit_nowait(request, lease=adapter.lease, model=adapter.model)
@@ -227,8 +230,7 @@ class Pipeline:
                     request = await self._decode(adapter)
                     request.caller = adapter.caller
                     self._complete(adapter, request)
-                    if adapter.model is not None and adapter.model.key_header:
-                        request.routing = Routing(adapter.header(adapter.model.key_header))
+                    self._take_headers(adapter, request)
                 reply = await self._server.admit(request, adapter.lease, adapter.model)
             failed = False
         finally:
@@ -271,6 +273,21 @@ class Pipeline:
             adapter.forward(self._pattern, request)
         if adapter.trace is not None:
             adapter.trace.decoded(request)
+
+    def _take_headers(self, adapter: Adapter, request: InferenceRequest) -> None:
+        """Those that mean something to a route, or to the server that executes the request."""
+        header = adapter.header
+        key_header = "" if adapter.model is None else adapter.model.key_header
+        key = header(key_header) if key_header else ""
+        if key_header:
+            request.routing = Routing(key)
+        if self._passes_on:
+            passed_on = ((key_header, key),) if key else ()
+            parent = header(_TRACE_PARENT)
+            if parent:
+                state = header(_TRACE_STATE)
+                passed_on += ((_TRACE_PARENT, parent), (_TRACE_STATE, state)) if state else ((_TRACE_PARENT, parent),)
+            request.passed_on = passed_on
 
 
 async def find_model(server: Facade, name: str, version: int, timeout_us: int = 0) -> ModelDescription:

@@ -71,6 +71,8 @@ class InferenceRequest:
         output_places: where in shared memory the client wants outputs, by name; None for nowhere. An instance may put
             them there (`RegionTensor`); who encodes the answer puts there what it did not.
         routing: None for a request for a model.
+        passed_on: headers of the client's that go with it to the server that executes it, names in lower case; for a
+            gateway (`Facade.passes_on`).
     """
 
     model_name: str
@@ -92,6 +94,7 @@ class InferenceRequest:
     in_regions: bool = False
     output_places: Mapping[str, RegionSlice] | None = None
     routing: Routing | None = None
+    passed_on: tuple[tuple[str, str], ...] = ()
 
 
 # -- An inference response as the engine sees it, whichever protocol it goes out by

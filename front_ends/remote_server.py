@@ -86,6 +86,8 @@ class RemoteServer:
         log: that of the engine (`api.logging.LogFacade`).
     """
 
+    passes_on = False
+
     def __init__(
         self,
         send: Send,

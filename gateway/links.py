@@ -83,6 +83,10 @@ class LinkEvents(Protocol):
         """A message of ``trireme.Fleet/Watch`` (`FleetReport`), decoded."""
         ...
 
+    def unreported(self, why: str) -> None:
+        """The replica is connected, and does not tell what it serves."""
+        ...
+
     def room(self) -> None:
         """`ReplicaLink.has_room` may be True again."""
         ...

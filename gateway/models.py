@@ -75,7 +75,9 @@ class FleetModels:
     def _refusal(self, name: str, version: int) -> TriremeError:
         if name not in self._others:
             if not self._replicas:
-                return UnavailableError("no replica of the fleet has been reached", refusal=RefusalReason.NOT_READY)
+                return UnavailableError(
+                    "no replica of the fleet has told yet what it serves", refusal=RefusalReason.NOT_READY
+                )
             return NotFoundError(f"Request for unknown model: '{name}' is not found")
         error = self._errors.get((name, version)) or self._others[name]
         if error is None:

@@ -59,6 +59,7 @@ class Replica:
         retries: requests that came from another replica.
         ends: how often requests ended how.
         why: it is not connected.
+        silence: why it is connected and has not told what it serves; empty if it has, or is about to.
         generation: of what it has told of its models (`actors.fleet_report`).
         told: the last report, without the models.
     """
@@ -73,6 +74,7 @@ class Replica:
         self.retries = 0
         self.ends = dict.fromkeys(AttemptEnd, 0)
         self.why = "it has not been reached yet"
+        self.silence = ""
         self.generation = 0
         self.told: dict[str, Any] = {}
         self._last = ReplicaReport("")
@@ -136,9 +138,17 @@ class Replica:
             logger.error("the report of replica %s cannot be read: %s: %s", self.name, type(error).__name__, error)
             return
         self.reported = True
+        self.silence = ""
         self._last = ReplicaReport(self.told["server"], self.draining, models.ready(self.name), loads)
         self._server.router.report(self.name, self._last, self._server.clock.now_s())
         self._changed()
+
+    def unreported(self, why: str) -> None:
+        if why != self.silence and not self.gone:
+            logger.warning(
+                "replica %s at %s gets no requests: it does not tell what it serves: %s", self.name, self.address, why
+            )
+        self.silence = why
 
     def room(self) -> None:
         if not self.gone:

@@ -95,6 +95,8 @@ class FleetServer:
         draining: it says that it is not ready, and serves what comes.
     """
 
+    passes_on = True
+
     def __init__(
         self,
         router: FleetRouter,

@@ -18,11 +18,12 @@ from trireme.engine.config.model import ModelConfig
 from trireme.engine.datatypes import BYTES
 from trireme.engine.description import ModelDescription
 from trireme.engine.errors import InvalidArgumentError, TriremeError, UnavailableError
-from trireme.engine.request import InferenceRequest, InferenceResponse
+from trireme.engine.request import LATEST, InferenceRequest, InferenceResponse, Routing
 from trireme.engine.tensor import Tensor
 from trireme.engine.tracing import Tracer
 
 MODEL = ModelDescription("m", 1, (1,), ModelConfig("m"), {})
+ROUTE = ModelDescription("m", LATEST, (1,), ModelConfig("m"), {}, "x-user")
 PATTERN: HeaderPattern = "x".__eq__
 
 
@@ -41,8 +42,9 @@ class Admitted:
 class Noted:
     """What was done, in order; also the trace, and the server's part."""
 
-    def __init__(self, *, active: bool = False, room: bool = True) -> None:
+    def __init__(self, *, active: bool = False, room: bool = True, passes_on: bool = False) -> None:
         self.steps: list[str] = []
+        self.passes_on = passes_on
         self.active = active
         self.room = room
         self.submitted: list[tuple[Any, ...]] = []
@@ -99,8 +101,11 @@ class FakeAdapter(Adapter):
 
     prompt: ClassVar[bool] = True
 
-    def __init__(self, noted: Noted, *, slow: bool = False, broken: BaseException | None = None) -> None:
+    def __init__(
+        self, noted: Noted, *, slow: bool = False, broken: BaseException | None = None, model: ModelDescription = MODEL
+    ) -> None:
         self._noted = noted
+        self._described = model
         self._slow = slow
         self._broken = broken
         self.request: InferenceRequest | None = None
@@ -117,13 +122,13 @@ class FakeAdapter(Adapter):
         if self._broken is not None:
             raise self._broken
         if not self._slow:
-            self.request, self.model = InferenceRequest("m"), MODEL
+            self.request, self.model = InferenceRequest("m"), self._described
         return not self._slow
 
     async def decode_slowly(self) -> None:
         await trio.lowlevel.checkpoint()
         self._noted.steps.append("decode slowly")
-        self.request, self.model = InferenceRequest("m"), MODEL
+        self.request, self.model = InferenceRequest("m"), self._described
 
     def forward(self, pattern: HeaderPattern, request: InferenceRequest) -> None:
         assert pattern is PATTERN
@@ -197,6 +202,22 @@ async def test_who_waits_anyway_is_not_submitted_at_once() -> None:
     noted = Noted()
     await pipeline(noted).admit(Waiting(noted))
     assert noted.steps == ["decode", "waits", "admit", "waited"]
+
+
+@pytest.mark.parametrize("slow", [False, True])
+@pytest.mark.parametrize("passes_on", [False, True])
+async def test_a_gateway_passes_headers_on_that_mean_something_elsewhere(slow: bool, passes_on: bool) -> None:
+    """The trace context, and the header that a route is sticky by."""
+    noted = Noted(passes_on=passes_on)
+    plain, routed = FakeAdapter(noted, slow=slow), FakeAdapter(noted, slow=slow, model=ROUTE)
+    for adapter in (plain, routed):
+        await pipeline(noted).admit(adapter)
+    assert plain.request is not None
+    assert routed.request is not None
+    context = (("traceparent", "the traceparent"), ("tracestate", "the tracestate")) if passes_on else ()
+    assert plain.request.passed_on == context
+    assert routed.request.passed_on == ((("x-user", "the x-user"), *context) if passes_on else ())
+    assert (plain.request.routing, routed.request.routing) == (None, Routing("the x-user"))
 
 
 @pytest.mark.parametrize("error", [InvalidArgumentError("bad"), ZeroDivisionError()])

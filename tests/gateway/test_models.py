@@ -63,7 +63,7 @@ def test_a_model_that_is_not_in_memory_can_be_waited_for(models: FleetModels) ->
 
 
 def test_without_any_replica_the_error_says_so() -> None:
-    assert "no replica of the fleet has been reached" in refusal(FleetModels(), "one").message
+    assert "no replica of the fleet has told yet what it serves" in refusal(FleetModels(), "one").message
 
 
 def test_reports_are_changes(models: FleetModels) -> None:

@@ -87,6 +87,7 @@ class FakeServer:
 
     def __init__(self) -> None:
         self.exiting = False
+        self.passes_on = False
         self.routes = NoRoutes()
         self.access: AccessGate | None = None
         self.shared_memory = Regions()

@@ -102,6 +102,9 @@ class Events:
     def report(self, document: dict[str, Any]) -> None:
         self._tell(("report", document))
 
+    def unreported(self, why: str) -> None:
+        self._tell(("unreported", why))
+
     def room(self) -> None:
         self._tell("room")
 

@@ -123,11 +123,18 @@ class GatewayProcess(ServeProcess):
         ports = [word for name in ("http", "grpc", "metrics") for word in (f"--{name}-port", "0")]
         self._start(["gateway", "--fleet", str(fleet), *ports, *flags])
 
+    def __enter__(self) -> GatewayProcess:
+        return self
 
-def write_fleet(path: Path, **ports: int) -> None:
-    """Say which replicas there are: names and gRPC ports of this machine."""
+    def __exit__(self, *_error: object) -> None:
+        self.end()
+
+
+def write_fleet(path: Path, *lines: str, host: str = "127.0.0.1", **ports: int) -> None:
+    """Say which replicas there are: names and gRPC ports of this machine, after other lines of TOML."""
     new = path.with_suffix(".new")
-    new.write_text("".join(f'[replicas.{name}]\naddress = "127.0.0.1:{port}"\n' for name, port in ports.items()))
+    replicas = [f'[replicas.{name}]\naddress = "{host}:{port}"' for name, port in ports.items()]
+    new.write_text("\n".join([*lines, *replicas, ""]))
     new.replace(path)
 
 

@@ -19,7 +19,7 @@ import orjson
 import trio
 from grpclib.exceptions import GRPCError
 
-from ....engine.errors import CancelledError, InternalError, TriremeError, UnavailableError, UnsupportedError
+from ....engine.errors import CancelledError, InternalError, TriremeError, UnavailableError
 from ....engine.fleet.types import ReplicaLostError
 from ....engine.request import InferenceResponse
 from ....engine.tensor import Buffer
@@ -394,13 +394,17 @@ class WatchCall(ReplicaRequest):
 
     Args:
         report: takes each.
-        ended: called at the end, with whether to ask again: it has failed, though not because nothing is known of it.
+        ended: called at the end, with what it has failed with, if it has.
     """
 
     __slots__ = ("_ended", "_report")
 
     def __init__(
-        self, block: RequestBlock, message: bytes, report: Callable[[Any], None], ended: Callable[[bool], None]
+        self,
+        block: RequestBlock,
+        message: bytes,
+        report: Callable[[Any], None],
+        ended: Callable[[TriremeError | None], None],
     ) -> None:
         super().__init__(block, [prefix(False, len(message)), message], PREFIX_BYTES + len(message))
         self._report = report
@@ -420,7 +424,7 @@ class WatchCall(ReplicaRequest):
         self._report(document)
 
     def _over(self) -> None:
-        self._ended(False)
+        self._ended(None)
 
     def fail(self, error: TriremeError, executed: bool) -> None:
-        self._ended(not isinstance(error, UnsupportedError))
+        self._ended(error)

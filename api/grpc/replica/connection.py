@@ -159,7 +159,7 @@ class ReplicaConnection(CoreDriver[Http2Client[ReplyHead]]):
             try:
                 protocol = await transport.handshake()
             except PeerGoneError as error:
-                return f"TLS with the replica failed: {error.__cause__ or error}"
+                return f"TLS with the replica failed: {_reason(error)}"
             if protocol != "h2":
                 return "the replica does not offer HTTP/2 over TLS (ALPN h2)"
         self.flush()
@@ -267,3 +267,10 @@ class ReplicaConnection(CoreDriver[Http2Client[ReplyHead]]):
 
     def __repr__(self) -> str:
         return f"<ReplicaConnection: {self.core!r}, {len(self.calls)} calls>"
+
+
+def _reason(error: BaseException) -> str:
+    """The text of what an error was first caused by: those that wrap it have none."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error) or type(error).__name__

@@ -28,7 +28,7 @@ import trio
 
 from ....actors.actor import Recipient, Turn
 from ....actors.socket_readiness import Readiness
-from ....engine.errors import DeadlineError, TriremeError, UnavailableError
+from ....engine.errors import DeadlineError, TriremeError, UnavailableError, UnsupportedError
 from ....engine.fleet.types import ReplicaLostError
 from ....engine.memo import Memo
 from ....engine.request import InferenceRequest
@@ -42,6 +42,7 @@ from ..wire import VARINT, tag
 from ..wire_writer import varint
 from .calls import AskCall, InferCall, StreamCall, WatchCall
 from .connection import ReplicaConnection
+from .headers import TRACE_HEADERS, may_pass
 from .limits import LinkLimits
 from .requests import write_infer_request
 from .responses import ReplicaResponses
@@ -108,6 +109,7 @@ class GrpcReplicaLink(Recipient):
         self._chance = chance
         self._tls = tls
         self._limits = limits or LinkLimits()
+        self._names = frozenset(name for name, _ in metadata)
         self._metadata = [(name.encode(), value.encode()) for name, value in metadata]
         self._blocks: Memo[RequestBlock] = Memo(_METHODS, 256)
         self._infer_block = self._block(_INFER)
@@ -155,8 +157,8 @@ class GrpcReplicaLink(Recipient):
             self._refuse(call, error)
             return number
         block = self._stream_block if decoupled else self._infer_block
-        if request.trace is not None:
-            block = _traced(block, request.trace.headers())
+        if request.passed_on or request.trace is not None:
+            block = self._with_headers(block, request)
         its_call = (StreamCall if decoupled else InferCall)(
             block, parts, size, number, call, self._responses, self._calls.pop
         )
@@ -244,6 +246,15 @@ class GrpcReplicaLink(Recipient):
             if not more:
                 self._blocks.remember(method, block)
         return block
+
+    def _with_headers(self, block: RequestBlock, request: InferenceRequest) -> RequestBlock:
+        """A request's header block with those that are its own: its client's, or the context of its trace here."""
+        own = {} if request.trace is None else request.trace.headers()
+        passed_on = [field for field in request.passed_on if may_pass(*field) and field[0] not in self._names]
+        if own:
+            passed_on = [*own.items(), *(field for field in passed_on if field[0] not in TRACE_HEADERS)]
+        more = encode_block([(name.encode(), value.encode()) for name, value in passed_on])
+        return RequestBlock(block.block + more) if more else block
 
     # ---- connections ----
 
@@ -378,9 +389,15 @@ class GrpcReplicaLink(Recipient):
         )
         connection.begin(self._watch)
 
-    def _reports_ended(self, connection: ReplicaConnection, again: bool) -> None:
+    def _reports_ended(self, connection: ReplicaConnection, error: TriremeError | None) -> None:
         self._watch = None
-        if again and connection is self._connection and self._nursery is not None:
+        if error is None or connection is not self._connection:
+            return
+        if isinstance(error, UnsupportedError):
+            self._events.unreported(f"it is no server for gateways: {error.message or 'it does not know this call'}")
+            return
+        self._events.unreported(error.message)
+        if self._nursery is not None:
             self._nursery.start_soon(self._ask_again, connection)
 
     async def _ask_again(self, connection: ReplicaConnection) -> None:
@@ -398,9 +415,3 @@ def split_address(address: str) -> tuple[str, int]:
     if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
         raise ValueError(f"'{address}' is no address of a replica, expected host:port")
     return host, int(port)
-
-
-def _traced(block: RequestBlock, headers: dict[str, str]) -> RequestBlock:
-    """A request's header block with its trace context."""
-    more = encode_block([(name.encode(), value.encode()) for name, value in headers.items()])
-    return RequestBlock(block.block + more) if more else block

@@ -163,4 +163,4 @@ async def test_cancelling_reaches_the_server(address: str, triton: Triton) -> No
 async def test_a_server_that_knows_nothing_of_reports_is_linked_all_the_same(address: str) -> None:
     async with linked(address) as replica:
         assert (await replica.infer(request_of()).over()).values == [[1.0]]
-        assert replica.events.told == ["connected"]
+        assert replica.events.told == ["connected", ("unreported", "it is no server for gateways: Method not found!")]

@@ -9,8 +9,10 @@ from typing import Any, cast
 import pytest
 import trio
 from fake_replica import fake_replica
+from grpclib.const import Status
 from linked_replica import LinkedReplica, Told, linked, request_of
 
+from trireme.api.grpc import blocks
 from trireme.api.grpc.replica.limits import LinkLimits
 from trireme.api.grpc.replica.link import split_address
 from trireme.api.http2 import frames
@@ -243,6 +245,36 @@ async def test_the_trace_context_goes_with_the_request() -> None:
         assert dict(head.metadata) == {"traceparent": "00-1-2-01", "authorization": "Bearer x"}
         replica.cancel(told)
         await first.until(lambda connection: connection.resets == {stream: ErrorCode.CANCEL})
+
+
+async def test_headers_that_are_passed_on_go_with_the_request() -> None:
+    """The context of a trace here takes the place of the client's; what the link says itself stays."""
+    given = (("x-user", "one"), ("traceparent", "00-3-4-00"), ("tracestate", "a=b"), ("authorization", "Bearer y"))
+    async with fake_replica() as fake, linked(fake.address, metadata=[("x-user", "gate")]) as replica:
+        first = await fake.connection()
+        replica.infer(request_of(passed_on=(("x-key", "k"), *given)))
+        replica.infer(request_of(passed_on=given), decoupled=True)
+        replica.infer(traced := request_of(passed_on=given))
+        assert traced.passed_on == given
+        traced.trace = cast("Any", SimpleNamespace(headers=lambda: {"traceparent": "00-1-2-01"}))
+        replica.infer(traced)
+        heads = [dict(first.heads[stream].metadata) for stream in await first.requests(4)]
+        client_s = {"x-user": "gate", "traceparent": "00-3-4-00", "tracestate": "a=b"}
+        assert heads[0] == {**client_s, "x-key": "k"}
+        assert client_s.items() <= heads[1].items()
+        assert heads[2] == client_s
+        assert heads[3] == {"x-user": "gate", "traceparent": "00-1-2-01"}
+
+
+async def test_a_replica_that_does_not_report_is_told() -> None:
+    async with fake_replica() as fake, linked(fake.address) as replica:
+        first = await fake.connection()
+        await first.until(lambda connection: connection.watches)
+        stream, refused = first.watches[0], blocks.trailers_only(Status.UNIMPLEMENTED, "no such call")
+        first.core.send_headers(stream, refused, True)
+        await first.say()
+        await replica.events.until(lambda told: replica.events.of_kind("unreported"))
+        assert replica.events.of_kind("unreported") == ["it is no server for gateways: no such call"]
 
 
 @pytest.mark.parametrize("address", ["", "host", "host:", ":80", "host:0", "host:65536", "host:x"])
