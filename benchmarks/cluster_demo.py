@@ -36,6 +36,7 @@ from tritonclient.utils import InferenceServerException
 from trireme.api.cli.server_thread import GatewayThread, ServerThread
 from trireme.cluster import application
 from trireme.cluster.resources import replica_resources
+from trireme.cluster.roster_actor import NAMESPACE
 from trireme.cluster.settings import ClusterSettings, read_settings
 
 ROOT = Path(__file__).parents[1]
@@ -363,6 +364,11 @@ class Demo:
         self.check(not wrong, f"{SEQUENCES} interleaved sequences through both gateways are right {wrong[:3] or ''}")
 
     def _lose(self, load: Load) -> None:
+        self.say("the roster's process is killed")
+        answered, before = load.outcomes["answered"], load.outcomes["failed"]
+        ray.kill(ray.get_actor(f"{NAME}-roster", namespace=NAMESPACE), no_restart=False)
+        self.until(lambda: load.outcomes["answered"] > answered + 1_000, 20)
+        self.check(load.outcomes["failed"] == before and len(self.members()) == 3, "no request failed meanwhile")
         name, member = next(iter(self.members().items()))
         before = load.outcomes["failed"]
         self.say(f"kill -9 of the replica {name}")

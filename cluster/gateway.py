@@ -9,7 +9,7 @@ import contextlib
 import socket
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -18,7 +18,7 @@ from ray import serve
 
 from ..gateway.fleet_file import fleet_text
 from ..gateway.server import FleetServer
-from .roster import GatewayTold, ReplicaTold
+from .roster import GatewayTold
 from .roster_actor import find_roster
 from .settings import ClusterSettings
 
@@ -57,7 +57,7 @@ class ServedGateway:
         self._written: str | None = None
         self._ended = threading.Event()
         self._name = serve.get_replica_context().replica_id.unique_id
-        self._write(ray.get(self._roster.members.remote(), timeout=30))
+        self._write({})
         self._gateway = make_gateway(self._words())
         self._gateway.start()
         host = ray.util.get_node_ip_address()
@@ -87,10 +87,12 @@ class ServedGateway:
 
     def _look(self) -> None:
         told = GatewayTold(self._listening, self._gateway.call(_linked))
-        self._write(ray.get(self._roster.tell_gateway.remote(self._name, told), timeout=10))
+        members, are_all = ray.get(self._roster.tell_gateway.remote(self._name, told), timeout=10)
+        addresses = {name: each.address for name, each in members.items()}
+        self._write(addresses if are_all else self._addresses | addresses)
 
-    def _write(self, members: Mapping[str, ReplicaTold]) -> None:
-        addresses = {name: told.address for name, told in members.items()}
+    def _write(self, addresses: dict[str, str]) -> None:
+        self._addresses = addresses
         text = fleet_text(addresses, self._settings.connection)
         if text != self._written:
             new = self._path.with_suffix(".new")

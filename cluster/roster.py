@@ -2,10 +2,11 @@
 
 Rules:
  1. Replicas and gateways tell of themselves every second. One that has not been heard of for `silent_s` does not belong
-    to the fleet any more. So nothing is lost with the actor: when it is started again, all tell it within a second.
+    to the fleet any more. So nothing is lost with the actor: when it is started again, all tell it within a second. In
+    its first `settle_s` it does not know of all: gateways keep those that they know, and nothing is planned.
  2. Where replicas have room for some of the models only, each is told which ones to hold (`engine.fleet.placement`).
     It is planned anew when a replica has come or gone, or models have changed; room that is left is for further copies
-    of those with most to do then. In its first `settle_s` the roster plans nothing: others are about to tell.
+    of those with most to do then.
  3. A model that is to move is loaded in its new place first: its old one is told to unload it when it is ready there.
  4. A replica that drains gets nothing new. Its models are planned for the others, and those that have a place are kept
     until they are ready there.
@@ -112,20 +113,19 @@ class FleetRoster:
         """A replica tells of itself; which models it is to hold, or None if that is for itself to know."""
         self._members[name] = _Member(told, now_s)
         self._forget(now_s)
-        self._began_s = min(self._began_s, now_s)
+        is_settled = self._is_settled(now_s)
         if self._room is None:
             return None
-        is_earlier = told.release < self._release and not told.draining
-        if is_earlier or now_s < self._began_s + self._settle_s:
+        if not is_settled or (told.release < self._release and not told.draining):
             return told.ready
         self._plan()
         wanted = frozenset() if told.draining else self.layout.on.get(name, frozenset())
         return wanted | {model for model in told.ready - wanted if not self._is_replaced(model)}
 
-    def tell_gateway(self, name: str, told: GatewayTold, now_s: float) -> dict[str, ReplicaTold]:
-        """A gateway tells of itself; the members of the fleet."""
+    def tell_gateway(self, name: str, told: GatewayTold, now_s: float) -> tuple[dict[str, ReplicaTold], bool]:
+        """A gateway tells of itself; the members of the fleet, and whether these are all."""
         self._gateways[name] = (told, now_s)
-        return self.members(now_s)
+        return self.members(now_s), self._is_settled(now_s)
 
     def gateways(self, now_s: float) -> dict[str, GatewayTold]:
         """What each gateway has told."""
@@ -142,6 +142,10 @@ class FleetRoster:
         """Those that belong to the fleet."""
         self._forget(now_s)
         return {name: member.told for name, member in sorted(self._members.items())}
+
+    def _is_settled(self, now_s: float) -> bool:
+        self._began_s = min(self._began_s, now_s)
+        return now_s >= self._began_s + self._settle_s
 
     def _forget(self, now_s: float) -> None:
         for name, member in list(self._members.items()):

@@ -37,7 +37,7 @@ class RosterActor:
             self.configure(settings, told.release)
         return self._roster.tell(name, told, time.monotonic())
 
-    def tell_gateway(self, name: str, told: GatewayTold) -> dict[str, ReplicaTold]:
+    def tell_gateway(self, name: str, told: GatewayTold) -> tuple[dict[str, ReplicaTold], bool]:
         """See `FleetRoster.tell_gateway`."""
         return self._roster.tell_gateway(name, told, time.monotonic())
 

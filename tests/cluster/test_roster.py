@@ -121,6 +121,15 @@ def test_a_roster_that_was_lost_learns_again_where_models_are() -> None:
     assert fleet.ready == before
 
 
+def test_a_roster_that_was_lost_does_not_tell_gateways_that_there_are_no_replicas() -> None:
+    roster = FleetRoster()
+    assert roster.tell_gateway("g", GatewayTold({}), 50.0) == ({}, False)
+    told = ReplicaTold("a:1")
+    roster.tell("a", told, 51.0)
+    assert roster.tell_gateway("g", GatewayTold({}), 51.0) == ({"a": told}, False)
+    assert roster.tell_gateway("g", GatewayTold({}), 50.0 + SETTLE_S) == ({"a": told}, True)
+
+
 def test_copies() -> None:
     fleet = Fleet(FleetRoster(room=140, copies=2, models={"m00": ModelSettings(copies=3)}), "abc")
     fleet.go_on()
@@ -139,7 +148,8 @@ def test_in_its_first_seconds_all_keep_what_they_have() -> None:
 def test_gateways_tell_where_they_listen_and_hear_who_the_members_are() -> None:
     roster = FleetRoster()
     roster.tell("a", ReplicaTold("a:1"), 0.0)
-    assert list(roster.tell_gateway("g", GatewayTold({"HTTPService": "g:8000"}), 1.0)) == ["a"]
+    members, _ = roster.tell_gateway("g", GatewayTold({"HTTPService": "g:8000"}), 1.0)
+    assert list(members) == ["a"]
     assert roster.gateways(2.0) == {"g": GatewayTold({"HTTPService": "g:8000"})}
     assert roster.gateways(1.1 + SILENT_S) == {}
     roster.tell_gateway("g", GatewayTold({}), 9.0)
