@@ -230,7 +230,7 @@ class Routes(RoutesAsModels, Actor[ModelTouched]):
             NotFoundError: there is no such route.
         """
         records = [self._record(name)] if name else list(self._records.values())
-        shown = [record.shown(self._router) for record in records]
+        shown = [record.shown(self._router, self._clock.now_s()) for record in records]
         if self.shadows is not None:
             for record, each in zip(records, shown, strict=True):
                 if record.route.shadow is not None:

@@ -94,7 +94,7 @@ class RouteRecord:
         shadow = self.route.shadow
         return self.route.targets if shadow is None else (*self.route.targets, shadow.target)
 
-    def shown(self, router: ModelRouter) -> dict[str, Any]:
+    def shown(self, router: ModelRouter, now_s: float) -> dict[str, Any]:
         """The route's document, with its `state`."""
         shares = dict(router.weights(self.name))
         whole = sum(shares.values()) or 1
@@ -113,10 +113,10 @@ class RouteRecord:
         state: dict[str, Any] = {"origin": "live" if self.live else "file", "targets": targets}
         rollout = router.rollout(self.name)
         if rollout is not None:
-            state["rollout"] = self._shown_rollout(rollout)
+            state["rollout"] = self._shown_rollout(rollout, now_s)
         return {"name": self.name, **route_document(self.route), "state": state}
 
-    def _shown_rollout(self, rollout: Rollout) -> dict[str, Any]:
+    def _shown_rollout(self, rollout: Rollout, now_s: float) -> dict[str, Any]:
         canary = self.route.canary
         assert canary is not None, "there is a rollout"
         return {
@@ -125,6 +125,7 @@ class RouteRecord:
             "step": rollout.step + 1 if rollout.state in (RolloutState.STEP, RolloutState.DONE) else 0,
             "steps": len(canary.steps),
             "percent": rollout.percent,
+            "left_s": round(rollout.left_s(now_s), 1),
             "reason": rollout.reason,
         }
 

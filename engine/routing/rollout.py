@@ -90,6 +90,13 @@ class Rollout:
             return self._canary.steps[self.step]
         return 0 if self.state is RolloutState.WAITING else self._before[self.target]
 
+    def left_s(self, now_s: float) -> float:
+        """How much of its step's time is left, seconds: 0 when that is over but too little is known (rule 2), and when
+        no step is under way."""
+        if self.state is not RolloutState.STEP:
+            return 0.0
+        return max(0.0, self._canary.step_s - (now_s - self._since_s)) if self._compares else self._canary.step_s
+
     def weights(self) -> list[tuple[Target, float]]:
         """Of all targets: what the canary leaves is shared by the others as their weights are."""
         percent = self.percent

@@ -403,10 +403,11 @@ async def test_a_canary_begins_when_its_target_is_ready_and_goes_back_if_it_fail
         assert await answers(server, 10) == {1: 8, 2: 2}
         rollout = (await route(server))["state"]["rollout"]
         assert (rollout["state"], rollout["step"], rollout["steps"], rollout["percent"]) == ("step", 1, 2, 20)
+        assert 0 <= rollout["left_s"] <= 0.2
         await server.unload_model("two")
         assert await answers(server, 10) == {1: 10}
         rollout = (await route(server))["state"]["rollout"]
-        assert (rollout["state"], rollout["percent"]) == ("back", 0)
+        assert (rollout["state"], rollout["percent"], rollout["left_s"]) == ("back", 0, 0)
         assert rollout["reason"] == "'two' is not ready any more"
         assert [(each.levelname, each.message) for each in caplog.records if "rollout" in each.message] == [
             ("INFO", "route 'r': rollout of 'two' is step, with 20 % of the requests: it can serve"),

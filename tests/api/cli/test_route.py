@@ -57,6 +57,13 @@ def test_the_table() -> None:
     assert route_table([]) == "there are no routes\n"
 
 
+@pytest.mark.parametrize(("left_s", "shown"), [(42.4, "5%, 42 s left: it can serve"), (0, "5%: it can serve")])
+def test_the_table_tells_how_much_time_is_left_of_a_step(left_s: float, shown: str) -> None:
+    step = {"state": "step", "step": 1, "percent": 5, "left_s": left_s, "reason": "it can serve"}
+    state = {**DIGITS["state"], "rollout": {**DIGITS["state"]["rollout"], **step}}
+    assert f"  canary 'digits:2': step 1 of 5, {shown}\n" in route_table([{**DIGITS, "state": state}])
+
+
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     code = main(["route", *words])
     return code, capsys.readouterr().err

@@ -109,6 +109,17 @@ def test_a_step_does_not_end_without_requests_nor_without_others() -> None:
     assert (rollout.state, rollout.next_s()) == (RolloutState.STEP, 1_510.0)
 
 
+def test_how_much_time_of_a_step_is_left_is_known() -> None:
+    router, rollout = stepping()
+    assert rollout.left_s(1.0) == 0
+    router.tell_ready("classifier", NEW, True, 3.0)
+    assert [rollout.left_s(now_s) for now_s in (3.0, 7.0, 13.0, 14.0)] == [10, 6, 0, 0]
+    router.tell_ready("classifier", OLD, False, 20.0)
+    assert rollout.left_s(25.0) == 10, "the step's time does not go on without the others"
+    router.tell_ready("classifier", NEW, False, 30.0)
+    assert rollout.left_s(31.0) == 0
+
+
 def test_what_is_answered_while_the_others_cannot_serve_does_not_count() -> None:
     router, rollout = stepping()
     router.tell_ready("classifier", NEW, True, 0.0)
