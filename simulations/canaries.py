@@ -205,10 +205,12 @@ class _Traffic:
         self.events: list[RolloutEvent] = []
         self.under_way: list[tuple[float, int, Target, TargetOutcome]] = []
         self.new = 0
+        self.next_s = math.inf
 
     def play(self) -> CanaryEnd:
         now_s, asked, plan = 0.0, 0, self.plan
         self.events += self.router.replace([plan.route], now_s)
+        self._set_timer()
         rollout = self.router.rollout(ROUTE)
         assert rollout is not None
         while rollout.state is RolloutState.STEP and asked < MOST_REQUESTS:
@@ -227,12 +229,18 @@ class _Traffic:
             self._look(at_s)
             self.new += target == NEW
             self.router.observe(ROUTE, target, outcome, at_s)
+            self._set_timer()
         self._look(now_s)
 
     def _look(self, now_s: float) -> None:
         """As an actor's timer does."""
-        while (next_s := self.router.next_s()) is not None and next_s <= now_s:
-            self.events += self.router.advance(next_s)
+        while self.next_s <= now_s:
+            self.events += self.router.advance(self.next_s)
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        next_s = self.router.next_s()
+        self.next_s = math.inf if next_s is None else next_s
 
     def _outcome(self, target: Target, now_s: float) -> TargetOutcome:
         plan, draw, bad = self.plan, self.draw, target == NEW

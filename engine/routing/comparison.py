@@ -10,16 +10,19 @@ Rules:
  3. The worse case of failures: as many more than the others have as is allowed. The better case: a quarter of that.
     What the others have is an average over about their latest `_AVERAGED` requests; while they have had few, two
     standard deviations more than that.
- 4. Times: a request of the others that takes longer than their 99th percentile counts against them. In the worse case
-    that happens to the new target, with what is allowed, twice as often as to them, in the better case three quarters
-    as often. Only who it happens to is looked at, so what delays both alike says nothing. The percentile is known once
-    the others have had `_KNOWN` requests, and found anew when they have had as many again (at most `_KEPT`), from the
-    latest `_KEPT`. Of requests that take exactly as long as it, so many count that one in a hundred does in all. Failed
-    requests say nothing about times.
+ 4. Times: a request of the others is slow if it takes longer than their 99th percentile. In the worse case a request
+    of the new target is slow, with what is allowed, at twice the odds of theirs, in the better case at three quarters
+    of them (of few in a hundred, that is as often). Of what is slow in a spell (rule 5) it is looked at only how much
+    is the new target's. How probable that is if all requests of the spell are dealt out anew depends on these odds
+    alone (as in Fisher's exact test). So what delays both alike accuses neither, and a spell in which all are slow,
+    or none is, says nothing: while latencies rise above all that was known, nothing is known of the new target. The
+    percentile is known once the others have had `_KNOWN` requests, and found anew when they have had as many again (at
+    most `_KEPT`), from the latest `_KEPT`. Of requests that take exactly as long as it, so many are slow that one in a
+    hundred is in all. Failed requests say nothing about times.
  5. Requests that are answered within a `spell` (a second, or a twentieth of a step if that is less) may have a common
     cause. Together they count for at most a quarter of what decides, and slow ones of the new target for at most an
     eighth: a stall makes many slow. Failures count for nothing if the others, too, failed at least three times as often
-    as usual then.
+    as usual then. For times a spell goes on until each side had `_FEWEST` requests in it.
  6. In a step in which the new target gets all there is nothing to compare times with: they swell and sink with the
     load. Failures are compared with what the others had before.
 
@@ -58,6 +61,7 @@ _BETTER = 0.75
 _LEAST_FAILED = 0.001
 _SPELL_S = 1.0
 _SPELLS = 20
+_FEWEST = 3
 
 
 class CanaryVerdict(enum.Enum):
@@ -205,16 +209,20 @@ class _Times:
         self.tied = (_BEYOND * known - beyond) / (known - beyond - bisect_left(in_order, p99_s))
 
     def end_spell(self) -> None:
-        """In either case the new target's part of what counts against someone is known from its part of all."""
-        spell, self.spell, all_ = self.spell, _Counts(), self.all
+        """Rules 4 and 5."""
+        spell = self.spell
+        if min(spell.seen, spell.others) < _FEWEST:
+            return
+        slow, others_slow = int(spell.against), int(spell.others_against)
+        # What ties (rule 4) have left of a request is kept.
+        self.spell, all_ = _Counts(others_against=spell.others_against - others_slow), self.all
         all_.seen += spell.seen
-        all_.against += spell.against
+        all_.against += slow
         all_.others += spell.others
-        all_.others_against += spell.others_against
-        if all_.seen and all_.others:
-            other = math.log((_BETTER * all_.seen + all_.others) / (_WORSE * all_.seen + all_.others))
-            new = other + math.log(_WORSE / _BETTER)
-            self.likelihood.add(spell.against * new + spell.others_against * other, _SLOW_AT_ONCE)
+        all_.others_against += others_slow
+        dealt = (spell.seen, spell.others, slow + others_slow)
+        more = slow * math.log(_WORSE / _BETTER) - log_ways(*dealt, _WORSE) + log_ways(*dealt, _BETTER)
+        self.likelihood.add(more, _SLOW_AT_ONCE)
 
     def reason(self) -> str:
         assert self.p99_s is not None, "there is no verdict without it"
@@ -223,6 +231,32 @@ class _Times:
             f"99th percentile of the others, {self.p99_s * 1e3:.3g} ms, which {self.all.others_against:.0f} of "
             f"{self.all.others} of theirs exceeded"
         )
+
+
+def log_ways(new: int, others: int, slow: int, odds: float) -> float:
+    """The logarithm of the sum over n of C(new, n) C(others, slow - n) odds**n: of all ways in which `slow` of so many
+    requests can be slow, those in which n of them are the new target's count odds**n times. The sum begins at its
+    greatest term and goes as far as terms matter."""
+    least, most = max(0, slow - others), min(new, slow)
+
+    def growth(n: int) -> float:
+        """From the term of n to the next."""
+        return odds * (new - n) * (slow - n) / ((n + 1) * (others - slow + n + 1))
+
+    greatest = least + bisect_left(range(least, most), -1.0, key=lambda n: -growth(n))
+    total = 1.0
+    for up in (True, False):
+        term, n = 1.0, greatest
+        while term > 1e-12 and (n < most if up else n > least):
+            term = term * growth(n) if up else term / growth(n - 1)
+            total += term
+            n += 1 if up else -1
+    log_choices = _log_choices(new, greatest) + _log_choices(others, slow - greatest)
+    return log_choices + greatest * math.log(odds) + math.log(total)
+
+
+def _log_choices(of: int, taken: int) -> float:
+    return math.lgamma(of + 1) - math.lgamma(taken + 1) - math.lgamma(of - taken + 1)
 
 
 class Comparison:

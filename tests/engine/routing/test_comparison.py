@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from trireme.engine.routing.comparison import CanaryVerdict, Comparison, TargetOutcome
+from trireme.engine.routing.comparison import CanaryVerdict, Comparison, TargetOutcome, log_ways
 from trireme.engine.routing.route import CanaryLimits
 
 GOOD = TargetOutcome(False, 0.010, 0.001)
@@ -46,7 +49,7 @@ def test_a_target_like_the_others_is_fine_after_many_requests() -> None:
     traffic = Traffic()
     assert traffic.go_on(60) is CanaryVerdict.OPEN
     assert traffic.comparison.verdict(60.0)[1] == "failures and the latency and the time in queues"
-    assert traffic.go_on(190) is CanaryVerdict.FINE
+    assert traffic.go_on(200) is CanaryVerdict.FINE
 
 
 @pytest.mark.parametrize(
@@ -97,6 +100,35 @@ def test_what_happens_to_the_others_too_counts_for_nothing(bad: TargetOutcome) -
         assert traffic.go_on(2, lambda: bad, lambda: bad) is not CanaryVerdict.WORSE
         traffic.go_on(38)
     assert traffic.verdict is CanaryVerdict.FINE
+
+
+def test_latencies_that_rise_above_all_that_was_usual_say_nothing_of_either() -> None:
+    """Both sides are slower than the 99th percentile that is known, and the new target half as slow again."""
+    traffic = Traffic()
+    traffic.go_on(40)
+
+    def outcome(times: float) -> TargetOutcome:
+        return TargetOutcome(False, times * 0.01 * 1.01 ** min(traffic.now_s - 40, 300), 0.001)
+
+    assert traffic.go_on(300, lambda: outcome(1.5), lambda: outcome(1.0)) is CanaryVerdict.OPEN
+    assert traffic.go_on(300, lambda: outcome(1.5), lambda: outcome(1.0)) is CanaryVerdict.WORSE, "it is known anew"
+
+
+@pytest.mark.parametrize(("part", "found"), [(1.0, "the latency of "), (0.8, "the time in queues")])
+def test_where_nine_in_ten_of_the_others_are_slow_it_still_tells_who_is_slower(part: float, found: str) -> None:
+    draw = random.Random(4)
+    slow = TargetOutcome(False, 0.02, 0.001)
+    traffic = Traffic()
+    traffic.go_on(140)
+    traffic.go_on(90, lambda: slow if draw.random() < part else GOOD, lambda: slow if draw.random() < 0.9 else GOOD)
+    assert traffic.comparison.verdict(traffic.now_s)[1].startswith(found)
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 80), st.sampled_from((0.75, 2.0)))
+def test_what_is_slow_is_dealt_out_in_so_many_ways(new: int, others: int, slow: int, odds: float) -> None:
+    slow = min(slow, new + others)
+    exact = sum(math.comb(new, n) * math.comb(others, slow - n) * odds**n for n in range(slow + 1))
+    assert log_ways(new, others, slow, odds) == pytest.approx(math.log(exact), abs=1e-9)
 
 
 def test_failures_that_others_have_had_for_long_are_usual() -> None:
