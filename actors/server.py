@@ -63,6 +63,7 @@ from .residents import open_residents
 from .routes import Routes
 from .shadows import Shadows
 from .socket_readiness import Readiness
+from .stopping import drain_models
 from .tracing import Tracing
 from .watchdog import Watchdog
 
@@ -71,11 +72,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("trireme.server")
 
-_UNLOAD_GRACE_S = 1.0
-"""However little time is left, idle models get this long to close; no client waits for it."""
-
 _FLUSH_GRACE_S = 1.0
-"""The same for the traces that are on their way to files or to a collector."""
+"""However little time is left, traces get this long that are on their way to files or to a collector."""
 
 
 class InferenceServer(Admission):
@@ -98,7 +96,7 @@ class InferenceServer(Admission):
 
     Attributes:
         repositories: where models come from; more can be registered while it runs.
-        drained: after the block: everything in flight was answered in time.
+        drained: after the block: everything in flight was answered in time, but for copies for shadows.
         draining: it serves what comes, and says that it is not ready.
     """
 
@@ -279,7 +277,7 @@ class InferenceServer(Admission):
             timeout_s: give up after this many seconds.
 
         Returns:
-            Whether everything was answered and unloaded in time.
+            Whether everything was answered and unloaded in time, but for what executes copies for shadows alone.
         """
         repository = self._repository
         if not self.exiting:
@@ -292,30 +290,8 @@ class InferenceServer(Admission):
         self.drained = not repository.live_versions()
         if self.drained:
             return True
-        text = "Timeout %d: Found %d model versions that have in-flight inferences"
-        remaining_s = await self._count_down(max(0.0, timeout_s), repository.inflight, text, logging.INFO)
-        if not repository.inflight():
-            logger.info("All models are stopped, unloading models")
-            text = "Timeout %d: Found %d live models and 0 in-flight non-inference requests"
-            await self._count_down(max(_UNLOAD_GRACE_S, remaining_s), repository.living, text, logging.DEBUG)
-        self.drained = not repository.live_versions()
+        self.drained = await drain_models(repository, self._budget, self._shadows, timeout_s)
         return self.drained
-
-    async def _count_down(self, remaining_s: float, pending: Callable[[], list[str]], text: str, level: int) -> float:
-        """Wait until nothing is pending, saying each second, and in the end, how much is, and at `level` what; what
-        remains of the time."""
-        while True:
-            lines = pending()
-            logger.info(text, math.ceil(remaining_s), len(lines))
-            for line in lines:
-                logger.log(level, "%s", line)
-            if not lines or remaining_s <= 0:
-                return remaining_s
-            with trio.move_on_after(min(1.0, remaining_s)) as second:
-                while pending():
-                    await self._repository.changed()
-            if second.cancelled_caught:
-                remaining_s = max(0.0, remaining_s - 1)
 
     # Inference.
 

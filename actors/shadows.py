@@ -7,7 +7,8 @@ Rules:
     bounded and told (`InflightBudget.may_spare`), and copies that wait are dropped when a request waits for memory.
  3. It has no client: no shared memory, no trace, no limits of a caller's, no priority and no timeout.
  4. What is compared is small, or it is compared on a thread, in pieces.
- 5. The first answer that differs is logged, and then at most one in `_LOG_EVERY_S`; all are counted.
+ 5. When the server stops, copies are given up; a batch that executes one is not waited for (`InferenceServer.stop`).
+ 6. The first answer that differs is logged, and then at most one in `_LOG_EVERY_S`; all are counted.
 """
 
 from __future__ import annotations
@@ -120,6 +121,11 @@ class Shadows(Actor[Never]):
             for action in self._queue.replace_lanes(list(self._records.values())):
                 self._carry_out(action)
             self._settle()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a copy has begun, and is not over."""
+        return self._queue.busy
 
     def readiness_changed(self, route: str) -> None:
         """See `ShadowDoor`."""
@@ -304,7 +310,7 @@ class Shadows(Actor[Never]):
             self._tell(record, compared.why + (f" (request id '{request_id}')" if request_id else ""))
 
     def _tell(self, record: ShadowRecord, what: str) -> None:
-        """Rule 5."""
+        """Rule 6."""
         now_s = self._clock.now_s()
         record.last = what
         if now_s >= self._logged.get(record.route, -math.inf) + _LOG_EVERY_S:

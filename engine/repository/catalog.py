@@ -382,8 +382,9 @@ class Catalog(Generic[M]):
         return [text % (model.name, model.version, count) for model, count in told if count]
 
     def living(self) -> list[str]:
-        """A line for the log on each version that is not unloaded yet."""
-        return [f"{model.name} v{model.version}: {model.state.value}" for model in self._all() if not model.ended]
+        """A line for the log on each version that has nothing in flight, and is not unloaded yet."""
+        idle = [model for model in self._all() if not (model.ended or model.actor_statistics().inflight)]
+        return [f"{model.name} v{model.version}: {model.state.value}" for model in idle]
 
     def live_versions(self) -> int:
         """How many are not unloaded yet."""

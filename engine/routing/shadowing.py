@@ -140,6 +140,11 @@ class CopyQueue(Generic[W]):
         self._quiet_since_s = now_s
         self.nbytes = 0
 
+    @property
+    def busy(self) -> bool:
+        """Whether a copy has begun, and is not over."""
+        return any(lane.flying is not None for lane in self._lanes.values())
+
     def waiting(self, lane: Hashable) -> int:
         """How many copies wait there."""
         found = self._lanes.get(lane)

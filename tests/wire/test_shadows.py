@@ -27,7 +27,7 @@ SHADOWED = """
 
         def answer(self, request):
             given = pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy()
-            while {waits} and not request.is_cancelled():
+            while {waits}:
                 time.sleep(0.01)
             error = pb_utils.TritonError("planted") if {fails} else None
             return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", given + {adds})], error)
@@ -60,7 +60,7 @@ def shadowed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     flags = ("--front-ends", str(request.param), "--routes", str(file), "--allow-client-shm=1")
     with serve_process(folder / "models", *flags, "--model-control-mode=explicit", "--load-model=*") as server:
         yield server
-        server.process.terminate()  # with a copy in flight, and others that wait for it
+        server.process.terminate()  # with a copy that hangs for ever, and others that wait for it
         assert server.wait() == 0, server.log
 
 
