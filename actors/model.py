@@ -210,6 +210,10 @@ class Model(Actor[ModelMessage]):
         """What the backend says about it; an ensemble has no memory of its own."""
         return () if self._backend_model is None else self._backend_model.memory_usage
 
+    def process_bytes(self) -> int:
+        """Memory of the processes that its instances run in."""
+        return 0 if self._backend_model is None else self._backend_model.process_bytes()
+
     def continues(self, request: InferenceRequest) -> bool:
         """Whether it has the sequence that a request belongs to."""
         return self._batcher is not None and self._batcher.continues(request.correlation_id)

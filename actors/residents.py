@@ -8,7 +8,8 @@ Rules:
  2. A request that has waited is in flight from the moment in which its model is there until it has been handed in, and
     from there until its final answer. So its model stays.
  3. A load that has begun comes to its end, also if no request waits for it any more.
- 4. A model counts with what its backend says that it takes, or else with what was estimated.
+ 4. A model counts with what its backend says that it takes. If that says nothing, with the memory of its processes when
+    it has been loaded, or with what was estimated, whichever is more.
  5. A request that holds room in the server-wide budget waits for a limited time: who could make its model's room free
     may wait for that of the budget. (Front ends wait for a model before they take room for a large body.)
  6. For a name that is not known the repositories are looked at again, for all such names together at most once in
@@ -442,8 +443,9 @@ class Residents:
 
     def _bytes_of(self, name: str) -> int:
         """Rule 4."""
-        said = [usage.byte_size for model in self.repository.living_of(name) for usage in model.memory_usage]
-        return sum(said) or self.core[name].nbytes
+        ready = [model for model in self.repository.living_of(name) if model.ready]
+        said = sum(usage.byte_size for model in ready for usage in model.memory_usage)
+        return said or max(self._known[name].nbytes, sum(model.process_bytes() for model in ready))
 
     async def _unload(self, name: str) -> None:
         try:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from ..engine.backends.interface import Backend, Completion, InstanceSpec, LoadedModel, ModelFiles
 from ..engine.backends.parameters import parse_int
@@ -25,6 +26,7 @@ from ..engine.instances.orders import first_instance
 from .child.utils.event_loop import AsyncioLoop
 from .instance import PythonInstance
 from .launching import Environments, Interpreter, ModelThread, Process, describe_status, unhealthy
+from .process_memory import private_bytes
 
 logger = logging.getLogger("trireme.python")
 
@@ -118,6 +120,7 @@ class PythonModel(LoadedModel):
 
     def __post_init__(self) -> None:
         self._most_batches = most_batches(self.config)
+        self._processes = WeakSet[Process]()
 
     @property
     def reads_regions(self) -> bool:
@@ -126,6 +129,9 @@ class PythonModel(LoadedModel):
     def instance_class(self, spec: InstanceSpec) -> type[PythonInstance]:
         return PythonInstance
 
+    def process_bytes(self) -> int:
+        return sum(private_bytes(process.pid) for process in self._processes if process.status is None)
+
     def create_instance(self, spec: InstanceSpec) -> PythonInstance:
         if runs_in_process(self.config):
             wants_asyncio = self.config.parameters.get(ASYNC_LIBRARY) == "asyncio"
@@ -133,6 +139,7 @@ class PythonModel(LoadedModel):
             process = ModelThread(spec.name, make_loop or AsyncioLoop)
         else:
             process = Process(spec.name, self.interpreter, self.services.confinement, self.slice_us)
+            self._processes.add(process)
         settings, timeout_s = self.settings(spec), self.timeout_s
         return PythonInstance(self.config, spec, process, self.services, settings, timeout_s, self._most_batches)
 

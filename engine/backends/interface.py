@@ -303,6 +303,11 @@ class LoadedModel(ABC):
         one that executes batches on its thread."""
         return ModelInstance
 
+    def process_bytes(self) -> int:
+        """Memory of the processes that its instances run in, as it is now; 0, as here, if there are none. Must not take
+        long."""
+        return 0
+
     @abstractmethod
     def create_instance(self, spec: InstanceSpec) -> ModelInstance:
         """Make an instance.
