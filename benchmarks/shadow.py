@@ -1,6 +1,6 @@
 """What a shadow costs those whose requests are copied: latency of the real ones, with a shadow of 100 % and without.
 
-    python benchmarks/shadow.py [--rounds 7] [--seconds 0.3]
+    python benchmarks/shadow.py [--rounds 7] [--seconds 0.3] [--loads 1 16]
 
 One process serves the shipped `identity_fp32` (FP32[16], executed in place) and `digits` network behind a route each.
 In turns the route has a shadow, a second copy of the model, and has none. The client is a process of its own: one
@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +44,7 @@ from trireme.api.sockets.service import ServiceOptions
 from trireme.engine.options import ControlMode, ServerOptions
 
 ROOT = Path(__file__).parents[1]
+LOADS = ("1", "16", "open loop")
 INPUTS = {"identity_fp32": ("INPUT0", [1, 16]), "digits": ("IMAGE", [1, 8, 8])}
 POOL = 64
 """Connections of the open loop."""
@@ -228,24 +229,32 @@ def client_process() -> Iterator[subprocess.Popen[str]]:
         process.stdin.close()
 
 
-async def measure(rounds: int, seconds: float) -> None:
+async def measure(rounds: int, seconds: float, chosen: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         copy_models(Path(folder))
         async with serving(Path(folder)) as (server, ports):
             with client_process() as process:
                 for model in INPUTS:
                     for protocol, port in ports.items():
-                        await _measure_case(server, process, (protocol, port, model), rounds, seconds)
+                        await _measure_case(server, process, (protocol, port, model), rounds, seconds, chosen)
 
 
 async def _measure_case(
-    server: InferenceServer, process: subprocess.Popen[str], what: tuple[str, int, str], rounds: int, seconds: float
+    server: InferenceServer,
+    process: subprocess.Popen[str],
+    what: tuple[str, int, str],
+    rounds: int,
+    seconds: float,
+    chosen: Sequence[str],
 ) -> None:
     protocol, _, model = what
     await _route(server, model, False)
     await _ask(process, *what, 16, 0, seconds)
     count, _, _ = await _ask(process, *what, 16, 0, seconds)
-    for name, in_flight, rate in (("1", 1, 0.0), ("16", 16, 0.0), ("open loop", 0, count / seconds / 3)):
+    loads = {"1": (1, 0.0), "16": (16, 0.0), "open loop": (0, count / seconds / 3)}
+    for name, (in_flight, rate) in loads.items():
+        if name not in chosen:
+            continue
         turns = Turns()
         for number in range(rounds):
             for on in (False, True) if number % 2 else (True, False):
@@ -289,12 +298,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.3, help="of a turn")
+    parser.add_argument("--loads", nargs="+", choices=LOADS, default=LOADS, help="requests in flight")
     parser.add_argument("--client", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.client:
         client()
     else:
-        trio.run(measure, options.rounds, options.seconds)
+        trio.run(measure, options.rounds, options.seconds, options.loads)
 
 
 if __name__ == "__main__":
