@@ -6,6 +6,7 @@ Rules:
  2. What reads something is asked of the replicas that are connected. A model that not all of them have is no error. If
     any other is met, the error says at which replica: no sum without a part of it.
  3. Who changed the models is answered when this gateway has heard of that, or after `_HEAR_LIMIT_S`.
+ 4. Changes are made at replicas that come later, too (`late_replicas`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import trio
 from ..actors.facade import Management, TraceChanges
 from ..engine.description import EXTENSIONS, ModelDescription
 from ..engine.errors import ColdModelError, ErrorKind, NotFoundError, TriremeError, UnavailableError, UnsupportedError
+from ..engine.fleet.types import ReplicaLostError
 from ..engine.memory.regions import RegionKind, Regions
 from ..engine.options import ServerOptions
 from ..engine.request import LATEST
@@ -27,6 +29,7 @@ from ..engine.tensor import Buffer
 from ..engine.tracing.settings import TraceLevel
 from ..engine.version import VERSION
 from ..proto.messages import inference as pb
+from .late_replicas import LateReplicas, MadeChange
 from .models import FleetModels
 from .replicas import Replica
 from .statistics import add_up
@@ -38,6 +41,7 @@ _READ_LIMIT_S = 10.0
 _CHANGE_LIMIT_S = 3600.0
 """Loads may take long; clients have limits of their own."""
 _HEAR_LIMIT_S = 5.0
+_LOAD, _UNLOAD = "RepositoryModelLoad", "RepositoryModelUnload"
 _ROUTE = "route"
 
 _Answers = dict[str, bytes | TriremeError]
@@ -69,6 +73,7 @@ class FleetManagement(Management):
 
     def __init__(self, server: ManagedFleet) -> None:
         self._server = server
+        self.late = LateReplicas(server)
 
     # ---- about the server and its models ----
 
@@ -115,7 +120,8 @@ class FleetManagement(Management):
         }
         message = pb.RepositoryModelLoadRequest(model_name=name, parameters=given)
         before = self._generations()
-        await self.change(f"load '{name}'", "RepositoryModelLoad", message)
+        change = _change(("model", name), f"load '{name}'", _LOAD, message, model=name, loads=True, plain=not given)
+        await self.make((change,))
         await self._until(lambda: self._has_heard(before) and bool(self._holders(name, LATEST)))
 
     async def want(self, name: str, timeout_us: int = 0) -> None:
@@ -141,7 +147,7 @@ class FleetManagement(Management):
     async def unload_model(self, name: str, unload_dependents: bool = False) -> None:
         given = {"unload_dependents": pb.ModelRepositoryParameter(bool_param=True)} if unload_dependents else {}
         message = pb.RepositoryModelUnloadRequest(model_name=name, parameters=given)
-        await self.change(f"unload '{name}'", "RepositoryModelUnload", message)
+        await self.make((_change(("model", name), f"unload '{name}'", _UNLOAD, message, model=name, plain=not given),))
         await self._until(lambda: not self._holders(name, LATEST))
 
     # ---- routes ----
@@ -165,19 +171,18 @@ class FleetManagement(Management):
         given = {_ROUTE: pb.ModelRepositoryParameter(string_param=json.dumps(document))}
         message = pb.RepositoryModelLoadRequest(model_name=name, parameters=given)
         before = self._generations()
-        await self.change(f"set route '{name}'", "RepositoryModelLoad", message)
+        await self.make((_change((_ROUTE, name), f"set route '{name}'", _LOAD, message, model=name, loads=True),))
         await self._until(lambda: self._has_heard(before))
 
     async def remove_route(self, name: str) -> None:
-        await self._unload_route(name, _ROUTE)
+        await self.make((_change((_ROUTE, name), f"remove route '{name}'", _UNLOAD, _unload_of_route(name, _ROUTE)),))
 
     async def stop_rollout(self, name: str) -> None:
-        await self._unload_route(name, "stop_rollout")
-
-    async def _unload_route(self, name: str, flag: str) -> None:
-        given = {flag: pb.ModelRepositoryParameter(bool_param=True)}
-        message = pb.RepositoryModelUnloadRequest(model_name=name, parameters=given)
-        await self.change(f"change route '{name}'", "RepositoryModelUnload", message)
+        message = _unload_of_route(name, "stop_rollout")
+        change = _change(
+            (_ROUTE, name), f"stop the rollout of route '{name}'", _UNLOAD, message, model=name, loads=True
+        )
+        await self.make((change,), goes_on=True)
 
     # ---- shared memory: there is none ----
 
@@ -203,7 +208,16 @@ class FleetManagement(Management):
         given = {name: pb.TraceSettingRequestSettingValue(_trace_values(name, each)) for name, each in settings.items()}
         message = pb.TraceSettingRequest(settings=given, model_name=model_name)
         if given:
-            answers = await self.change("change trace settings", "TraceSetting", message)
+            answers = await self.make(
+                [
+                    _change(
+                        *(("trace", model_name, name), f"change {name}", "TraceSetting"),
+                        pb.TraceSettingRequest(settings={name: value}, model_name=model_name),
+                    )
+                    for name, value in given.items()
+                ],
+                ("change trace settings", "TraceSetting", message),
+            )
         else:
             answers = await self._read("TraceSetting", message)
         shown: dict[str, dict[str, list[str]]] = {}
@@ -276,8 +290,15 @@ class FleetManagement(Management):
             raise _merged_error(f"ask for {method}", serious, len(answers))
         return good
 
-    async def change(self, what: str, method: str, message: Any) -> dict[str, bytes]:
-        """Have every replica change something (rule 1); their answers.
+    async def make(
+        self, changes: Sequence[MadeChange], at_once: tuple[str, str, Any] | None = None, *, goes_on: bool = False
+    ) -> dict[str, bytes]:
+        """Have every replica make changes (rules 1 and 4); their answers.
+
+        Args:
+            at_once: what is done, the method and the message that make all of them; by default there is one, of one
+                step.
+            goes_on: who comes later has to make the change before of the same, too.
 
         Raises:
             TriremeError: some could not.
@@ -285,11 +306,23 @@ class FleetManagement(Management):
         replicas = list(self._server.members.values())
         if not replicas:
             raise UnavailableError("the fleet has no replicas")
-        answers = await self._ask_all(replicas, method, message, _CHANGE_LIMIT_S)
+        what, method, message = at_once or (changes[0].what, *changes[0].steps[0])
+        processes = {each.name: each.process for each in replicas}
+        answers = await self._ask_all(replicas, method.rpartition("/")[2], message, _CHANGE_LIMIT_S)
         failed = {name: answer for name, answer in answers.items() if isinstance(answer, TriremeError)}
+        good = {name: answer for name, answer in answers.items() if isinstance(answer, bytes)}
+        if good:
+            if goes_on:
+                for change in changes:
+                    before = self.late.changes.find(*change.key)
+                    if before is not None and before.loads:
+                        change.steps = (before.steps[0], *change.steps)
+            reached = {name for name, error in failed.items() if not isinstance(error, ReplicaLostError)}
+            took = {processes[name] for name in good}
+            self.late.note(changes, took, took | {processes[name] for name in reached})
         if failed:
             raise _merged_error(what, failed, len(answers))
-        return {name: answer for name, answer in answers.items() if isinstance(answer, bytes)}
+        return good
 
 
 class FleetLog:
@@ -303,9 +336,11 @@ class FleetLog:
         "format": "log_format",
     }
 
-    def __init__(self, own: _OwnLog, change: Callable[[str, str, Any], Awaitable[object]]) -> None:
+    def __init__(
+        self, own: _OwnLog, make: Callable[[Sequence[MadeChange], tuple[str, str, Any]], Awaitable[object]]
+    ) -> None:
         self._own = own
-        self._change = change
+        self._make = make
 
     async def change_and_show(self, **changes: Any) -> Any:
         """See `LogFacade`."""
@@ -314,8 +349,21 @@ class FleetLog:
             for field, value in changes.items():
                 kind = {bool: "bool_param", int: "uint32_param", str: "string_param"}[type(value)]
                 given[self._PARAMETERS[field]] = pb.LogSettingsRequestSettingValue(**{kind: value})
-            await self._change("change log settings", "LogSettings", pb.LogSettingsRequest(settings=given))
+            single = [
+                _change(("log", name), f"change {name}", "LogSettings", pb.LogSettingsRequest(settings={name: value}))
+                for name, value in given.items()
+            ]
+            await self._make(single, ("change log settings", "LogSettings", pb.LogSettingsRequest(settings=given)))
         return await self._own.change_and_show(**changes)
+
+
+def _change(key: tuple[str, ...], what: str, method: str, message: Any, **more: Any) -> MadeChange:
+    return MadeChange(key, what, ((f"{_SERVICE}/{method}", bytes(message)),), **more)
+
+
+def _unload_of_route(name: str, flag: str) -> pb.RepositoryModelUnloadRequest:
+    given = {flag: pb.ModelRepositoryParameter(bool_param=True)}
+    return pb.RepositoryModelUnloadRequest(model_name=name, parameters=given)
 
 
 def _is_route(server: ManagedFleet, name: str) -> bool:

@@ -39,6 +39,7 @@ class ReplicaOwner(Protocol):
     models: FleetModels
     clock: Clock
 
+    def heard_anew(self) -> None: ...
     def tell_change(self) -> None: ...
     def look_ahead(self) -> None: ...
 
@@ -75,6 +76,7 @@ class Replica:
         self.ends = dict.fromkeys(AttemptEnd, 0)
         self.why = "it has not been reached yet"
         self.silence = ""
+        self._heard = ""  # its process, since it is connected
         self.generation = 0
         self.told: dict[str, Any] = {}
         self._last = ReplicaReport("")
@@ -96,6 +98,11 @@ class Replica:
     def draining(self) -> bool:
         """It gets nothing new, but for what continues there."""
         return self.leaving or self.told.get("state") == "draining"
+
+    @property
+    def process(self) -> str:
+        """Names the server's process there; empty before it has reported."""
+        return self.told.get("server", "")
 
     @property
     def serves(self) -> bool:
@@ -120,7 +127,7 @@ class Replica:
     def lost(self, why: str) -> None:
         if (self.up or why != self.why) and not (self.gone or self._server.exiting):
             logger.warning("replica %s at %s is not connected: %s", self.name, self.address, why)
-        self.up, self.why = False, why
+        self.up, self.why, self._heard = False, why, ""
         if not self.gone:
             self._server.router.lost(self.name, self._server.clock.now_s())
         self._changed()
@@ -139,8 +146,11 @@ class Replica:
             return
         self.reported = True
         self.silence = ""
-        self._last = ReplicaReport(self.told["server"], self.draining, models.ready(self.name), loads)
+        anew, self._heard = self.process != self._heard, self.process
+        self._last = ReplicaReport(self.process, self.draining, models.ready(self.name), loads)
         self._server.router.report(self.name, self._last, self._server.clock.now_s())
+        if anew:
+            self._server.heard_anew()
         self._changed()
 
     def unreported(self, why: str) -> None:

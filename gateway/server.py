@@ -141,6 +141,7 @@ class FleetServer:
         """Keep the links, and serve, until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            nursery.start_soon(self.management.late.run)
             task_status.started()
             await self._timer.run()
 
@@ -373,6 +374,10 @@ class FleetServer:
         with trio.move_on_after(limit_s):
             await self.until(lambda: not replica.sent)
         replica.close()
+
+    def heard_anew(self) -> None:
+        """A replica reports for the first time since it was connected, or began anew."""
+        self.management.late.look()
 
     def tell_change(self) -> None:
         """What is known of the models, or of the replicas, may have changed."""

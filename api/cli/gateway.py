@@ -241,7 +241,7 @@ class _Gateway:
     async def _serve(self, server: FleetServer, nursery: trio.Nursery) -> bool:
         """Open the ports, serve until a signal comes, and stop in order; whether that was in time."""
         command, shutdown = self._command.serve, self._shutdown
-        log = FleetLog(self._log, server.management.change)
+        log = FleetLog(self._log, server.management.make)
         services = OwnServices(server, command, log)
         await services.open(nursery)
         if command.metrics is not None:

@@ -231,7 +231,7 @@ async def test_log_settings_are_changed_everywhere(world: FleetWorld) -> None:
             changed.append(changes)
             return "shown"
 
-    log = FleetLog(Own(), world.server.management.change)
+    log = FleetLog(Own(), world.server.management.make)
     assert await log.change_and_show() == "shown"
     assert not world.links["a"].asked
     await log.change_and_show(info=False, verbose=2, format="ISO8601")

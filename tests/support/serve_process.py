@@ -130,11 +130,11 @@ class GatewayProcess(ServeProcess):
         self.end()
 
 
-def write_fleet(path: Path, *lines: str, host: str = "127.0.0.1", **ports: int) -> None:
-    """Say which replicas there are: names and gRPC ports of this machine, after other lines of TOML."""
+def write_fleet(path: Path, *lines: str, **addresses: int | str) -> None:
+    """Say which replicas there are: names and gRPC ports of this machine, or addresses; after other lines of TOML."""
     new = path.with_suffix(".new")
-    replicas = [f'[replicas.{name}]\naddress = "{host}:{port}"' for name, port in ports.items()]
-    new.write_text("\n".join([*lines, *replicas, ""]))
+    given = {name: f"127.0.0.1:{each}" if isinstance(each, int) else each for name, each in addresses.items()}
+    new.write_text("\n".join([*lines, *(f'[replicas.{name}]\naddress = "{each}"' for name, each in given.items()), ""]))
     new.replace(path)
 
 

@@ -29,9 +29,10 @@ class Fleet:
         loads = [word for name in MODELS for word in ("--load-model", name)]
         flags = ("--model-control-mode", "explicit", "--allow-metrics", "false", *loads)
         self.servers = [stack.enter_context(serve_process(REPOSITORY, *flags, wait=False)) for _ in range(2)]
-        ports = {name: server.grpc_port for name, server in zip("ab", self.servers, strict=True)}
-        write_fleet(folder / "fleet.toml", **ports)  # they listen by now
-        self.gateways = [GatewayProcess(folder / "fleet.toml") for _ in range(2)]
+        self.ports = ports = {name: server.grpc_port for name, server in zip("ab", self.servers, strict=True)}
+        self.file = folder / "fleet.toml"
+        write_fleet(self.file, **ports)  # they listen by now
+        self.gateways = [GatewayProcess(self.file) for _ in range(2)]
         for gateway in self.gateways:
             stack.callback(gateway.end)
             for name in ports:
@@ -186,3 +187,19 @@ def test_about_a_gateway(fleet: Fleet) -> None:
     page = gateway.metrics()
     assert 'trireme_fleet_replica_state{replica="a",state="ready"} 1' in page
     assert 'trireme_fleet_requests_total{outcome="answered",replica="b"}' in page
+
+
+def test_a_server_that_joins_later_is_told_what_was_changed(fleet: Fleet) -> None:
+    """It has loaded nothing by itself. What one gateway has loaded and the other unloaded stays unloaded."""
+    first, second = fleet.gateways
+    for name in ("square_int32", "simple_identity"):
+        assert first.ask("POST", f"/v2/repository/models/{name}/load")[0] == 200
+    assert second.ask("POST", "/v2/repository/models/simple_identity/unload")[0] == 200
+    flags = ("--model-control-mode", "explicit", "--allow-metrics", "false")
+    with serve_process(REPOSITORY, *flags, wait=False) as late:
+        write_fleet(fleet.file, **fleet.ports, c=late.grpc_port)
+        first.wait_for("replica c was told what has been changed before: load 'square_int32'")
+        assert late.ask("GET", "/v2/models/square_int32/ready")[0] == 200
+        assert late.ask("GET", "/v2/models/simple_identity/ready")[0] == 400
+        write_fleet(fleet.file, **fleet.ports)
+        first.wait_for("the file of the fleet was read again: 2 replicas")

@@ -41,7 +41,7 @@ class Secured(NamedTuple):
         (self.folder / "token").write_text(f"{key_of(key)}\n")
         root = (authority or self.authority).root
         lines = ("[connection]", 'token-file = "token"', f'ca-file = "{root}"')
-        write_fleet(self.folder / "fleet.toml", *lines, host="localhost", a=self.server.grpc_port)
+        write_fleet(self.folder / "fleet.toml", *lines, a=f"localhost:{self.server.grpc_port}")
         return GatewayProcess(self.folder / "fleet.toml")
 
 
