@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ..actors.messages import Cancel
-from ..actors.reply import Reply
 from ..engine.description import ModelDescription
 from ..engine.errors import CancelledError, TriremeError
 from ..engine.fleet.types import AttemptEnd, FleetDecision, FleetRequest, SendTo, attempt_end
@@ -62,6 +61,7 @@ class FleetCall:
         "window",
     )
     batch = None  # as of a job that is not executed here
+    reply: ReplyTarget
 
     def __init__(
         self,
@@ -69,7 +69,6 @@ class FleetCall:
         request: InferenceRequest,
         fleet_request: FleetRequest,
         model: ModelDescription,
-        reply: Reply,
         received_ns: int,
     ) -> None:
         self.server = server
@@ -79,7 +78,6 @@ class FleetCall:
         self.model_name = model.name
         self.model_version = model.version
         self.decoupled = model.config.decoupled
-        self.reply: ReplyTarget = reply
         self.received_ns = self.enqueued_ns = received_ns
         self.sent: SendTo | None = None
         self.replica: Replica | None = None

@@ -250,13 +250,10 @@ class FleetServer:
             deadline_s,
             request.id,
         )
-        decoupled = model.config.decoupled
-        credit = FleetCredit() if decoupled else None
-        reply = Reply(self.turn, place, nbytes, ANSWERS_HERE if decoupled else 0)
-        call = FleetCall(self, request, asked, model, reply, received_ns)
-        call.credit = credit
-        if credit is not None:
-            reply.window = credit
+        call = FleetCall(self, request, asked, model, received_ns)
+        reply = call.reply = Reply(self.turn, place, nbytes, ANSWERS_HERE if call.decoupled else 0)
+        if call.decoupled:
+            reply.window = call.credit = FleetCredit()
         reply.attach(cast(Any, call), call.give_up)
         if request.trace is not None:
             TracedReply(request.trace, cast(Any, call), self.clock)
@@ -295,12 +292,14 @@ class FleetServer:
     def forget(self, call: FleetCall) -> None:
         """A request is over."""
         self._calls.pop(call, None)
-        if not self._calls:
+        if self.exiting and not self._calls:
             self._idle.unpark_all()
 
     def look_ahead(self) -> None:
         """Something has changed for the router."""
         next_s = self.router.next_s()
+        if next_s == math.inf:
+            return
         if next_s < self._timer.deadline_s:
             self._timer.deadline_s = next_s
         if next_s <= self.clock.now_s():

@@ -6,13 +6,17 @@ then. The reader issues requests that have to wait, for room or for a thread, th
 nothing can be said about; the writer sends what `stream_order` says may be sent. The reader stops reading while too
 much is under way, and then flow control holds the client back. The writer takes the answers of decoupled models only
 when it can send them, and then the model is held back by its reply.
+
+A request that came whole, and whose model is loaded on demand and not there, is set aside: those behind it that are
+for other models are issued meanwhile, and those for the same model after it, in order.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import ClassVar
 
 import trio
@@ -66,6 +70,7 @@ class InferStream:
         self._ready = trio.lowlevel.ParkingLot()  # where the writer waits
         self._room = trio.lowlevel.ParkingLot()  # where the reader waits
         self.tells_kinds = stream.head.metadata.get(KINDS_WANTED) == "1"
+        self._aside: dict[str, deque[tuple[_Request, Buffer]]] = {}  # by the names of their models
         self._ends_with_error = stream.head.metadata.get(_STATUS_WANTED) == "true"
         self._failure: TriremeError | GRPCError | None = None
         self._writing = False
@@ -84,7 +89,7 @@ class InferStream:
         self.stream.listen(self._hear)
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._read)
+                nursery.start_soon(self._read, nursery)
                 await self._write()
                 nursery.cancel_scope.cancel()
         finally:
@@ -94,6 +99,8 @@ class InferStream:
                 if request.reply is not None:
                     request.reply.cancel()
                 request.abandon()
+                if request.waits_no_more is not None:
+                    request.waits_no_more()
                 if self._told:
                     call_log.stream_request_ends(cancelled=True)
             self._told = False
@@ -172,7 +179,7 @@ class InferStream:
     def _hear(self, message: Buffer) -> bool:
         """A small message has come: issue it, if it need not wait. Otherwise the reader does, who is asked for that by
         False."""
-        if not self._order.has_room:
+        if self._aside or not self._order.has_room:
             return False
         context = self.context
         try:
@@ -200,7 +207,7 @@ class InferStream:
             self._break()
             return True
 
-    async def _read(self) -> None:
+    async def _read(self, nursery: trio.Nursery) -> None:
         """Issue requests until the client says that there are no more, or something comes that is no request. In either
         case the earlier ones are answered."""
         order = self._order
@@ -208,7 +215,7 @@ class InferStream:
             async for message in self.stream:
                 while not order.has_room:
                     await self._room.park()
-                await self._issue(message)
+                await self._issue(message, nursery)
         except (TriremeError, GRPCError) as error:
             if isinstance(error, TriremeError):
                 self.context.server.note_refusal(error)
@@ -216,13 +223,22 @@ class InferStream:
         order.half_closed = True
         self._ready.unpark_all()
 
-    async def _issue(self, message: Buffer) -> None:
+    async def _issue(self, message: Buffer, nursery: trio.Nursery) -> None:
         """Submit a request. Raises TriremeError: the message is no request at all."""
         pipeline, reader = self.context.pipeline, self.context.reader
         request = _Request(self, self.context, self.stream.head, message, self.stream.take_lease())
+        named = await reader.read_names(message) if self._aside else None
         try:
             request.caller = await identify(self.context, self.stream)
+            if named is not None and named.model_name in self._aside:
+                self._set_aside(request, message, named.model_name, nursery)
+                return
             reply = pipeline.begin(request)
+            if reply is None and request.is_cold and request.lease is None:
+                named = await reader.read_names(message)
+                if named is not None:
+                    self._set_aside(request, message, named.model_name, nursery)
+                    return
             if reply is None:
                 reply = await pipeline.go_on(request)
         except UnreadableError:
@@ -234,29 +250,71 @@ class InferStream:
         else:
             self._issued(request, reply)
 
+    def _set_aside(self, request: _Request, message: Buffer, name: str, nursery: trio.Nursery) -> None:
+        """Raises GRPCError: too much waits already."""
+        request.waits_no_more = self.stream.set_aside(len(message))
+        self._admit(request)
+        aside = self._aside.get(name)
+        if aside is None:
+            aside = self._aside[name] = deque(maxlen=MAX_OPEN_REQUESTS)
+            nursery.start_soon(self._issue_aside, name, aside)
+        aside.append((request, message))
+
+    async def _issue_aside(self, name: str, aside: deque[tuple[_Request, Buffer]]) -> None:
+        """Submit the requests for a model that wait for it, one after the other."""
+        pipeline, reader = self.context.pipeline, self.context.reader
+        while aside:
+            request, message = aside[0]
+            try:
+                reply = (None if request.is_cold else pipeline.begin(request)) or await pipeline.go_on(request)
+            except GRPCError as error:
+                self._refuse(await reader.read_names(message), _no_room(error), request)
+            except TriremeError as error:
+                self._refuse(await reader.read_names(message), error, request)
+            else:
+                self._issued(request, reply)
+            aside.popleft()
+        del self._aside[name]
+
     def _issued(self, request: _Request, reply: Reply) -> None:
         request.reply = reply
         decoded = request.decoded
         assert decoded is not None, "it has been admitted"
         request.id = decoded.request.id
-        request.decoupled = decoded.model.config.decoupled
-        self._admit(request)
+        self._take_in(request, decoupled=decoded.model.config.decoupled)
         if request.decoupled:
             reply.notify_each(request.hear_each)
         else:
             reply.notify(request.hear)
 
-    def _refuse(self, given: WireRequest | None, error: TriremeError) -> None:
-        """Answer a request that has not come to be executed; not all of its parts could be read if `given` is None."""
-        request = _Request(self, self.context, self.stream.head, b"", None)
-        request.outcome = error
+    def _take_in(self, request: _Request, *, decoupled: bool) -> None:
+        """It is known what it is; it has a place already if it was set aside."""
+        if request.waits_no_more is None:
+            request.decoupled = decoupled
+            self._admit(request)
+            return
+        request.waits_no_more()
+        request.waits_no_more = None
+        if decoupled:
+            self._order.decouple(request)
+            self._ready.unpark_all()
+
+    def _refuse(self, given: WireRequest | None, error: TriremeError, request: _Request | None = None) -> None:
+        """Answer a request that has not come to be executed; not all of its parts could be read if `given` is None.
+
+        Args:
+            request: the one that has its place already.
+        """
+        request = request or _Request(self, self.context, self.stream.head, b"", None)
+        request.outcome, request.decoded, request.trace = error, None, None
+        decoupled = False
         if given is not None:
             request.id = given.id
             with suppress(TriremeError):  # there is no such model
                 model = request.describe(given.model_name, parse_version(given.model_version))
-                request.decoupled = model.config.decoupled
+                decoupled = model.config.decoupled
         request.note_refusal(error)
-        self._admit(request)
+        self._take_in(request, decoupled=decoupled)
         self.answered(request)
 
     # The writer.
@@ -310,6 +368,7 @@ class _Request(GrpcInfer, Place):
         decoded: None if it was refused, by its model's queue at last.
         held_bytes: of its answers, that wait.
         reply: None if it was refused.
+        waits_no_more: to be called when it does, if it was set aside.
         outcome: the only answer, of a request that gets one.
         takes_long: that answer is for the writer, who has it encoded on a thread.
     """
@@ -320,9 +379,12 @@ class _Request(GrpcInfer, Place):
     id = ""
     outcome: InferenceResponse | TriremeError | None = None
     reply: Reply | None = None
+    waits_no_more: Callable[[], None] | None = None
     takes_long = False
 
     def waiting(self) -> AbstractContextManager[None]:
+        if self.waits_no_more is not None:
+            return nullcontext()
         return self.owner.stream.waiting_for_room()
 
     def hear(self, reply: Reply) -> None:

@@ -9,7 +9,9 @@ Rules:
  3. A request is open from its admission until its last answer has been sent.
  4. There is room for one more request while fewer than `max_open` are open, and the answers that were given and not
     yet sent hold fewer than `max_bytes`.
- 5. The stream is over when the client has said all it has to say, and no request is open.
+ 5. Of a request that waits for its model it may not be known whether that is decoupled. Until it turns out to be
+    (`decouple`), it is one that is answered once.
+ 6. The stream is over when the client has said all it has to say, and no request is open.
 
 States of a request, and what moves it on:
 
@@ -85,7 +87,7 @@ class StreamOrder(Generic[T]):
 
     @property
     def over(self) -> bool:
-        """Rule 5."""
+        """Rule 6."""
         return self.half_closed and not self._open
 
     @property
@@ -116,6 +118,17 @@ class StreamOrder(Generic[T]):
         place.state = _ANSWERED
         place.nbytes = nbytes
         self._unsent_bytes += nbytes
+        self._go_on()
+
+    def decouple(self, place: T) -> None:
+        """Rule 5: its model is decoupled."""
+        assert place.state is _WAITING, "it has been answered"
+        assert not place.decoupled, "it was admitted as such"
+        place.decoupled = True
+        self._in_order.remove(place)
+        self._go_on()
+
+    def _go_on(self) -> None:
         in_order = self._in_order
         while in_order and (first := in_order[0]).state is _ANSWERED:  # rule 1
             in_order.popleft()

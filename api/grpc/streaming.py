@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import trio
@@ -355,6 +356,19 @@ class StreamingCall(StreamIterator[Any]):
             GRPCError: UNAVAILABLE, too much waits already.
         """
         return self._connection.waiting_for_room(self._stream_id)
+
+    def set_aside(self, nbytes: int) -> Callable[[], None]:
+        """A message of so many bytes waits, without a lease, and those behind it do not wait for it.
+
+        Returns:
+            To be called when it does not wait any more.
+
+        Raises:
+            GRPCError: UNAVAILABLE, too much waits already.
+        """
+        waiting = self._connection.surroundings.waiting
+        waiting.enter(nbytes)
+        return partial(waiting.leave, nbytes)
 
     @property
     def address(self) -> str:

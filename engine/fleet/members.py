@@ -15,7 +15,7 @@ Rules:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from random import Random
 
 from ..request import LATEST
@@ -90,10 +90,11 @@ class FleetMember:
         if age_s < stale_s:
             fresh = 1 - age_s / stale_s
             busy += self._others * fresh
-            load = self.report.loads.get(name) if self.report is not None else None
-            if load is not None:
-                time_s += load.queue_s * fresh
-        return busy * time_s / self.share(now_s, settings)
+            loads = self.report.loads if self.report is not None else None
+            if loads and name in loads:
+                time_s += loads[name].queue_s * fresh
+        settled = now_s - self.since_s >= settings.slow_start_s
+        return busy * time_s / (self.weight if settled else self.share(now_s, settings))
 
     def share(self, now_s: float, settings: FleetSettings) -> float:
         """Its weight; rule 4."""
@@ -220,41 +221,45 @@ class FleetMembers:
             group.add(member)
         member.keys = keys
 
-    def pick(
-        self, group: FleetGroup, name: str, now_s: float, allowed: Callable[[FleetMember], bool]
-    ) -> FleetMember | None:
-        """The less busy one of two, at random; None if there is none that may have a request."""
+    def pick(self, group: FleetGroup, name: str, now_s: float, tried: tuple[str, ...]) -> FleetMember | None:
+        """The less busy one of two, at random; None if there is none that may have a request.
+
+        Args:
+            tried: names of those that may not.
+        """
         members = group.able
         count = len(members)
         if count > 2:
             found: FleetMember | None = None
             for _ in range(4):
                 member = members[int(self._chance.random() * count)]
-                if member is not found and self.usable(member, now_s) and allowed(member):
+                if member is not found and self.usable(member, now_s) and member.name not in tried:
                     if found is not None:
                         settings = self.settings
                         return min(found, member, key=lambda each: each.cost(name, now_s, settings))
                     found = member
-        return self._least_busy([each for each in members if allowed(each)], name, now_s)
+        if tried:
+            members = [each for each in members if each.name not in tried]
+        return self._least_busy(members, name, now_s)
 
     def _least_busy(self, members: list[FleetMember], name: str, now_s: float) -> FleetMember | None:
         """Of a few, or if it is not easy to find one that can be used. Of those that are about as busy, any: or all
         gateways of a fleet that is idle would choose the same one."""
-        able = [each for each in members if each.room]
-        usable = [each for each in able if self.usable(each, now_s)]
-        settings = self.settings
-        costs = [(each.cost(name, now_s, settings), each) for each in usable or able]
-        if not costs:
+        able = [each for each in members if self.usable(each, now_s)] or [each for each in members if each.room]
+        if not able:
             return None
-        most = _ABOUT_AS_BUSY * min([cost for cost, _ in costs])
-        found = [each for cost, each in costs if cost <= most]
+        settings = self.settings
+        costs = [each.cost(name, now_s, settings) for each in able]
+        most = _ABOUT_AS_BUSY * min(costs)
+        found = [each for each, cost in zip(able, costs, strict=True) if cost <= most]
         return found[int(self._chance.random() * len(found))]
 
     def usable(self, member: FleetMember, now_s: float) -> bool:
         """Whether a request may go there while there are others that may have it."""
+        report = member.report
         return (
             member.room
-            and not member.drains
+            and (report is None or not report.draining)
             and now_s >= member.ejected_s
             and now_s - member.reported_s <= self.settings.silent_s
         )

@@ -310,9 +310,7 @@ class FleetRouter:
             found = self._choose_sticky(request, request.sticky, group, now_s)
             if found is not None:
                 return found
-        tried = request.tried
-        allowed = (lambda member: member.name not in tried) if tried else _any_member
-        return self._members.pick(group, request.name, now_s, allowed)
+        return self._members.pick(group, request.name, now_s, request.tried)
 
     def _choose_sticky(
         self, request: FleetRequest, sticky: bytes, group: FleetGroup, now_s: float
@@ -418,10 +416,6 @@ class FleetRouter:
     def __repr__(self) -> str:
         members = len(self._members.by_name)
         return f"<FleetRouter of {members} replicas: {len(self._waiting)} wait, {len(self._sequences)} sequences>"
-
-
-def _any_member(_member: FleetMember) -> bool:
-    return True
 
 
 def _not_started(request: FleetRequest) -> TriremeError:

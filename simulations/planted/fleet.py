@@ -14,7 +14,7 @@ from ...engine.fleet.types import AttemptEnd, FleetRequest, SendTo
 def _start_anywhere(original: Any, router: FleetRouter, request: FleetRequest, group: FleetGroup, now_s: float) -> Any:
     """A sequence begins at the least busy replica, where other gateways do not look for it first."""
     del original
-    return router._members.pick(group, request.name, now_s, lambda member: member.name not in request.tried)
+    return router._members.pick(group, request.name, now_s, request.tried)
 
 
 def _lost_unheard(original: Any, sequences: KnownSequences, member: FleetMember) -> None:

@@ -141,3 +141,16 @@ def test_our_schema_and_tritonclient_live_in_one_process(order: tuple[str, str])
         "theirs": "import tritonclient.grpc as t; t.model_config_pb2.ModelConfig(name='m')",
     }
     subprocess.run([sys.executable, "-c", "\n".join(lines[which] for which in order)], check=True)
+
+
+@pytest.mark.parametrize("order", [("ours", "theirs"), ("theirs", "ours")])
+def test_the_server_and_grpcio_reflection_live_in_one_process(order: tuple[str, str]) -> None:
+    """Ray, for one, brings it along. grpclib's own messages of reflection clash with it, so they are not ours."""
+    lines = {
+        "ours": "import sys, trireme.api.cli.main, trireme.api.cli.gateway, trireme.api.cli.serve\n"
+        "from trireme.proto.messages.grpc.reflection import v1; bytes(v1.ServerReflectionRequest(host='h'))\n"
+        "assert not [name for name in sys.modules if name.startswith('grpclib.reflection')]",
+        "theirs": "from grpc_reflection.v1alpha import reflection, reflection_pb2\n"
+        "reflection_pb2.ServerReflectionRequest(host='h').SerializeToString()",
+    }
+    subprocess.run([sys.executable, "-c", "\n".join(lines[which] for which in order)], check=True)

@@ -172,6 +172,9 @@ def test_models_are_loaded_and_unloaded_at_all_servers(fleet: Fleet) -> None:
     assert row["reason"] in ("replica b: UNAVAILABLE: unloaded", "replica b: UNLOADING")
     assert first.ask("POST", "/v2/repository/models/square_int32/unload")[0] == 200
     assert first.ask("GET", "/v2/models/square_int32/ready")[0] == 400
+    body = {"inputs": [{"name": "INPUT", "shape": [1], "datatype": "INT32", "data": [1]}]}
+    answers = [each.ask("POST", "/v2/models/square_int32/infer", body) for each in (first, fleet.servers[0])]
+    assert answers == [(404, {"error": "Request for unknown model: 'square_int32' has no available versions"})] * 2
 
 
 def test_about_a_gateway(fleet: Fleet) -> None:

@@ -119,9 +119,13 @@ def test_streams_and_generate_wait_for_their_models(served: ServeProcess) -> Non
         client.start_stream(lambda result, error: answers.put(error or result))
         for number in range(COUNT):
             client.async_stream_infer(f"m{number}", inputs(grpcclient))
-        found = [answer(answers.get(timeout=PATIENCE_S)) for _ in range(COUNT)]
+            if number in (3, 8):
+                client.async_stream_infer("large" if number == 3 else "broken", inputs(grpcclient))
+        found = [answers.get(timeout=PATIENCE_S) for _ in range(COUNT + 2)]
         client.stop_stream()
-    assert sorted(found) == [number + 0.5 for number in range(COUNT)]
+    assert "limit for models" in str(found.pop(4))
+    assert "was not loaded" in str(found.pop(9))
+    assert [answer(each) for each in found] == [number + 0.5 for number in range(COUNT)]
     status, said = served.ask("POST", "/v2/models/m1/generate", {"INPUT0": [2.0]})
     assert (status, said["OUTPUT0"]) == (200, 3.0)
 
@@ -275,6 +279,13 @@ def test_who_waits_gives_up_at_its_own_time(tmp_path: Path) -> None:
                 client.infer("gated", [given], client_timeout=0.3)
             with pytest.raises(InferenceServerException, match="not in memory within the 200000 us"):
                 client.infer("gated", [given], timeout=200_000)
+        with grpc(server) as client:
+            client.start_stream(lambda result, error: None)
+            for _ in range(2):
+                client.async_stream_infer("gated", [given])
+            wait_until(lambda: counted(server, "trireme_on_demand_waiting") == 1)
+            client.stop_stream(cancel_requests=True)
+            wait_until(lambda: counted(server, "trireme_on_demand_waiting") == 0)
         of_http = httpclient.InferInput("INPUT0", [1, 1], "FP32").set_data_from_numpy(np.zeros((1, 1), np.float32))
         with http(server) as client, pytest.raises(InferenceServerException, match="not in memory within"):
             client.infer("gated", [of_http], timeout=200_000)
@@ -285,6 +296,68 @@ def test_who_waits_gives_up_at_its_own_time(tmp_path: Path) -> None:
             gate.touch()
             assert last.result(PATIENCE_S).as_numpy("OUTPUT0").tolist() == [[0.0]]
         assert counted(server, 'trireme_on_demand_loads_total{outcome="success"}') == 1
+
+
+GATED = """
+    import os, time
+    while not os.path.exists({gate!r}):
+        time.sleep(0.01)
+
+    import numpy as np
+    import triton_python_backend_utils as pb_utils
+
+
+    class TritonPythonModel:
+        count = 0
+
+        def initialize(self, args):
+            self.decoupled = "decoupled" in args["model_name"]
+
+        def answer(self):
+            self.count += 1
+            return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", np.array([self.count], np.float32))])
+
+        def execute(self, requests):
+            if not self.decoupled:
+                return [self.answer() for _ in requests]
+            for request in requests:
+                sender = request.get_response_sender()
+                sender.send(self.answer(), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
+
+@pytest.mark.parametrize("front_ends", [0, 1])
+def test_on_a_stream_those_for_other_models_do_not_wait_for_one_that_is_loaded(tmp_path: Path, front_ends: int) -> None:
+    """Answers keep their order all the same, but for those of decoupled models."""
+    repository, gates = tmp_path / "models", {name: tmp_path / f"gate of {name}" for name in ("slow", "decoupled")}
+    config = CONFIG.replace("max_batch_size: 8", "max_batch_size: 0") + IN_PROCESS
+    for name, gate in gates.items():
+        policy = "model_transaction_policy { decoupled: true }" if name == "decoupled" else ""
+        write_model(repository, name, GATED.replace("{gate!r}", repr(str(gate))), config + policy)
+    write_adding_model(repository, "adds", 7)
+    answers: queue.Queue[Any] = queue.Queue()
+    flags = (*MODE, "--model-memory-limit", "1G", "--front-ends", str(front_ends))
+    with serve_process(repository, *flags) as server, grpc(server) as client:
+        client.start_stream(lambda result, error: answers.put(error or result))
+        for number, name in enumerate(("decoupled", "slow", "adds", "slow", "unknown", "decoupled", "slow", "adds")):
+            client.async_stream_infer(name, inputs(grpcclient), request_id=str(number))
+
+        def executed(name: str) -> int:
+            status, said = server.ask("GET", f"/v2/models/{name}/stats")
+            return said["model_stats"][0]["execution_count"] if status == 200 else 0
+
+        wait_until(lambda: executed("adds") == 2)
+        assert answers.empty()
+        gates["decoupled"].touch()
+        found = [answers.get(timeout=PATIENCE_S) for _ in range(2)]
+        assert [(each.get_response().id, answer(each)) for each in found] == [("0", 1.0), ("5", 2.0)]
+        gates["slow"].touch()
+        found = [answers.get(timeout=PATIENCE_S) for _ in range(6)]
+        client.stop_stream()
+    assert "unknown" in str(found[3])
+    del found[3]
+    ids = [(each.get_response().id, answer(each)) for each in found]
+    assert ids == [("1", 1.0), ("2", 7.5), ("3", 2.0), ("6", 3.0), ("7", 7.5)]
 
 
 def test_a_model_that_asks_a_cold_one_gets_its_answer(tmp_path: Path) -> None:

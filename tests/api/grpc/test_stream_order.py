@@ -1,4 +1,4 @@
-"""The order of the answers on a stream: rules 1 to 5 of `StreamOrder`."""
+"""The order of the answers on a stream: rules 1 to 6 of `StreamOrder`."""
 
 from __future__ import annotations
 
@@ -80,7 +80,20 @@ def test_rule_4_room_depends_on_the_bytes_that_wait_behind_others_too() -> None:
     assert order.has_room
 
 
-def test_rule_5_a_stream_is_over_when_nothing_is_open_behind_the_last_request() -> None:
+def test_rule_5_one_that_turns_out_to_be_decoupled_holds_up_no_other_from_then_on() -> None:
+    order = order_of()
+    slow, unknown, plain = (admitted(order) for _ in range(3))
+    order.news(slow)
+    order.news(plain)
+    assert [order.next(), order.next()] == [slow, None]
+    order.decouple(unknown)
+    assert [order.next(), order.next()] == [plain, None]
+    order.news(unknown)
+    order.news(unknown)
+    assert [order.next(), order.next()] == [unknown, None]
+
+
+def test_rule_6_a_stream_is_over_when_nothing_is_open_behind_the_last_request() -> None:
     order = order_of()
     assert not order.over
     place = admitted(order)
@@ -134,9 +147,10 @@ def test_a_request_goes_through_the_states_of_the_diagram(decoupled: bool) -> No
         assert seen == [waiting, answered, ready, sending, closed]
 
 
-@given(
-    st.lists(st.tuples(st.sampled_from(("admit", "admit decoupled", "news", "send")), st.integers(0, 30)), max_size=80)
-)
+STEPS = st.sampled_from(("admit", "admit decoupled", "decouple", "news", "send"))
+
+
+@given(st.lists(st.tuples(STEPS, st.integers(0, 30)), max_size=80))
 def test_whatever_happens_in_whatever_order(steps: list[tuple[str, int]]) -> None:
     """Plain answers never change places, each goes out exactly once, decoupled ones never wait, and at the end nothing
     is left over."""
@@ -161,6 +175,11 @@ def test_whatever_happens_in_whatever_order(steps: list[tuple[str, int]]) -> Non
             unanswered.append(plain[-1])
         elif step == "admit decoupled":
             decoupled.append(admitted(order, decoupled=True))
+        elif step == "decouple" and unanswered:
+            place = unanswered.pop(number % len(unanswered))
+            plain.remove(place)
+            order.decouple(place)
+            decoupled.append(place)
         elif step == "news" and unanswered and number % 2:
             order.news(unanswered.pop(number % len(unanswered)), number)
         elif step == "news" and decoupled:
