@@ -209,9 +209,13 @@ class ModelControl:
 
     # What clients ask for.
 
-    async def load(self, name: str, parameters: Mapping[str, str | Buffer]) -> None:
+    async def load(self, name: str, parameters: Mapping[str, str | Buffer], *, as_seen: bool = False) -> None:
         """See `InferenceServer.load_model` (docs/reference/model-control.md#load,
-        docs/reference/model-control.md#load-parameters)."""
+        docs/reference/model-control.md#load-parameters).
+
+        Args:
+            as_seen: the repositories, which may be large, are not looked through again for which models there are.
+        """
         self._check_mode()
         if not name.strip():
             raise InvalidArgumentError("Model name cannot be empty. Please enter a valid name to deploy.")
@@ -219,7 +223,7 @@ class ModelControl:
             raise InvalidArgumentError(
                 f"invalid model name '{name}', model name must not contain path traversal characters"
             )
-        await self._apart(partial(self._load, name, parameters))
+        await self._apart(partial(self._load, name, parameters, as_seen))
 
     async def unload(self, name: str, unload_dependents: bool, namespace: str = "") -> None:
         """See `InferenceServer.unload_model`; a model that is not there is as good as unloaded."""
@@ -259,24 +263,25 @@ class ModelControl:
             finally:
                 error = None  # else it and this frame, which has the files of a load request, refer to each other
 
-    async def _load(self, name: str, parameters: Mapping[str, str | Buffer]) -> None:
+    async def _load(self, name: str, parameters: Mapping[str, str | Buffer], as_seen: bool) -> None:
         if not self._context.options.allow_code_upload:
             refuse_code(name, parameters)
         override = await self._read_override(name, parameters)
         try:
-            await self._load_locked(name, override)
+            await self._load_locked(name, override, as_seen)
         finally:
             if override is not None and override.source is not None:
                 self._temporary[override.source] = override.source
                 await self._unused(override.source)
 
-    async def _load_locked(self, name: str, override: Override | None) -> None:
+    async def _load_locked(self, name: str, override: Override | None, as_seen: bool) -> None:
         by = Replacement(NEWER, name, is_outdated if override is None else always)
         held, names = frozenset[str](), self._related([name])
         while not names <= held:
             held |= names
             async with self._hold(held, by):
-                await self.rescan()
+                if not as_seen:
+                    await self.rescan()
                 if override is not None and not self._context.options.allow_code_upload:
                     await self._poller.check_override(override)
                 ids = self._poller.named(name, override)

@@ -24,6 +24,7 @@ import logging
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from types import TracebackType
 
 import trio
@@ -417,9 +418,11 @@ class Residents:
         began_s = self._clock.now_s()
         failure: TriremeError | None = None
         try:
-            await self._control.load(action.name, {})
+            await self._control.load(action.name, {}, as_seen=True)
         except TriremeError as error:
             failure = error
+            with suppress(TriremeError):
+                await self._control.rescan()  # it may be gone
         now_s = self._clock.now_s()
         self.counts.loads += 1
         for name in (*action.needs, action.name):

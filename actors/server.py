@@ -143,6 +143,7 @@ class InferenceServer(Admission):
         self.metrics.add(Section.LAST, lambda _scrape: self.custom_metrics.families())
         self.services.limit_gpus(options.gpu_limits)
         self.services.confinement = options.confinement
+        self.services.many_models = options.model_control_mode is ControlMode.ON_DEMAND
         self.gpus = NO_GPUS
         self._agents = agents or AgentRegistry()
         give_up = partial(self.refusals.count, RefusalReason.CLIENT_BYTES)

@@ -275,6 +275,23 @@ def test_a_model_that_is_removed_while_it_leaves_is_waited_for_and_then_unknown(
     served(test, model("a", work_s=40.0))
 
 
+def test_loads_do_not_look_through_the_repositories(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be thousands of models in them. Whether one is gone is looked for when its load fails."""
+    looks: list[None] = []
+
+    async def test(world: World, server: InferenceServer, models: list[SimulatedModel]) -> None:
+        scan = world.repository.scan
+        monkeypatch.setattr(world.repository, "scan", lambda: looks.append(None) or scan())
+        for name in ("a", "b", "c", "a"):
+            assert isinstance(await world.ask(simple_request(name)), InferenceResponse)
+        assert not looks
+        models[1].damage()
+        refused(await world.ask(simple_request("b")), RefusalReason.LOAD_FAILED)
+        assert len(looks) == 1
+
+    served(test, load_s=0.01)
+
+
 def test_names_that_are_unknown_are_looked_for_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[float] = []
 

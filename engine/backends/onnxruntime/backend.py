@@ -21,7 +21,7 @@ from ...errors import (
     UnavailableError,
     UnsupportedError,
 )
-from ...gpu.cupy_device import CupyDevice, CupyDevices
+from ...gpu.cupy_device import CupyDevice
 from ...gpu.device import DeviceArray, DeviceStream, OutOfDeviceMemoryError
 from ...gpu.pipeline import Compute, GpuPipeline
 from ...instances.orders import first_instance, input_gpu
@@ -30,6 +30,7 @@ from ...scheduling.batch_regions import RegionBatch
 from ..framework import DeviceBatch, FrameworkModel, GraphBackend, ModelTensors, PipelineInstance, ThreadInstance
 from ..interface import InstanceSpec, ModelFiles, ModelInstance
 from ..parameters import parse_bool, parse_int
+from ..services import Services
 from ..signature import Signature, check_model
 from .operators import depends_on_values, follows_shapes
 from .session import (
@@ -73,7 +74,7 @@ class OnnxRuntimeBackend(GraphBackend):
         return "CUDAExecutionProvider" in self.library.get_available_providers()
 
     def load(self, config: ModelConfig, files: ModelFiles) -> OnnxRuntimeModel:
-        return OnnxRuntimeModel(self.library, config, files, self._global_threads, self.services.gpus)
+        return OnnxRuntimeModel(self.library, config, files, self._global_threads, self.services)
 
     def import_library(self) -> Any:
         runtime = import_onnxruntime()
@@ -93,12 +94,13 @@ class OnnxRuntimeModel(FrameworkModel[tuple[Any, GpuPipeline | None]]):
     """
 
     def __init__(
-        self, runtime: Any, config: ModelConfig, files: ModelFiles, global_threads: bool, gpus: CupyDevices
+        self, runtime: Any, config: ModelConfig, files: ModelFiles, global_threads: bool, services: Services
     ) -> None:
         super().__init__(config, files, text=True)
         self._runtime = runtime
         self._global_threads = global_threads
-        self._gpus = gpus
+        self._gpus = services.gpus
+        self._spins = not services.many_models
         signature = signature_of(self.first_program()[0])
         check_model(config, signature, self.tensors.sequences)
         _check_together(config, self.tensors)
@@ -137,6 +139,7 @@ class OnnxRuntimeModel(FrameworkModel[tuple[Any, GpuPipeline | None]]):
             model_path(self.config, self.files, spec),
             spec,
             global_threads=self._global_threads,
+            spins=self._spins,
             stream=None if pipeline is None else pipeline.compute.handle,
         )
         return session, pipeline

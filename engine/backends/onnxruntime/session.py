@@ -21,6 +21,7 @@ from ..signature import GraphTensor, Signature
 
 _DEFAULT_FILENAME = "model.onnx"
 _DEVICE_INITIALIZERS = "session.use_device_allocator_for_initializers"
+_SPINNING = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning")
 _ARENA_SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 
 
@@ -61,11 +62,13 @@ def instance_session(
     spec: InstanceSpec,
     *,
     global_threads: bool,
+    spins: bool = True,
     stream: int | None = None,
 ) -> Any:
     """The session of an instance.
 
     Args:
+        spins: its threads wait for work in a loop for some milliseconds, as ONNX Runtime's do, before they sleep.
         stream: handle of the stream that what runs on a GPU is to be enqueued on; None for one of its own.
 
     Raises:
@@ -79,6 +82,9 @@ def instance_session(
         2: levels.ORT_DISABLE_ALL,
     }.get(config.graph_level, levels.ORT_ENABLE_ALL)
     _set_threads(runtime, config, options, global_threads)
+    if not spins:
+        for key in _SPINNING:
+            options.add_session_config_entry(key, "0")
     parameters = config.parameters
     if _DEVICE_INITIALIZERS in parameters:
         options.add_session_config_entry(_DEVICE_INITIALIZERS, parameters[_DEVICE_INITIALIZERS])

@@ -35,6 +35,21 @@ def refusal(models: Any, kind: type[Exception] = InvalidArgumentError, **rest: A
     return str(caught.value)
 
 
+@pytest.mark.parametrize("many_models", [False, True])
+def test_threads_of_many_models_do_not_wait_in_a_loop(models: Any, many_models: bool) -> None:
+    models.unary()
+    backend = OnnxRuntimeBackend({})
+    backend.services.many_models = many_models
+    session = backend.load(config(), models.files).create_instance(InstanceSpec("m_0")).session
+    for kind in ("intra", "inter"):
+        options = session.get_session_options()
+        if many_models:
+            assert options.get_session_config_entry(f"session.{kind}_op.allow_spinning") == "0"
+        else:
+            with pytest.raises(RuntimeError):  # it is not set
+                options.get_session_config_entry(f"session.{kind}_op.allow_spinning")
+
+
 class TestFiles:
     def test_the_configured_file_name(self, models: Any) -> None:
         models.unary()
