@@ -11,6 +11,10 @@ of its own, so the processors are as busy, but the first server has nothing to d
 cause is the difference to the second. Besides, it is said how much of each wait the system has let the second client
 and the event loop's thread wait for a processor (schedstat; on Linux).
 
+A process that has nothing to do with any server notices when the machine itself is slow (`stalls.py`). Waits and steps
+of the event loop at such a moment are left out, but for the longest wait. It is told how much of the processors other
+programs have had: if that is more than a tenth of one, the longest waits are theirs.
+
     python benchmarks/large_json.py [--only numbers nested strings strict] [--mib 64] [--count 3] [--at-once 1]
                                     [--output large_json.json]
 """
@@ -22,7 +26,6 @@ import gc
 import json
 import logging
 import os
-import resource
 import select
 import socket
 import subprocess
@@ -30,21 +33,24 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import orjson
+import psutil
 import trio
 from attack_clients import BETWEEN_S, Asker, read_answer
 from attack_payloads import infer_request, small_infer
+from loop_steps import Collections, Step, Steps
 from rich.console import Console
 from rich.table import Table
 from servers import machine
+from stalls import Stall
 
 from trireme.actors import InferenceServer
 from trireme.api.cli.interpreter import settle_memory, switch_often
@@ -91,58 +97,12 @@ class Identity(Backend, LoadedModel, ModelInstance):
             job.respond(job.response([tensor.renamed("OUTPUT0", tensor.shape)]))
 
 
-class Steps(trio.abc.Instrument):
-    """The steps of all tasks of the event loop, and what the loop does between two of them.
-
-    Attributes:
-        cpu_ms, clock_ms: the longest step, and whose.
-        system_ms, faults: of the one that took most CPU time: spent in the system, and pages given to it.
-        passes_ms: the longest pass of the loop, by the clock, without the time that it waits for something to do.
-    """
-
-    def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        self.cpu_ms = self.clock_ms = self.passes_ms = self.system_ms = 0.0
-        self.faults = 0
-        self.task = ""
-        self._used = resource.getrusage(resource.RUSAGE_THREAD)
-        self._cpu_s = time.thread_time()
-        self._clock_s = self._woke_s = time.perf_counter()
-
-    def before_io_wait(self, timeout: float) -> None:
-        self.passes_ms = max(self.passes_ms, (time.perf_counter() - self._woke_s) * 1e3)
-
-    def after_io_wait(self, timeout: float) -> None:
-        self._woke_s = time.perf_counter()
-
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        self._used = resource.getrusage(resource.RUSAGE_THREAD)
-        self._cpu_s, self._clock_s = time.thread_time(), time.perf_counter()
-
-    def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        cpu_ms = (time.thread_time() - self._cpu_s) * 1e3
-        self.clock_ms = max(self.clock_ms, (time.perf_counter() - self._clock_s) * 1e3)
-        if cpu_ms > self.cpu_ms:
-            self.cpu_ms, self.task = cpu_ms, task.name
-            used = resource.getrusage(resource.RUSAGE_THREAD)
-            self.system_ms = (used.ru_stime - self._used.ru_stime) * 1e3
-            self.faults = used.ru_minflt - self._used.ru_minflt
+_Spent = TypeVar("_Spent", Step, "Wait")
 
 
-class Collections:
-    """Of the garbage collector: the longest there was, in ms by the clock."""
-
-    def __init__(self) -> None:
-        self.longest_ms = 0.0
-        self._began_s = 0.0
-
-    def __call__(self, phase: str, _of: dict[str, int]) -> None:
-        if phase == "start":
-            self._began_s = time.perf_counter()
-        else:
-            self.longest_ms = max(self.longest_ms, (time.perf_counter() - self._began_s) * 1e3)
+def outside(stalls: Iterable[Stall], all_: Iterable[_Spent], ended_s: Callable[[_Spent], float]) -> list[_Spent]:
+    """Those that no stall may have made longer."""
+    return [each for each in all_ if not any(stall.meets(each.began_s, ended_s(each)) for stall in stalls)]
 
 
 class Wait(NamedTuple):
@@ -150,23 +110,26 @@ class Wait(NamedTuple):
 
     Attributes:
         all_ms: from asking to the whole answer.
+        began_s: by `time.perf_counter`.
         queued_ms: of these, those in which the system let the client or the event loop's thread, both ready to run,
             wait for a processor. Those of the thread that holds the interpreter's lock are not in it.
         others_ms: in which other threads of the server waited for a processor, all together.
     """
 
     all_ms: float
+    began_s: float
     queued_ms: float
     others_ms: float
 
 
 @dataclass
 class Waits:
-    """What the second client has waited for; milliseconds.
+    """What the second client has waited for while the machine was not slow; milliseconds.
 
     Attributes:
         longest: each with how much of it the system's queues were (`Wait`).
         unqueued_ms: the longest wait without the time in these queues.
+        stalled_ms: the longest wait while it was slow.
     """
 
     asked: int
@@ -175,36 +138,42 @@ class Waits:
     p99_ms: float
     longest: list[Wait]
     unqueued_ms: float
+    stalled_ms: float
 
     @classmethod
-    def of(cls, waits: list[Wait], failures: int) -> Waits:
+    def of(cls, all_waits: list[Wait], failures: int, stalls: Sequence[Stall]) -> Waits:
+        waits = outside(stalls, all_waits, lambda wait: wait.began_s + wait.all_ms / 1e3)
+        stalled_ms = max((each.all_ms for each in set(all_waits).difference(waits)), default=0.0)
         times = sorted(each.all_ms for each in waits)
         p50, p99 = (times[int(len(times) * share)] for share in (0.5, 0.99))
         unqueued = max(each.all_ms - each.queued_ms for each in waits)
-        return cls(len(waits), failures, p50, p99, sorted(waits, reverse=True)[:_LONGEST], unqueued)
+        longest = sorted(waits, reverse=True)[:_LONGEST]
+        return cls(len(all_waits), failures, p50, p99, longest, unqueued, stalled_ms)
 
 
 @dataclass
 class Row:
-    """What documents have done; milliseconds, the longest of each.
+    """What documents have done; milliseconds, the longest of each, while the machine was not slow.
 
     Attributes:
         where: "here", or "elsewhere", which is a second server.
         took_s: from sending the first to the whole answer to the last.
         answers: how many of which status line.
+        step: that took most CPU time.
+        stalls: when the machine was slow.
+        others_cores: so many processors other programs have kept busy.
     """
 
     what: str
     where: str
     took_s: float
     answers: dict[str, int]
-    step_cpu_ms: float
-    step_task: str
-    step_system_ms: float
-    step_faults: int
+    step: Step
     step_clock_ms: float
     pass_clock_ms: float
     collection_ms: float
+    stalls: list[Stall]
+    others_cores: float
     waits: Waits
 
 
@@ -281,7 +250,7 @@ def watch(port: int, pid: int) -> None:
         began_s = time.perf_counter()
         failures += not infer.ask()
         all_ms = (time.perf_counter() - began_s) * 1e3
-        waits.append(Wait(all_ms, min(all_ms, queued_ms(loop) - queued), queued_ms(others) - of_others))
+        waits.append(Wait(all_ms, began_s, min(all_ms, queued_ms(loop) - queued), queued_ms(others) - of_others))
     print(json.dumps([failures, waits]), flush=True)
 
 
@@ -319,6 +288,16 @@ async def _said(client: trio.Process) -> bytes:
     return b"".join([piece async for piece in client.stdout])
 
 
+def used_by_others_s() -> float:
+    """Time of the processors that was not for this process and those it has started."""
+    times, own = psutil.cpu_times(), os.times()
+    mine_s = sum(own[:4])
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            mine_s += sum(child.cpu_times()[:2])
+    return sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0) - mine_s
+
+
 async def measure(port: int, steps: Steps, collections: Collections, load: Load) -> Row:
     """A load, and a second client, which asks the server at `port`, in this process."""
     here = Path(__file__)
@@ -330,7 +309,10 @@ async def measure(port: int, steps: Steps, collections: Collections, load: Load)
     async with trio.open_nursery() as nursery:
         sending = [here, "--send", load.port, load.file, load.count]
         senders = [await _started(nursery, *sending) for _ in range(load.at_once if load.file else 0)]
+        searcher = await _started(nursery, here.with_name("stalls.py"))
         asker = await _started(nursery, here, "--watch", port, os.getpid())
+        others_s = used_by_others_s()
+        await trio.lowlevel.checkpoint()  # that was a long step
         steps.reset()
         collections.longest_ms = 0.0
         began_s = trio.current_time()
@@ -339,19 +321,25 @@ async def measure(port: int, steps: Steps, collections: Collections, load: Load)
         async with trio.open_nursery() as sending_nursery:
             for sender in senders:
                 sending_nursery.start_soon(answered, sender)
-        took_s = trio.current_time() - began_s
-        found = (
-            steps.cpu_ms,
-            steps.task,
-            steps.system_ms,
-            steps.faults,
-            steps.clock_ms,
-            steps.passes_ms,
-            collections.longest_ms,
-        )
+        took_s, collection_ms = trio.current_time() - began_s, collections.longest_ms
+        seen, passes = list(steps.steps), list(steps.passes)
+        others_s = used_by_others_s() - others_s
         failures, waits = json.loads(await _said(asker))
-    seen = Waits.of([Wait(*each) for each in waits], failures)
-    return Row(load.what, load.where, took_s, dict(answers), *found, seen)
+        stalls = [Stall(*each) for each in json.loads(await _said(searcher))]
+    seen, passes = (outside(stalls, each, lambda step: step.ended_s) or [Step(0.0, 0.0)] for each in (seen, passes))
+    return Row(
+        load.what,
+        load.where,
+        took_s,
+        dict(answers),
+        max(seen, key=lambda step: step.cpu_ms),
+        max(step.clock_ms for step in seen),
+        max(step.clock_ms for step in passes),
+        collection_ms,
+        stalls,
+        max(0.0, others_s / took_s),
+        Waits.of([Wait(*each) for each in waits], failures, stalls),
+    )
 
 
 @asynccontextmanager
@@ -409,6 +397,8 @@ async def run(kinds: list[str], mib: int, count: int, at_once: int) -> list[Row]
 def show(rows: list[Row]) -> Table:
     names = ("documents", "where", "took s", "answers", "others wait: p50 ms", "p99", "longest", "of it queued")
     table = Table(*names, "longest not queued", "delay: p99", "longest", "step: CPU ms", "clock", "pass", "collection")
+    for name in ("stalls", "longest in them", "other programs"):
+        table.add_column(name)
     control: Waits | None = None
     for row in rows:
         waits = row.waits
@@ -419,8 +409,9 @@ def show(rows: list[Row]) -> Table:
         if row.where == "here" and control is not None:
             delays = [f"{waits.p99_ms - control.p99_ms:+.1f}", f"{longest.all_ms - control.longest[0].all_ms:+.1f}"]
         control = waits if row.where == "elsewhere" else None
-        times = (row.step_cpu_ms, row.step_clock_ms, row.pass_clock_ms, row.collection_ms)
+        times = (row.step.cpu_ms, row.step_clock_ms, row.pass_clock_ms, row.collection_ms)
         texts = [*(f"{value:.1f}" for value in values), *delays, *(f"{value:.1f}" for value in times)]
+        texts += [str(len(row.stalls)), f"{waits.stalled_ms:.1f}" if row.stalls else "", f"{row.others_cores:.2f}"]
         table.add_row(row.what, row.where, f"{row.took_s:.1f}", answers, *texts)
     return table
 
@@ -448,7 +439,7 @@ def main() -> None:
         trio.run(serve_elsewhere)
         return
     rows = trio.run(run, given.only, given.mib, given.count, given.at_once)
-    Console(width=200).print(show(rows))
+    Console(width=220).print(show(rows))
     if given.output is not None:
         document_: dict[str, Any] = {"machine": machine(), "rows": [asdict(row) for row in rows]}
         given.output.write_text(json.dumps(document_, indent=1) + "\n")

@@ -34,28 +34,32 @@ DOCUMENTS = {
 MOST_BYTES = MIB + 65_536
 MOST_CALLS = 2_000
 """Of functions, in one step: some 0.5 ms."""
+MOST_FREED = 5_000
+"""Blocks of memory, for small objects, that are fewer after one step than before it: some 0.1 ms."""
 MOST_OBJECTS = 25_000
 """That the garbage collector looks at, alive at a time."""
 
 
 class LoopSteps(trio.abc.Instrument):
     """Attributes:
-    most_bytes, most_calls: received or sent, and functions called, in one step of a task.
+    most_bytes, most_calls, most_freed: received or sent, functions called, and blocks freed, in one step of a task.
     total_bytes: in all steps.
     """
 
     def __init__(self) -> None:
-        self.most_bytes = self.most_calls = self.total_bytes = 0
-        self._bytes = self._calls = 0
+        self.most_bytes = self.most_calls = self.most_freed = self.total_bytes = 0
+        self._bytes = self._calls = self._blocks = 0
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
         self._bytes = self._calls = 0
+        self._blocks = sys.getallocatedblocks()
         sys.setprofile(self._called)
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
         sys.setprofile(None)
         self.most_bytes = max(self.most_bytes, self._bytes)
         self.most_calls = max(self.most_calls, self._calls)
+        self.most_freed = max(self.most_freed, self._blocks - sys.getallocatedblocks())
 
     def _called(self, _frame: object, event: str, _what: object) -> None:
         self._calls += event == "call" or event == "c_call"
@@ -141,12 +145,10 @@ async def test_a_large_document_takes_little_at_once(
             trio.lowlevel.remove_instrument(steps)
             service.close()
             nursery.cancel_scope.cancel()
-    print(
-        "SEEN", kind, len(text), len(answer), steps.most_bytes, steps.most_calls, len(objects), objects[0], max(objects)
-    )
     assert answer.startswith(b"HTTP/1.1 200")
     assert steps.total_bytes >= len(text) + len(answer)
     assert 0 < steps.most_bytes <= MOST_BYTES
     assert 0 < steps.most_calls <= MOST_CALLS
+    assert steps.most_freed <= MOST_FREED
     assert len(objects) > len(text) // 65_536
     assert max(objects) - objects[0] <= MOST_OBJECTS
