@@ -135,6 +135,16 @@ def folders_import_downwards_only(source: Source) -> Violations:
             yield line, f"{source.folder}/ imports from {target[1]}/"
 
 
+def protocols_know_no_front_ends(source: Source) -> Violations:
+    """In api/ only the command line, which puts the server together, knows whether front ends are apart from it."""
+    if source.folder != "api" or source.path.startswith("api/cli/"):
+        return
+    for line, module, name in imports(source):
+        target = module if module != "trireme" else f"trireme.{name}"
+        if starts_with(target, {"trireme.front_ends", "trireme.api.cli"}):
+            yield line, f"{source.path} imports from {target}"
+
+
 def imports_inside_are_relative(source: Source) -> Violations:
     if not source.in_library:
         return
@@ -412,6 +422,7 @@ def no_sleep_in_tests(source: Source) -> Violations:
 
 RULES: tuple[Rule, ...] = (
     folders_import_downwards_only,
+    protocols_know_no_front_ends,
     imports_inside_are_relative,
     engine_knows_no_event_loop,
     server_has_no_asyncio,
