@@ -190,6 +190,8 @@ class Channel:
                 size = self._socket.recv_into(buffer, 0, flags)
             except BlockingIOError:
                 return None
+            except ConnectionResetError:
+                continue  # it left something unread when it ended; this is said once, before what it had sent
             except OSError as error:
                 raise ChannelClosedError(f"the other end is gone: {error}") from None
             if size > _FRAME_BYTES and buffer[:_FRAME_BYTES] == _USUAL_FRAME:

@@ -290,6 +290,17 @@ def test_the_other_ends_death_is_noticed(ends: tuple[Channel, Channel], end: int
         ends[end].send(("x",))
 
 
+def test_the_last_words_of_one_that_ends_without_reading_are_heard(ends: tuple[Channel, Channel]) -> None:
+    server, model = ends
+    server.send(("unread",))
+    model.send(("last",))
+    model.send(("words",))
+    model.close()
+    assert [server.receive().head, server.receive().head] == [("last",), ("words",)]  # type: ignore[union-attr]
+    with pytest.raises(ChannelClosedError):
+        server.receive()
+
+
 @pytest.mark.parametrize("datagram", [b"x", b"\x09" * 40, b"\x02" + bytes(23), b"\x01" + bytes(23), b"\x01\0\0\0" * 6])
 def test_a_broken_peer_is_noticed(datagram: bytes) -> None:
     server, peer = socket_pair()

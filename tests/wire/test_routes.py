@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
+import re
 import urllib.error
 import urllib.request
 from collections import Counter
@@ -298,7 +299,7 @@ def test_the_command(routed: Routed, tmp_path: Path, capsys: pytest.CaptureFixtu
     code, out, _ = run("set", "live", "--target", "a:1=100", "--target", "a:2=0", "--canary", "a:2", "--steps", "5,100")
     assert code == 0
     assert "live   a:1       100%    95%  yes           0         0" in out
-    assert "canary 'a:2': step 1 of 2, 5%: it can serve" in out
+    assert re.search(r"canary 'a:2': step 1 of 2, 5%, \d+ s left: it can serve", out)
     assert {line.split()[0] for line in run("list")[1].splitlines()} >= {"ROUTE", "r", "a", "live", "sticky"}
     code, out, _ = run("show", "live", "--json")
     assert json.loads(out)["targets"] == {"a:1": 100, "a:2": 0}

@@ -285,8 +285,12 @@ async def test_a_busy_client_does_not_starve_the_others() -> None:
 
 @pytest.fixture
 def garbage() -> Iterator[Callable[[], list[object]]]:
-    """Our objects that only the garbage collector would find, since the test began."""
+    """Our objects that only the garbage collector would find, since the test began.
+
+    What was alive before, of servers and clients of other tests, may become garbage meanwhile, and is not looked at.
+    """
     gc.collect()
+    gc.freeze()
     gc.disable()
     gc.set_debug(gc.DEBUG_SAVEALL)
 
@@ -297,6 +301,7 @@ def garbage() -> Iterator[Callable[[], list[object]]]:
     yield find
     gc.set_debug(0)
     gc.garbage.clear()
+    gc.unfreeze()
     gc.enable()
 
 
