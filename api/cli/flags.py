@@ -1,4 +1,4 @@
-"""What a flag is, how a command line is read, and how the usage text shows flags.
+"""What a flag is, and how a command line is read.
 
 The command line's grammar is that of GNU long options, as tritonserver reads them
 (docs/reference/command-line.md#grammar). argparse cannot be talked into it: it refuses values that start with a dash,
@@ -14,7 +14,6 @@ Rule 5: there are no one-letter options.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -92,12 +91,17 @@ class ParsedFlags:
 class UsageError(Exception):
     """The command line cannot be read; or it asked for help, which ends the same way. `complaint` is a line that comes
     before the usage text, as getopt's; `message` lines that come after it, where a terminal shows them; either may be
-    empty."""
+    empty. `help_wanted` is the option that asked for help, one of `HELP_OPTIONS`, or empty."""
 
-    def __init__(self, message: str = "", *, complaint: str = "") -> None:
+    def __init__(self, message: str = "", *, complaint: str = "", help_wanted: str = "") -> None:
         super().__init__(message or complaint)
         self.message = message or complaint
         self.complaint = complaint
+        self.help_wanted = help_wanted
+
+
+HELP_OPTIONS = ("help", "help-all")
+"""The second one is not in the flag table: beginnings of ``--help`` stand for that, as in tritonserver."""
 
 
 def parse(words: Iterable[str], flags: Mapping[str, Flag]) -> ParsedFlags:
@@ -121,12 +125,14 @@ def parse(words: Iterable[str], flags: Mapping[str, Flag]) -> ParsedFlags:
 
 def _read_option(word: str, remaining: Iterator[str], parsed: ParsedFlags) -> None:
     name, has_value, text = word[2:].partition("=")
+    if name in HELP_OPTIONS and not has_value:
+        raise UsageError(help_wanted=name)
     flag = _find(name, word, parsed.flags)
     if flag.kind is None:
         if has_value:
             raise UsageError(complaint=f"option '--{flag.name}' doesn't allow an argument")
-        if flag.name == "help":
-            raise UsageError
+        if flag.name in HELP_OPTIONS:
+            raise UsageError(help_wanted=flag.name)
         parsed.add(flag.name, True)
         return
     if not has_value:
@@ -149,37 +155,9 @@ def _find(name: str, word: str, flags: Mapping[str, Flag]) -> Flag:
     candidates = [flag for flag in flags.values() if flag.name.startswith(name)]
     if not candidates:
         complaint = f"unrecognized option '{word}'"
-        nearest = "".join(f" '--{near}'" for near in get_close_matches(name, flags))
+        nearest = "".join(f" '--{near}'" for near in get_close_matches(name, flags, n=2))
         raise UsageError(f"{complaint}; nearest:{nearest}" if nearest else complaint, complaint=complaint)
     if len(candidates) > 1:
         possibilities = " ".join(f"'--{flag.name}'" for flag in candidates)
         raise UsageError(complaint=f"option '{word}' is ambiguous; possibilities: {possibilities}")
     return candidates[0]
-
-
-_HELP_WIDTH = 72
-
-
-def usage_text(command: str, groups: Iterable[Group]) -> str:
-    """Every flag with its value and help, grouped; laid out as tritonserver does."""
-    lines = [f"Usage: {command} [options]"]
-    for group in groups:
-        if group.title:
-            lines += ["", f"{group.title}:"]
-        for flag in group.flags:
-            lines.append(f"  --{flag.name} {flag.kind.placeholder}" if flag.kind else f"  --{flag.name}")
-            lines += textwrap.wrap(_help(flag), _HELP_WIDTH, initial_indent="\t", subsequent_indent="\t")
-    return "\n".join(lines) + "\n"
-
-
-def _help(flag: Flag) -> str:
-    text = flag.help
-    if flag.instead:
-        text = f"DEPRECATED, use {flag.instead}. {text}"
-    if flag.missing:
-        effect = "No effect" if flag.tolerated else "Refused"
-        text = f"{text} {effect} in this version: {flag.missing}."
-    if flag.default not in (None, "", ()) and flag.kind is not None:
-        default = str(flag.default).lower() if isinstance(flag.default, bool) else flag.default
-        text = f"{text} Default is {default}."
-    return text

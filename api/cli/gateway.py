@@ -41,15 +41,15 @@ from ..sockets.limits import raise_open_file_limit
 from .access import AccessService
 from .command import ServeCommand, build_command
 from .flag_table import FLAGS, GROUPS
-from .flags import Flag, Group, ParsedFlags, UsageError, parse, usage_text
+from .flags import Flag, Group, ParsedFlags, UsageError, parse
 from .interpreter import settle_memory, switch_often
 from .services import Listening, OwnServices, StartError, open_service
 from .shutdown import EndSignals
+from .usage import FIRST, ServerProgram, answer_usage_error
 from .values import not_empty
 
 logger = logging.getLogger("trireme.gateway")
 
-_NAME = "trireme gateway"
 _FAILED = 1
 
 _HEARD_WITHIN_S = 2.0
@@ -91,6 +91,7 @@ def _groups() -> Iterator[Group]:
 
 
 GATEWAY_GROUPS = tuple(_groups())
+_PROGRAM = ServerProgram("trireme gateway", GATEWAY_GROUPS, "trireme gateway --fleet fleet.toml", ("fleet", *FIRST))
 _GATEWAY_FLAGS = {flag.name: flag for group in GATEWAY_GROUPS for flag in group.flags}
 
 
@@ -124,9 +125,7 @@ def run_gateway_command(words: Sequence[str]) -> int:
     try:
         command = build_gateway_command(words, dict(os.environ))
     except UsageError as error:
-        complaint = f"{_NAME}: {error.complaint}\n" if error.complaint else ""
-        sys.stderr.write(f"{complaint}{usage_text(_NAME, GATEWAY_GROUPS)}\n{error.message}\n")
-        return _FAILED
+        return answer_usage_error(error, _PROGRAM)
     with contextlib.ExitStack() as stack:
         try:
             log = stack.enter_context(logging_to(command.serve.log))

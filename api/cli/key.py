@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
+import argparse
 import secrets
+import sys
 from datetime import date, datetime
+from typing import Any
 
-from ...engine.access.keys import ID_FORM, is_key_id, make_key
+from .parser import CommandError
 
 _ID_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # none that look alike
+
+
+def add_key_command(commands: Any) -> None:
+    """Add the sub-command to those of `argparse`."""
+    key = commands.add_parser("key", help="make API keys for the access file").add_subparsers(required=True)
+    new = key.add_parser("new", help="make a key: print it, which is not done again, and the table with its digest")
+    new.add_argument("--id", dest="key_id", help="what it is called in the access file; by default random")
+    new.add_argument("--expires", help="when it ends: a date, or a time with an offset")
+    new.set_defaults(run=_print_key)
+
+
+def _print_key(given: argparse.Namespace) -> int:
+    """Print a new key on standard output, and what to do with it on standard error."""
+    try:
+        key, table = new_key(given.key_id, given.expires)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    sys.stdout.write(f"{key}\n")
+    sys.stdout.flush()
+    sys.stderr.write(
+        f"\nGive this key to its caller: it is not shown again. Paste this below the caller's [[callers]]:\n\n{table}"
+    )
+    return 0
 
 
 def new_key(key_id: str | None, expires: str | None) -> tuple[str, str]:
@@ -20,6 +46,8 @@ def new_key(key_id: str | None, expires: str | None) -> tuple[str, str]:
     Raises:
         ValueError: one of them is of another form.
     """
+    from ...engine.access.keys import ID_FORM, is_key_id, make_key
+
     if key_id is None:
         key_id = "".join(secrets.choice(_ID_ALPHABET) for _ in range(8))
     if not is_key_id(key_id):

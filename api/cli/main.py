@@ -1,28 +1,54 @@
-"""The command `trireme`."""
+"""The command `trireme`: which sub-commands there are, and what each is started by.
+
+A sub-command is a line of `COMMANDS`: its name, and the function that adds it to those of `argparse`
+(``commands.add_parser(...)``, ``set_defaults(run=...)``, and `run` gets the parsed words and returns the exit code).
+What fails is raised as a `CommandError`. Packages add others through the entry-point group `ENTRY_POINT_GROUP`, whose
+entries name such a function. `SERVERS` read their words themselves: they have tritonserver's options (see `flags`).
+
+What a sub-command needs is imported when it runs: importing the server takes most of its start, and a Ctrl-C may come
+at any time.
+"""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import gc
-import json
+import importlib
 import logging
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from typing import NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
-# What a sub-command needs is imported when it runs: importing the server takes most of its start, and a Ctrl-C may come
-# at any time.
+if TYPE_CHECKING:
+    from .parser import CommandParser
+
+SERVERS = {
+    "serve": "serve the models of a repository",
+    "gateway": "serve what a fleet of servers has",
+    "tritonserver": "as serve, with tritonserver's usage text and exit codes for start scripts",
+}
+
+COMMANDS = {
+    "route": "route:add_route_command",
+    "cluster": "cluster:add_cluster_command",
+    "key": "key:add_key_command",
+    "openapi": "openapi:add_openapi_command",
+    "completion": "completion:add_completion_command",
+}
+"""By name: module of this package, and function in it. In the order in which help shows them."""
+
+ENTRY_POINT_GROUP = "trireme.commands"
+
+_INTERRUPTED, _PIPE_CLOSED = 130, 141
+"""Exit codes as a shell has them for a process that a signal ended."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run a sub-command; `serve` and `gateway` read options themselves: they have tritonserver's (see `flags`).
-
-    The words are the command line after the command's name, by default that of the process. Returns the exit code.
-    """
+    """Run a sub-command. The words are the command line after the command's name, by default that of the process.
+    Returns the exit code."""
     words = sys.argv[1:] if words is None else words
     if words == ["sagemaker"]:
         try:
@@ -30,60 +56,84 @@ def main(words: Sequence[str] | None = None) -> int:
         except ValueError as error:
             sys.stderr.write(f"{error}\n")
             return 1
-    if words[:1] in (["serve"], ["gateway"]):
-        try:
-            exit_code = _import_command(words[0])(words[1:])
-        except KeyboardInterrupt:  # before there is an event loop, or after its end
-            sys.stdout.write(f"Signal ({signal.SIGINT.value}) received.\n")
-            exit_code = 0
-        if _threads_given_up():
-            _leave(exit_code)
-        return exit_code
-    from ...engine.version import VERSION
-    from ..http.openapi import document
-    from .cluster import add_cluster_command
-    from .route import add_route_command
+    if words and words[0] in SERVERS:
+        return _serve(words[0], words[1:])
+    return _run(words)
 
-    parser = argparse.ArgumentParser(prog="trireme", description="An inference server that speaks Triton's protocols.")
+
+# ---- sub-commands that ask and answer ----
+
+
+def _run(words: Sequence[str]) -> int:
+    from .parser import CommandError
+
+    name = "trireme"
+    try:
+        parser = command_parser(words[0] if words else None)
+        given = parser.parse_args(words)
+        name = f"trireme {words[0]}"
+        exit_code = given.run(given)
+        sys.stdout.flush()
+        return exit_code
+    except CommandError as error:
+        sys.stderr.write(error.lines(name))
+        return error.code
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:  # who read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _PIPE_CLOSED
+
+
+def command_parser(name: str | None) -> CommandParser:
+    """The parser of the sub-command with this name; of all of them, if there is none."""
+    from ...engine.version import VERSION
+    from .parser import CommandParser, nearest
+
+    parser = CommandParser(prog="trireme", description="An inference server that speaks Triton's protocols.")
     parser.add_argument("--version", action="version", version=f"trireme {VERSION}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    commands.add_parser("serve", help="serve the models of a repository; see `trireme serve --help`", add_help=False)
-    commands.add_parser(
-        "gateway", help="serve what a fleet of servers has; see `trireme gateway --help`", add_help=False
-    )
+    if name in COMMANDS:
+        _load(COMMANDS[name])(commands)
+        return parser
+    for server, text in SERVERS.items():
+        commands.add_parser(server, help=f"{text}; see `trireme {server} --help`", add_help=False)
     commands.add_parser("sagemaker", help="serve as SageMaker's environment variables say")
-    commands.add_parser("openapi", help="print the HTTP interface as an OpenAPI document")
-    key = commands.add_parser("key", help="make API keys for the access file").add_subparsers(required=True)
-    new = key.add_parser("new", help="make a key: print it, which is not done again, and the table with its digest")
-    new.add_argument("--id", dest="key_id", help="what it is called in the access file; by default random")
-    new.add_argument("--expires", help="when it ends: a date, or a time with an offset")
-    new.set_defaults(new_key=True)
-    add_route_command(commands)
-    add_cluster_command(commands)
-    given = parser.parse_args(words)
-    if getattr(given, "new_key", False):
-        return _print_key(given)
-    if hasattr(given, "run"):
-        return given.run(given)
-    sys.stdout.write(json.dumps(document(), indent=2) + "\n")
-    return 0
+    for place in COMMANDS.values():
+        _load(place)(commands)
+    for add in _installed():
+        add(commands)
+    if name is not None and not name.startswith("-") and name not in commands.choices:
+        near = " ".join(nearest(name, list(commands.choices)))
+        parser.error(f"there is no command '{name}'" + (f"; nearest: {near}" if near else ""))
+    return parser
 
 
-def _print_key(given: argparse.Namespace) -> int:
-    """Print a new key on standard output, and what to do with it on standard error."""
-    from .key import new_key
+def _load(place: str) -> Callable[[Any], None]:
+    module, _, function = place.partition(":")
+    return getattr(importlib.import_module(f".{module}", __package__), function)
 
+
+def _installed() -> Iterator[Callable[[Any], None]]:
+    """Those of the entry-point group, which this package does not import by name."""
+    from importlib.metadata import entry_points
+
+    for point in sorted(entry_points(group=ENTRY_POINT_GROUP)):
+        yield point.load()
+
+
+# ---- servers ----
+
+
+def _serve(name: str, words: Sequence[str]) -> int:
     try:
-        key, table = new_key(given.key_id, given.expires)
-    except ValueError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    sys.stdout.write(f"{key}\n")
-    sys.stdout.flush()
-    sys.stderr.write(
-        f"\nGive this key to its caller: it is not shown again. Paste this below the caller's [[callers]]:\n\n{table}"
-    )
-    return 0
+        exit_code = _import_command(name)(words)
+    except KeyboardInterrupt:  # before there is an event loop, or after its end
+        sys.stdout.write(f"Signal ({signal.SIGINT.value}) received.\n")
+        exit_code = 0
+    if _threads_given_up():
+        _leave(exit_code)
+    return exit_code
 
 
 def _sagemaker_words() -> list[str]:
@@ -97,17 +147,19 @@ def _sagemaker_words() -> list[str]:
     several = Path(tempfile.gettempdir()) / "sagemaker"
     words, settings = launch(os.environ, several, lambda: len(find_gpus(os.environ)))
     os.environ.update(settings)
-    return ["serve", *words]
+    return ["tritonserver", *words]
 
 
 def _import_command(name: str) -> Callable[[Sequence[str]], int]:
-    """What runs `serve` or `gateway`. Imports leave next to nothing for the garbage collector, which would look for it
-    in all that they make, again and again, now and while models load: a sixth of the time until the server is ready."""
+    """What runs one of `SERVERS`. Imports leave next to nothing for the garbage collector, which would look for it in
+    all that they make, again and again, now and while models load: a sixth of the time until the server is ready."""
     enabled = gc.isenabled()
     gc.disable()
     try:
         if name == "gateway":
             from .gateway import run_gateway_command as run
+        elif name == "tritonserver":
+            from .serve import serve_as_triton as run
         else:
             from .serve import serve as run
     finally:

@@ -40,15 +40,16 @@ from .access import AccessService
 from .cloud_services import CloudServices
 from .command import MetricsSettings, ServeCommand, build_command, limits_in_vain
 from .flag_table import FLAGS, GROUPS
-from .flags import UsageError, parse, usage_text
+from .flags import UsageError, parse
 from .interpreter import return_code, settle_memory, switch_often
 from .services import ClientServices, Listening, OwnServices, StartError, open_service
 from .shutdown import EndSignals
 from .tables import load_display, startup_tables
+from .usage import ServerProgram, answer_as_triton, answer_usage_error
 
 logger = logging.getLogger("trireme.serve")
 
-_NAME = "trireme serve"
+_PROGRAM = ServerProgram("trireme serve", GROUPS, "trireme serve --model-repository models")
 _FAILED = 1
 
 Opened = Callable[[InferenceServer, Sequence[Listening]], None]
@@ -62,9 +63,20 @@ def serve(words: Sequence[str]) -> int:
     try:
         command = build_command(parse(words, FLAGS), os.environ)
     except UsageError as error:
-        complaint = f"{_NAME}: {error.complaint}\n" if error.complaint else ""
-        sys.stderr.write(f"{complaint}{usage_text(_NAME, GROUPS)}\n{error.message}\n")
-        return _FAILED
+        return answer_usage_error(error, _PROGRAM)
+    return _serve_command(command)
+
+
+def serve_as_triton(words: Sequence[str]) -> int:
+    """The same for what starts tritonserver: its usage text, and its exit code for help."""
+    try:
+        command = build_command(parse(words, FLAGS), os.environ)
+    except UsageError as error:
+        return answer_as_triton(error, "tritonserver", GROUPS)
+    return _serve_command(command)
+
+
+def _serve_command(command: ServeCommand) -> int:
     for line in command.deprecations:
         sys.stderr.write(f"{line}\n")
     sys.stderr.flush()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from trireme.api.cli.main import main
+from trireme.api.cli.main import ENTRY_POINT_GROUP, main
+from trireme.api.cli.parser import CommandError
 
 
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -30,14 +33,62 @@ def test_anything_else_is_a_usage_error(words: list[str], capsys: pytest.Capture
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == 2
-    assert "usage: trireme" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.startswith("trireme: ")
+    assert said.endswith("\nsee: trireme --help\n")
+    assert said.count("\n") == 2
+
+
+def test_an_unknown_command_is_told_with_those_that_are_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["rout"])
+    assert capsys.readouterr().err.startswith("trireme: there is no command 'rout'; nearest: route")
+
+
+def test_an_unknown_option_of_a_sub_command_is_its_own_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["route", "list", "--jsn"])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said == (
+        "trireme route list: unrecognized arguments: --jsn; nearest: --json\nsee: trireme route list --help\n"
+    )
+
+
+def _add_greeting(commands: Any) -> None:
+    commands.add_parser("greet", help="say hello").set_defaults(run=_greet)
+
+
+def _greet(_given: Any) -> int:
+    raise CommandError("nobody is here", "come back later", code=7)
+
+
+def test_installed_packages_add_sub_commands(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through the entry-point group; and what a sub-command raises is told with its remedy."""
+    point = EntryPoint("greet", f"{__name__}:_add_greeting", ENTRY_POINT_GROUP)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [point] if group == point.group else [])
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
+    assert main(["greet"]) == 7
+    assert capsys.readouterr().err == "trireme greet: nobody is here\n  come back later\n"
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    command = [sys.executable, "-m", "trireme", "openapi"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 141
 
 
 def test_serve_reads_its_own_options(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     # Other tests' servers have threads, too; for those the command would end the process.
     monkeypatch.setattr("trireme.api.cli.main._threads_given_up", lambda: False)
     assert main(["serve", "--nosuch"]) == 1
-    assert capsys.readouterr().err.startswith("trireme serve: unrecognized option '--nosuch'\nUsage: trireme serve")
+    assert capsys.readouterr().err.startswith("trireme serve: unrecognized option '--nosuch'")
 
 
 INTERRUPTED = """

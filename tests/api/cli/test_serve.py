@@ -335,26 +335,25 @@ def test_the_log_goes_where_and_looks_how_the_flags_say(
 
 
 @pytest.mark.parametrize(
-    ("words", "first", "last"),
+    ("words", "first", "more"),
     [
-        ("--help", "Usage: trireme serve [options]", ""),
-        ("--bogus", "trireme serve: unrecognized option '--bogus'", "unrecognized option '--bogus'"),
-        ("stray", "Usage: trireme serve [options]", "Unexpected argument: stray"),
+        ("--bogus", "unrecognized option '--bogus'", []),
+        ("stray", "Unexpected argument: stray", []),
         (
             "--model-control-mode=x",
-            "Usage: trireme serve [options]",
-            "--model-control-mode takes one of: none, poll, explicit, on-demand",
+            'Bad option: "--model-control-mode".',
+            [
+                "invalid argument for --model-control-mode. Got x",
+                "--model-control-mode takes one of: none, poll, explicit, on-demand",
+            ],
         ),
     ],
 )
-def test_a_command_line_that_cannot_be_read(start_serve: Callable, words: str, first: str, last: str) -> None:
+def test_a_command_line_that_cannot_be_read(start_serve: Callable, words: str, first: str, more: list[str]) -> None:
     serve = start_serve(*words.split(), on_loopback=False)
     assert serve.wait() == 1
-    lines = serve.stderr.splitlines()
     assert serve.stdout == ""
-    assert lines[0] == first
-    assert lines[-1] == last
-    assert "  --http-port <integer>" in lines
+    assert serve.stderr.splitlines() == [f"trireme serve: {first}", *more, "see: trireme serve --help"]
 
 
 def test_deprecated_flags_are_warned_about_on_stderr(start_serve: Callable) -> None:
