@@ -25,6 +25,7 @@ from references import (
 )
 
 from trireme.api.cli.completion import all_commands
+from trireme.api.cli.flag_table import FLAGS
 from trireme.api.cli.main import command_parser
 from trireme.engine.metrics import families
 
