@@ -130,7 +130,7 @@ class Driver:
         """Until the next thing is due; `_at` may make that earlier."""
         self._sleeper = sleeper = Sleeper(trio.lowlevel.current_task())
         if self._due:
-            self._clock.wake_at(self._due[0][0], sleeper)
+            self._clock.call_at(self._due[0][0], sleeper.wake)
         await trio.lowlevel.wait_task_rescheduled(sleeper.give_up)
         self._sleeper = None
 
@@ -138,7 +138,7 @@ class Driver:
         self._order += 1
         heapq.heappush(self._due, (when_s, self._order, call))
         if self._sleeper is not None and self._due[0][1] == self._order:
-            self._clock.wake_at(when_s, self._sleeper)
+            self._clock.call_at(when_s, self._sleeper.wake)
 
     def _services(self) -> list[ConnectionPoint]:
         return [self._direct, *(self.front_ends.services() if self.front_ends is not None else ())]

@@ -207,7 +207,7 @@ class VirtualReadiness(Readiness):
         def rung() -> None:
             when_s = sock.next_s()
             if sleeper is not None and when_s is not None:
-                clock.wake_at(when_s, sleeper)
+                clock.call_at(when_s, sleeper.wake)
 
         sock.on_ring = rung
         try:

@@ -12,8 +12,9 @@ used: a version of trio that lacks one is refused with its number.
    So what runs in a simulation has callbacks of cancellation that commute, and decides nothing by iterating over a set,
    or by ``id`` or ``hash``.
 
-2. The queue behind ``TrioToken.run_sync_soon`` (`has_pending_callbacks`). What stands in it is still to happen at this
-   instant, although no task can run: a clock that jumps must know.
+2. The queue behind ``TrioToken.run_sync_soon`` (`has_pending_callbacks`), the tasks that can run, and the earliest
+   deadline (`LoopView`). What stands in the queue is still to happen at this instant, although no task can run: a clock
+   that jumps must know.
 
 3. Where the loop asks the operating system what came in, and looks for instruments (`isolate`). In a simulation nothing
    comes in, and no debugger looks on: a turn takes a fifth less without. What tasks see, and in which turn, stays what
@@ -96,7 +97,32 @@ def has_pending_callbacks(token: trio.lowlevel.TrioToken) -> bool:
     return bool(queue.queue or queue.idempotent_queue)
 
 
-def isolate() -> None:
+class LoopView:
+    """What a clock that jumps has to know of trio's loop.
+
+    Args:
+        runner: trio's.
+    """
+
+    def __init__(self, runner: Any) -> None:
+        self._runnable = _part(runner, "runq")
+        self._deadlines = _part(runner, "deadlines")
+        _part(self._deadlines, "next_deadline")
+        self._queue = runner.entry_queue
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is to happen at this instant: a task can run, or a callback waits."""
+        queue = self._queue
+        return bool(self._runnable or queue.queue or queue.idempotent_queue)
+
+    @property
+    def next_deadline_s(self) -> float:
+        """The earliest deadline of a cancel scope; infinite for none."""
+        return self._deadlines.next_deadline()
+
+
+def isolate() -> LoopView:
     """Cut the run that is about to begin off from the outside. To be called when its clock starts.
 
     Raises:
@@ -113,6 +139,7 @@ def isolate() -> None:
     wakeup = runner.entry_queue.wakeup = _Wakeup(runner.entry_queue.wakeup)
     runner.io_manager = _NoIO(runner.io_manager, wakeup)
     runner.instruments = instruments  # a plain dictionary, which is asked faster
+    return LoopView(runner)
 
 
 class _Wakeup:

@@ -95,8 +95,8 @@ def test_a_sleeper_can_be_woken_earlier_and_is_woken_once() -> None:
 
     async def main() -> None:
         sleeper = Sleeper(trio.lowlevel.current_task())
-        clock.wake_at(5.0, sleeper)
-        clock.wake_at(2.0, sleeper)
+        clock.call_at(5.0, sleeper.wake)
+        clock.call_at(2.0, sleeper.wake)
         await trio.lowlevel.wait_task_rescheduled(sleeper.give_up)
         assert clock.now_s() == 2.0
         await clock.sleep(6.0)

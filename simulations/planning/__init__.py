@@ -1,0 +1,9 @@
+"""Requests played in virtual time without checks, as fast as can be: what planning asks."""
+
+from .host import HostCosts
+from .loads import ClosedLoop
+from .planned import Place, PlannedModel, Service
+from .play import play
+from .played import PlayedRun
+
+__all__ = ["ClosedLoop", "HostCosts", "Place", "PlannedModel", "PlayedRun", "Service", "play"]

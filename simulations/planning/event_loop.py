@@ -1,0 +1,110 @@
+"""The event loop of a planned run: one place where everything that wakes it comes together, in virtual time.
+
+The loop's time is the clock. What it works on moves the clock; what becomes due meanwhile waits for the next wake-up,
+as sockets do, and all that is due at a wake-up is heard in one turn, as the server's loop hears it. None of this takes a
+task of trio's: as long as no task wants to run and no deadline of one is near, wake-ups follow each other in one call
+(`JumpingClock.free_until_s`).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+from ...actors.actor import Turn
+from ..clock import JumpingClock
+from .host import Cores, HostCosts
+
+Call = Callable[[Any], None]
+
+MOST_WAKES = 10_000
+"""So many in a row before trio's loop has its turn, in which it looks whether it was interrupted."""
+
+
+class PlannedLoop:
+    """Wakes up when something is due.
+
+    Args:
+        costs: of the host; None for none.
+
+    Attributes:
+        busy_s: seconds for which it worked.
+        cores: what else competes with it for cores; None if there is enough for all.
+    """
+
+    def __init__(self, clock: JumpingClock, costs: HostCosts | None) -> None:
+        self.busy_s = 0.0
+        self.cores = Cores(costs.cores) if costs is not None and costs.cores < math.inf else None
+        self._clock = clock
+        self._costs = costs
+        self._turn: Turn | None = None
+        self._due: list[tuple[float, int, Call, Any]] = []
+        self._numbers = count()
+        self._asked_s = math.inf  # when the clock is to call
+        self._awake = False
+
+    def start(self, turn: Turn) -> None:
+        """From now on. What comes is heard in turns."""
+        self._turn = turn
+        self._ask_clock()
+
+    def at(self, when_s: float, call: Call, what: Any) -> None:
+        """Have something heard by the loop that can be noticed from then on."""
+        heapq.heappush(self._due, (when_s, next(self._numbers), call, what))
+        if when_s < self._asked_s and not self._awake:
+            self._ask_clock()
+
+    def work(self, seconds: float) -> None:
+        """The loop works for so long."""
+        if seconds <= 0.0:
+            return
+        now = self._clock.now_s()
+        then = now + seconds if self.cores is None else self.cores.work(now, seconds)
+        self.busy_s += then - now
+        self._clock.move(then)
+
+    def _next_s(self) -> float:
+        due = self._due
+        when_s = due[0][0] if due else math.inf
+        return when_s if self.cores is None else min(when_s, self.cores.next_end_s(self._clock.now_s()))
+
+    def _ask_clock(self) -> None:
+        when_s = self._next_s()
+        if when_s < self._asked_s and self._turn is not None:
+            self._asked_s = when_s
+            self._clock.call_at(when_s, self._called)
+
+    def _called(self) -> None:
+        if self._clock.now_s() < self._asked_s:
+            return  # an earlier one was asked for meanwhile, and has come
+        self._asked_s = math.inf
+        self._awake = True
+        self._wake_up()
+        self._awake = False
+        self._ask_clock()
+
+    def _wake_up(self) -> None:
+        """As often as nobody else wants the time."""
+        clock, due, turn, costs, cores = self._clock, self._due, self._turn, self._costs, self.cores
+        assert turn is not None, "it has been started"
+        for _ in range(MOST_WAKES):
+            when_s = self._next_s()
+            now = clock.now_s()
+            if when_s > now:
+                if when_s > clock.free_until_s():
+                    break
+                if cores is not None:
+                    cores.idle(now, when_s)
+                clock.move(when_s)
+                now = when_s
+            if not due or due[0][0] > now:
+                continue  # something has been computed, which the loop will hear of later
+            with turn:
+                if costs is not None:
+                    self.work(costs.wake(sum(each[0] <= now for each in due)))
+                while due and due[0][0] <= now:
+                    _, _, call, what = heapq.heappop(due)
+                    call(what)

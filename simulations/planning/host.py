@@ -1,0 +1,140 @@
+"""What a host's own work costs: the event loop's, and the cores for which everything competes."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+from ...engine.logs.request_log import LoggedRequest
+from .planned import PlannedModel
+
+_ALMOST = 1e-12
+"""Of a second: less than that is left of what has been done."""
+
+
+class HostCosts:
+    """Seconds that things take beside the batches themselves: none, unless a subclass says otherwise.
+
+    `wake`, `admit`, `begin`, `over` and `answer` are work of the event loop, which does nothing else meanwhile. `start`,
+    `notice`, `way_in` and `way_out` pass beside it.
+
+    Attributes:
+        cores: which the event loop, threads and processes share: when more are wanted, all are slowed down alike.
+    """
+
+    cores: float = math.inf
+
+    def wake(self, events: int) -> float:
+        """The loop wakes up, for so many events."""
+        return 0.0
+
+    def admit(self, request: LoggedRequest) -> float:
+        """A request is read, decoded, checked and handed in."""
+        return 0.0
+
+    def begin(self, model: PlannedModel, requests: int, rows: int) -> float:
+        """A batch is formed and handed to its executor."""
+        return 0.0
+
+    def start(self, model: PlannedModel, requests: int, rows: int) -> float:
+        """From then until the computing begins, on a thread, in a process or on a device."""
+        return 0.0
+
+    def notice(self, model: PlannedModel, requests: int, rows: int) -> float:
+        """From the end of the computing until the loop can hear of it."""
+        return 0.0
+
+    def over(self, model: PlannedModel, requests: int, rows: int) -> float:
+        """The loop takes the end of a batch in."""
+        return 0.0
+
+    def answer(self, model: PlannedModel, rows: int, well: bool) -> float:
+        """An answer, or an error, of the model that was asked is encoded and written."""
+        return 0.0
+
+    def way_in(self, request: LoggedRequest) -> float:
+        """From a client's call until the loop's socket can be read."""
+        return 0.0
+
+    def way_out(self, model: PlannedModel, well: bool) -> float:
+        """From the loop's write until the client has its answer."""
+        return 0.0
+
+
+Ended = Callable[[float, Any], None]
+"""Told when something was done, and what."""
+
+
+class Cores:
+    """Shares cores among what computes at one time: each gets the same part of what it wants.
+
+    Work is measured by what each of those who compute has been given since the beginning (`_given_s`), which is the
+    same for all: so whoever is done first stays first, whatever comes and goes.
+
+    Args:
+        cores: how many there are.
+    """
+
+    def __init__(self, cores: float) -> None:
+        self._cores = cores
+        self._wanted = 0.0
+        self._given_s = 0.0
+        self._ends: list[tuple[float, int, float, Ended, Any]] = []
+        self._numbers = count()
+
+    def begin(self, seconds: float, cores: float, ended: Ended, what: Any) -> None:
+        """Something computes from now on.
+
+        Args:
+            seconds: that it takes with all the `cores` that it wants.
+        """
+        self._wanted += cores
+        heapq.heappush(self._ends, (self._given_s + seconds, next(self._numbers), cores, ended, what))
+
+    def _rate(self, loop: int) -> float:
+        wanted = self._wanted + loop
+        return self._cores / wanted if wanted > self._cores else 1.0
+
+    def next_end_s(self, now: float) -> float:
+        """When the first of them is done if nothing comes before; infinite for never."""
+        if not self._ends:
+            return math.inf
+        return now + max(0.0, self._ends[0][0] - self._given_s) / self._rate(0)
+
+    def idle(self, now: float, until: float) -> None:
+        """Time passes while the event loop sleeps."""
+        while self._ends and (end_s := self.next_end_s(now)) <= until:
+            now = max(now, end_s)
+            self._end(now)
+        self._given_s += (until - now) * self._rate(0)
+
+    def work(self, now: float, seconds: float) -> float:
+        """The event loop works, with a core to itself for so long.
+
+        Returns:
+            When it is done.
+        """
+        while self._ends:
+            rate = self._rate(1)
+            left_s = max(0.0, self._ends[0][0] - self._given_s)
+            if left_s > seconds:
+                break
+            now += left_s / rate
+            seconds -= left_s
+            self._end(now)
+        self._given_s += seconds
+        return now + seconds / self._rate(1)
+
+    def _end(self, now: float) -> None:
+        """The first is done, and with it what would be in less than `_ALMOST`."""
+        ends = self._ends
+        self._given_s = max(self._given_s, ends[0][0])
+        while ends and ends[0][0] <= self._given_s + _ALMOST:
+            _, _, cores, ended, what = heapq.heappop(ends)
+            self._wanted -= cores
+            ended(now, what)
+        if not ends:
+            self._wanted = 0.0

@@ -1,0 +1,124 @@
+"""What came of a planned run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...engine.job import SealReason
+
+Seconds = NDArray[np.float64]
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class PlayedRun:
+    """Arrays with an entry for each request, in the order in which they came to be, and for each execution.
+
+    Times are virtual seconds since the beginning; NaN for what did not happen.
+
+    Attributes:
+        models: names; what `model` and `batch_model` count.
+        refusals: why requests were not answered well; what `refusal` counts. The first is "", for those that were.
+        model, rows: of each request.
+        sent_s: when its client sent it.
+        admitted_s: when the event loop had taken it in.
+        answered_s: when its client had the answer, or the refusal.
+        batch: its execution, the last if there were several; -1 for none. Of a request to an ensemble always -1.
+        batch_model, batch_instance: who executed; instances are counted from 0, by the model.
+        batch_requests, batch_rows: how many.
+        batch_reason: why it was closed, counted as in `reasons`.
+        batch_begun_s: when it was formed, and given to its executor.
+        batch_started_s, batch_ended_s: when the computing began and ended.
+        batch_heard_s: when the event loop knew of the end.
+        loop_busy_s: seconds for which the event loop worked.
+        ended_s: when everything was over.
+    """
+
+    models: tuple[str, ...]
+    refusals: tuple[str, ...]
+    reasons: tuple[SealReason, ...]
+    model: Numbers
+    rows: Numbers
+    sent_s: Seconds
+    admitted_s: Seconds
+    answered_s: Seconds
+    batch: Numbers
+    refusal: Numbers
+    batch_model: Numbers
+    batch_instance: Numbers
+    batch_requests: Numbers
+    batch_rows: Numbers
+    batch_reason: Numbers
+    batch_begun_s: Seconds
+    batch_started_s: Seconds
+    batch_ended_s: Seconds
+    batch_heard_s: Seconds
+    loop_busy_s: float
+    ended_s: float
+
+    def __len__(self) -> int:
+        """How many requests there were."""
+        return len(self.sent_s)
+
+    def _index(self, model: str) -> int:
+        """
+        Raises:
+            ValueError: there is no such model.
+        """
+        return self.models.index(model)
+
+    @property
+    def dispatched_s(self) -> Seconds:
+        """When each request's batch was formed."""
+        return self._of_batch(self.batch_begun_s)
+
+    @property
+    def computed_s(self) -> Seconds:
+        """When the computing of each request's batch ended."""
+        return self._of_batch(self.batch_ended_s)
+
+    def _of_batch(self, column: Seconds) -> Seconds:
+        times = np.append(column, np.nan)  # which -1 leads to
+        return times[self.batch]
+
+    def well(self, model: str = "") -> NDArray[np.bool_]:
+        """Which requests were answered well; with a name, those of that model only."""
+        well = self.refusal == 0
+        return well & (self.model == self._index(model)) if model else well
+
+    def latencies_s(self, model: str = "") -> Seconds:
+        """How long each request took that was answered well, in the order in which they were sent."""
+        well = self.well(model)
+        return self.answered_s[well] - self.sent_s[well]
+
+    def refused(self, model: str = "") -> Counter[str]:
+        """How many requests were not answered well, by reason."""
+        numbers = self.refusal if not model else self.refusal[self.model == self._index(model)]
+        counts = np.bincount(numbers, minlength=len(self.refusals))
+        return Counter({self.refusals[number]: int(count) for number, count in enumerate(counts) if number and count})
+
+    def throughput(self, model: str = "") -> float:
+        """Requests a second that were answered well, from the first that was sent to the end of all."""
+        duration_s = self.ended_s - (float(self.sent_s.min()) if len(self) else 0.0)
+        return float(self.well(model).sum()) / duration_s if duration_s > 0 else 0.0
+
+    def mean_batch_rows(self, model: str) -> float:
+        """Rows of an execution; NaN if there was none."""
+        rows = self.batch_rows[self.batch_model == self._index(model)]
+        return float(rows.mean()) if len(rows) else float("nan")
+
+    def utilisation(self, model: str, instances: int) -> float:
+        """The part of the time for which an instance of a model executed, of so many."""
+        its = self.batch_model == self._index(model)
+        busy_s = float(np.nansum(self.batch_heard_s[its] - self.batch_begun_s[its]))
+        return busy_s / (instances * self.ended_s) if self.ended_s else 0.0
+
+
+def columns(**lists: Sequence[float]) -> dict[str, NDArray[np.generic]]:
+    """Arrays of what was written down: of 64 bits each."""
+    return {name: np.array(values, np.float64 if name.endswith("_s") else np.int64) for name, values in lists.items()}
