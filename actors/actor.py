@@ -27,8 +27,8 @@ Rules of actors:
     then acts once, however many there were.
  7. `receive` and `act` are synchronous. What waits (loading, closing) is for the actor's own task.
  8. The task is for supervision and for deadlines. It sleeps while the actor works: turns do that. When `deadline_s` has
-    come, the actor takes a turn without a message. A deadline that is put off costs nothing: the task wakes at the
-    earlier one, and looks again.
+    come, the actor takes a turn without a message. A deadline that is put off costs nothing: the task, or the turn's
+    timer, wakes at the earlier one, and looks again.
  9. What `receive` or `act` raises ends the actor. It takes in no more mail, and its task raises the error to its
     supervisor.
 10. The supervisor buries an actor that has ended, of that or of something else, and fails what it held, its mail
@@ -49,6 +49,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import trio
+
+from ..engine.clock import Timers
 
 M = TypeVar("M")
 
@@ -94,6 +96,7 @@ class Turn:
     """The one of a server. Opened by ``with turn:``, in whose block nothing may wait.
 
     Attributes:
+        timers: what wakes actors at their deadlines; None if each does so in its own task.
         number: of the turn that is open, or was last.
         turned_away_in: the number of the last one in which a request was refused because its model's queue is full, and
             would have been by any later one, too.
@@ -110,10 +113,12 @@ class Turn:
         "_unflushed",
         "_waiting",
         "number",
+        "timers",
         "turned_away_in",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, timers: Timers | None = None) -> None:
+        self.timers = timers
         self.number = 0
         self.turned_away_in = -1
         self._depth = 0
@@ -374,6 +379,7 @@ class Actor(Recipient, Generic[M]):
         self._deadline_s = math.inf
         self._timer: trio.CancelScope | None = None
         self._timer_s = math.inf
+        self._running = False
         self._asleep = trio.lowlevel.ParkingLot()
         self.failure: Exception | None = None
         self.alive = True
@@ -400,8 +406,28 @@ class Actor(Recipient, Generic[M]):
     @deadline_s.setter
     def deadline_s(self, when_s: float) -> None:
         self._deadline_s = when_s
-        if when_s < self._timer_s and self._timer is not None:
-            self._timer_s = self._timer.deadline = when_s
+        if when_s < self._timer_s and self._running:
+            self._set_timer(when_s)
+
+    def _set_timer(self, when_s: float) -> None:
+        self._timer_s = when_s
+        timers = self._turn.timers
+        if timers is not None:
+            timers.call_at(when_s, self._timer_is_over)
+        elif self._timer is not None:
+            self._timer.deadline = when_s
+
+    def _timer_is_over(self) -> None:
+        """The turn's timers call. Earlier calls may have been asked for meanwhile, and have come."""
+        now = trio.current_time()
+        if not self._running or now < self._timer_s:
+            return
+        self._timer_s = math.inf
+        if self._deadline_s <= now:
+            with self._turn:
+                self._turn.post(self)
+        if self._deadline_s < self._timer_s:
+            self._set_timer(self._deadline_s)
 
     def take_turn(self) -> None:
         if self.alive:
@@ -447,6 +473,22 @@ class Actor(Recipient, Generic[M]):
         Raises:
             Exception: rule 9.
         """
+        self._running = True
+        try:
+            if self._turn.timers is None:
+                await self._keep_deadlines()
+            else:
+                if self._deadline_s < math.inf:
+                    self._set_timer(self._deadline_s)
+                while self.alive and not self._finished:
+                    await self._asleep.park()
+        finally:
+            self._running = False
+        if self.failure is not None:
+            raise self.failure
+
+    async def _keep_deadlines(self) -> None:
+        """Without timers: its own task sleeps until the deadline."""
         while self.alive and not self._finished:
             self._timer_s = self._deadline_s
             with trio.CancelScope(deadline=self._deadline_s) as self._timer:
@@ -455,5 +497,3 @@ class Actor(Recipient, Generic[M]):
             if expired:
                 with self._turn:
                     self._turn.post(self)
-        if self.failure is not None:
-            raise self.failure

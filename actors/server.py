@@ -26,7 +26,7 @@ from ..engine.admission.client_bytes import ClientAccounts
 from ..engine.admission.shares import part_of_bodies
 from ..engine.backends.registry import BackendRegistry
 from ..engine.cache import ResponseCache, open_cache
-from ..engine.clock import Clock, SystemClock
+from ..engine.clock import Clock, SystemClock, Timers
 from ..engine.description import IndexEntry, ModelActorStatistics, ServerMetadata
 from ..engine.errors import RefusalReason, TriremeError
 from ..engine.gpu.discovery import NO_GPUS, usable_gpus
@@ -85,6 +85,7 @@ class InferenceServer(Admission):
         source: where models come from, if not from ``options.model_repository``.
         executors: where backends run, if not on threads.
         clock: time, if not trio's.
+        timers: what wakes actors at their deadlines, if not their own tasks.
         on_request: called with each request for which there is room in the server, and its batch size, before its
             scheduler sees it; must not raise.
         backends: which backends there are, if not the installed ones.
@@ -118,6 +119,7 @@ class InferenceServer(Admission):
         offload: Offload | None = None,
         access: LocalAccess | None = None,
         residency_class: Callable[..., Residency] = Residency,
+        timers: Timers | None = None,
     ) -> None:
         share = part_of_bodies(options.address_share)
         budget = InflightBudget(options.max_inflight_requests, options.max_inflight_bytes, share)
@@ -135,7 +137,7 @@ class InferenceServer(Admission):
         self._cache_access = cache_access
         source = source or open_repositories(options, os.environ, clock or SystemClock())
         self.repositories = RegisteredRepositories(source, options)
-        self._executors, self._given_clock = executors, clock
+        self._executors, self._given_clock, self._timers = executors, clock, timers
         self._backends = backends or BackendRegistry(options.options_for_backend, directory=options.backend_directory)
         self.services = self._backends.services
         self.custom_metrics = self.services.custom_metrics
@@ -165,7 +167,7 @@ class InferenceServer(Admission):
         """
         self._clock = self._given_clock or SystemClock(trio.lowlevel.current_clock().current_time)
         self._open_cache()
-        self.turn = Turn()
+        self.turn = Turn(self._timers)
         self._nurseries = AsyncExitStack()
         (await self._nurseries.enter_async_context(trio.open_nursery())).start_soon(self.turn.keep_running, True)
         self._nurseries.callback(self.turn.stop)  # when all actors have ended, however they do

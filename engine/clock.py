@@ -48,3 +48,11 @@ class SystemClock:
 def unix_offset_ns(clock: Clock) -> int:
     """What is to be added to `clock.now_ns()` to make it a time since the Unix epoch, for who asks for that."""
     return time.time_ns() - clock.now_ns()
+
+
+class Timers(Protocol):
+    """Calls at given times. A simulation has its own, so that deadlines cost it no tasks."""
+
+    def call_at(self, when_s: float, call: Callable[[], object]) -> None:
+        """Have something called on the event loop then, outside of a turn."""
+        ...

@@ -9,7 +9,7 @@ from itertools import count
 
 import trio
 
-from .trio_internals import isolate
+from .trio_internals import LoopView, isolate
 
 
 class VirtualClock:
@@ -85,7 +85,7 @@ class JumpingClock(trio.abc.Clock):
         heapq.heappush(self._calls, (when_s, next(self._numbers), call))
 
     def free_until_s(self) -> float:
-        """Until when nobody else wants the time: no task can run, and nothing is due earlier. Minus infinity if
+        """Until when nothing else wants the time: no task can run, and nothing is due earlier. Minus infinity if
         something is to happen at this instant."""
         if self._loop.is_busy:
             return -math.inf
@@ -102,7 +102,8 @@ class JumpingClock(trio.abc.Clock):
 
     def start_clock(self) -> None:
         """A run begins, at time zero."""
-        self._loop = isolate()
+        isolate()
+        self._loop = LoopView()
 
     def current_time(self) -> float:
         self._looks += 1

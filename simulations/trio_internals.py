@@ -98,17 +98,19 @@ def has_pending_callbacks(token: trio.lowlevel.TrioToken) -> bool:
 
 
 class LoopView:
-    """What a clock that jumps has to know of trio's loop.
+    """What a clock that jumps has to know of the run that is about to begin. To be made when its clock starts.
 
-    Args:
-        runner: trio's.
+    Raises:
+        UnknownTrioError: trio's private names are not what they were.
     """
 
-    def __init__(self, runner: Any) -> None:
+    def __init__(self) -> None:
+        runner = _part(trio._core._run, "GLOBAL_RUN_CONTEXT.runner")
         self._runnable = _part(runner, "runq")
-        self._deadlines = _part(runner, "deadlines")
-        _part(self._deadlines, "next_deadline")
-        self._queue = runner.entry_queue
+        self._next_deadline = _part(runner, "deadlines.next_deadline")
+        self._queue = _part(runner, "entry_queue")
+        for path in ("queue", "idempotent_queue"):
+            _part(self._queue, path)
 
     @property
     def is_busy(self) -> bool:
@@ -119,10 +121,10 @@ class LoopView:
     @property
     def next_deadline_s(self) -> float:
         """The earliest deadline of a cancel scope; infinite for none."""
-        return self._deadlines.next_deadline()
+        return self._next_deadline()
 
 
-def isolate() -> LoopView:
+def isolate() -> None:
     """Cut the run that is about to begin off from the outside. To be called when its clock starts.
 
     Raises:
@@ -139,7 +141,6 @@ def isolate() -> LoopView:
     wakeup = runner.entry_queue.wakeup = _Wakeup(runner.entry_queue.wakeup)
     runner.io_manager = _NoIO(runner.io_manager, wakeup)
     runner.instruments = instruments  # a plain dictionary, which is asked faster
-    return LoopView(runner)
 
 
 class _Wakeup:

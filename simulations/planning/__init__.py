@@ -2,8 +2,8 @@
 
 from .host import HostCosts
 from .loads import ClosedLoop
-from .planned import Place, PlannedModel, Service
+from .planned import ExecutionPlace, PlannedModel, ServiceTime
 from .play import play
 from .played import PlayedRun
 
-__all__ = ["ClosedLoop", "HostCosts", "Place", "PlannedModel", "PlayedRun", "Service", "play"]
+__all__ = ["ClosedLoop", "ExecutionPlace", "HostCosts", "PlannedModel", "PlayedRun", "ServiceTime", "play"]

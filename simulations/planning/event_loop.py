@@ -1,8 +1,8 @@
 """The event loop of a planned run: one place where everything that wakes it comes together, in virtual time.
 
 The loop's time is the clock. What it works on moves the clock; what becomes due meanwhile waits for the next wake-up,
-as sockets do, and all that is due at a wake-up is heard in one turn, as the server's loop hears it. None of this takes a
-task of trio's: as long as no task wants to run and no deadline of one is near, wake-ups follow each other in one call
+as sockets do, and all that is due at a wake-up is heard in one turn, as the server's loop hears it. None of this takes
+a task of trio's: as long as no task wants to run and no deadline of one is near, wake-ups follow each other in one call
 (`JumpingClock.free_until_s`).
 """
 
@@ -18,7 +18,7 @@ from ...actors.actor import Turn
 from ..clock import JumpingClock
 from .host import Cores, HostCosts
 
-Call = Callable[[Any], None]
+_Call = Callable[[Any], None]
 
 MOST_WAKES = 10_000
 """So many in a row before trio's loop has its turn, in which it looks whether it was interrupted."""
@@ -29,19 +29,23 @@ class PlannedLoop:
 
     Args:
         costs: of the host; None for none.
+        on_failure: called once, when there is a `failure`.
 
     Attributes:
         busy_s: seconds for which it worked.
         cores: what else competes with it for cores; None if there is enough for all.
+        failure: what was raised by what a caller has given, so that the run is over.
     """
 
-    def __init__(self, clock: JumpingClock, costs: HostCosts | None) -> None:
+    def __init__(self, clock: JumpingClock, costs: HostCosts | None, on_failure: Callable[[], None]) -> None:
+        self.failure: Exception | None = None
+        self._on_failure = on_failure
         self.busy_s = 0.0
         self.cores = Cores(costs.cores) if costs is not None and costs.cores < math.inf else None
         self._clock = clock
         self._costs = costs
         self._turn: Turn | None = None
-        self._due: list[tuple[float, int, Call, Any]] = []
+        self._due: list[tuple[float, int, _Call, Any]] = []
         self._numbers = count()
         self._asked_s = math.inf  # when the clock is to call
         self._awake = False
@@ -51,7 +55,7 @@ class PlannedLoop:
         self._turn = turn
         self._ask_clock()
 
-    def at(self, when_s: float, call: Call, what: Any) -> None:
+    def at(self, when_s: float, call: _Call, what: Any) -> None:
         """Have something heard by the loop that can be noticed from then on."""
         heapq.heappush(self._due, (when_s, next(self._numbers), call, what))
         if when_s < self._asked_s and not self._awake:
@@ -82,12 +86,22 @@ class PlannedLoop:
             return  # an earlier one was asked for meanwhile, and has come
         self._asked_s = math.inf
         self._awake = True
-        self._wake_up()
+        try:
+            self._wake_up()
+        except Exception as error:  # noqa: BLE001 - a clock cannot raise: the task that plays does
+            self.fail(error)
         self._awake = False
-        self._ask_clock()
+        if self.failure is None:
+            self._ask_clock()
+
+    def fail(self, error: Exception) -> None:
+        """Something that the run was given has raised this; so `play` is to."""
+        if self.failure is None:
+            self.failure = error
+            self._on_failure()
 
     def _wake_up(self) -> None:
-        """As often as nobody else wants the time."""
+        """As often as nothing else wants the time."""
         clock, due, turn, costs, cores = self._clock, self._due, self._turn, self._costs, self.cores
         assert turn is not None, "it has been started"
         for _ in range(MOST_WAKES):

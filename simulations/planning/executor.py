@@ -20,7 +20,7 @@ from ..models import SimulatedInstance
 from .event_loop import PlannedLoop
 from .host import HostCosts
 from .notes import Notes
-from .planned import Place, PlannedModel
+from .planned import ExecutionPlace, PlannedModel
 
 T = TypeVar("T")
 
@@ -81,9 +81,9 @@ class PlannedExecutor:
         place = model.planned.place
         self._number = model.instances
         model.instances += 1
-        self._placement = Placement() if place is Place.PROVING else None
-        self._on_loop = place is Place.LOOP
-        self._cores = self._loop.cores if place is not Place.DEVICE and model.planned.cores > 0 else None
+        self._placement = Placement() if place is ExecutionPlace.PROVING else None
+        self._on_loop = place is ExecutionPlace.LOOP
+        self._cores = self._loop.cores if place is not ExecutionPlace.DEVICE and model.planned.cores > 0 else None
 
     async def around(self, life: Callable[[], Awaitable[None]]) -> None:
         await life()
@@ -101,6 +101,13 @@ class PlannedExecutor:
         """Nothing to give back."""
 
     def begin(self, instance: ModelInstance, batch: ExecutionBatch, done: Done) -> None:
+        try:
+            self._begin(instance, batch, done)
+        except Exception as error:
+            self._loop.fail(error)
+            raise
+
+    def _begin(self, instance: ModelInstance, batch: ExecutionBatch, done: Done) -> None:
         model, costs, clock, loop = self._model, self._costs, self._clock, self._loop
         model.busy += 1
         rows, requests = batch.rows, len(batch.jobs)

@@ -18,8 +18,8 @@ _ALMOST = 1e-12
 class HostCosts:
     """Seconds that things take beside the batches themselves: none, unless a subclass says otherwise.
 
-    `wake`, `admit`, `begin`, `over` and `answer` are work of the event loop, which does nothing else meanwhile. `start`,
-    `notice`, `way_in` and `way_out` pass beside it.
+    `wake`, `admit`, `begin`, `over` and `answer` are work of the event loop, which does nothing else meanwhile.
+    `start`, `notice`, `way_in` and `way_out` pass beside it.
 
     Attributes:
         cores: which the event loop, threads and processes share: when more are wanted, all are slowed down alike.
@@ -72,7 +72,7 @@ class Cores:
     """Shares cores among what computes at one time: each gets the same part of what it wants.
 
     Work is measured by what each of those who compute has been given since the beginning (`_given_s`), which is the
-    same for all: so whoever is done first stays first, whatever comes and goes.
+    same for all: so what is done first stays first, whatever comes and goes.
 
     Args:
         cores: how many there are.

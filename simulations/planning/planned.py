@@ -19,7 +19,7 @@ from ...engine.request import InferenceRequest, InferenceResponse, RequestForm
 from ...engine.tensor import Tensor
 from ..models import BACKEND, SimulatedModel
 
-Service = Callable[[int, int, Random], float]
+ServiceTime = Callable[[int, int, Random], float]
 """Seconds that a batch takes while there are cores enough: of how many rows, with how many instances of the model busy
 (its own included) when it begins, and with chance of the model's own."""
 
@@ -27,7 +27,7 @@ VARIABLE_DIM = 1
 """What a dimension of any size is taken for."""
 
 
-class Place(enum.Enum):
+class ExecutionPlace(enum.Enum):
     """Where a model's batches are executed.
 
     LOOP: on the event loop, always.
@@ -58,8 +58,8 @@ class PlannedModel:
     """
 
     config: ModelConfig
-    service: Service | None = None
-    place: Place = Place.THREAD
+    service: ServiceTime | None = None
+    place: ExecutionPlace = ExecutionPlace.THREAD
     cores: float = 1.0
 
     @property
@@ -78,7 +78,7 @@ class PlannedSource(SimulatedModel):
         config = planned.config
         if planned.service is None and not config.has_ensemble_scheduling:
             raise InvalidArgumentError(f"model '{config.name}' needs a service time")
-        super().__init__(_playable(config), _no_work, answer=Answers().give)
+        super().__init__(_playable(config), _no_work, answer=_Answers().give)
 
 
 async def _no_work(_spec: InstanceSpec, _batch: ExecutionBatch) -> None:
@@ -102,8 +102,8 @@ def _playable(config: ModelConfig) -> ModelConfig:
     )
 
 
-class Answers:
-    """A model's answers: zeros of the right shape, made once for each number of rows. Nobody changes them."""
+class _Answers:
+    """A model's answers: zeros of the right shape, made once for each number of rows, and changed no more."""
 
     def __init__(self) -> None:
         self._whole: dict[int, InferenceResponse] = {}
@@ -124,7 +124,7 @@ class Answers:
 
 
 class Requests:
-    """The requests of a log as the server gets them: one object for all that are alike, which nobody changes.
+    """The requests of a log as the server gets them: one object for all that are alike, changed no more.
 
     Args:
         configs: of the models, by name.

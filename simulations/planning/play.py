@@ -13,11 +13,12 @@ from typing import Any
 import trio
 
 from ...actors import InferenceServer, Reply
+from ...actors.offload import first_error
 from ...engine.description import ModelDescription
 from ...engine.errors import InvalidArgumentError, TriremeError
 from ...engine.logs.request_log import LoggedRequest
 from ...engine.options import ServerOptions
-from ...engine.request import LATEST, InferenceRequest
+from ...engine.request import InferenceRequest
 from ..clock import JumpingClock
 from ..models import SimulatedRepository
 from ..play import no_garbage_collection
@@ -54,11 +55,15 @@ def play(
     Raises:
         InvalidArgumentError: a model does not say how long its batches take, or arrivals are not in order.
         StartupError: the server cannot serve these models.
+        Exception: what service times, costs or `then` have raised.
     """
     with no_garbage_collection():
         run = _Run(models, options, seed, costs, then)
-        with deterministic_scheduling(seed):
-            trio.run(run.play, iter(arrivals), clock=run.clock)
+        try:
+            with deterministic_scheduling(seed):
+                trio.run(run.play, iter(arrivals), clock=run.clock)
+        except BaseExceptionGroup as group:
+            raise first_error(group) from None
         return run.outcome()
 
 
@@ -83,7 +88,8 @@ class _Run:
         self._costs = costs
         self._then = then
         self._notes = Notes()
-        self._loop = PlannedLoop(self.clock, costs)
+        self._over = trio.Event()
+        self._loop = PlannedLoop(self.clock, costs, self._over.set)
         self._sources = [PlannedSource(model) for model in models]
         self._requests = Requests({model.name: model.config for model in models})
         self._at_work = {
@@ -97,7 +103,6 @@ class _Run:
         self._last_s = 0.0
         self._server: InferenceServer
         self._nursery: trio.Nursery
-        self._over = trio.Event()
         self._descriptions: dict[tuple[str, int], ModelDescription] = {}
 
     async def play(self, arrivals: Iterator[LoggedRequest]) -> None:
@@ -107,6 +112,7 @@ class _Run:
             source=repository,
             executors=PlannedExecutors(self._executor),
             clock=self.clock,
+            timers=self.clock,
             backends=repository.backends(),
         )
         async with trio.open_nursery() as self._nursery, server:
@@ -116,6 +122,10 @@ class _Run:
                 self._over.set()
             self._loop.start(server.turn)
             await self._over.wait()
+            if self._loop.failure is not None:
+                self._nursery.cancel_scope.cancel()
+        if self._loop.failure is not None:
+            raise self._loop.failure
 
     def _executor(self) -> PlannedExecutor:
         return PlannedExecutor(self._at_work, self._loop, self.clock, self._costs, self._notes)
@@ -187,7 +197,10 @@ class _Run:
         for outcome, _ in reply.take():
             if isinstance(outcome, TriremeError):
                 break
-        self._answer(self._notes.numbers.pop(reply), outcome, reply.accepted)
+        try:
+            self._answer(self._notes.numbers.pop(reply), outcome, reply.accepted)
+        except Exception as error:  # noqa: BLE001 - of costs, or of who says what comes then
+            self._loop.fail(error)
 
     def _answer(self, number: int, outcome: Any, accepted: bool = False) -> None:
         """A request has its final answer, which is on its way to the client."""

@@ -15,7 +15,7 @@ import trio
 
 from trireme.simulations import clock as clock_module
 from trireme.simulations.clock import JumpingClock
-from trireme.simulations.trio_internals import UnknownTrioError, deterministic_scheduling, isolate
+from trireme.simulations.trio_internals import LoopView, UnknownTrioError, deterministic_scheduling, isolate
 
 CANARY = """
 import json, sys
@@ -167,10 +167,18 @@ PARTS = (
 )
 
 
-@pytest.mark.parametrize("path", PARTS)
-def test_a_trio_without_one_of_these_parts_is_named_and_left_alone(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+VIEWED = ("runq", "deadlines.next_deadline", "entry_queue.queue", "entry_queue.idempotent_queue")
+
+
+@pytest.mark.parametrize(
+    ("need", "parts", "path"),
+    [*((isolate, PARTS, path) for path in PARTS), *((LoopView, VIEWED, path) for path in VIEWED)],
+)
+def test_a_trio_without_one_of_these_parts_is_named_and_left_alone(
+    monkeypatch: pytest.MonkeyPatch, need: Callable[[], object], parts: tuple[str, ...], path: str
+) -> None:
     lacking = SimpleNamespace()
-    for part in PARTS:
+    for part in parts:
         owner = lacking
         *inner, last = part.split(".")
         for name in inner:
@@ -181,5 +189,5 @@ def test_a_trio_without_one_of_these_parts_is_named_and_left_alone(monkeypatch: 
     monkeypatch.setattr(trio._core._run, "GLOBAL_RUN_CONTEXT", SimpleNamespace(runner=lacking))
     before = repr(lacking)
     with pytest.raises(UnknownTrioError, match=path.rpartition(".")[2]):
-        isolate()
+        need()
     assert repr(lacking) == before
