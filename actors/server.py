@@ -84,6 +84,7 @@ class InferenceServer(Admission):
         on_load_progress: called with (model name, version, state name) at every change of state.
         source: where models come from, if not from ``options.model_repository``.
         executors: where backends run, if not on threads.
+        executors_factory: makes the executors if none are given, perhaps ones that measure.
         clock: time, if not trio's.
         timers: what wakes actors at their deadlines, if not their own tasks.
         on_request: called with each request for which there is room in the server, and its batch size, before its
@@ -120,6 +121,7 @@ class InferenceServer(Admission):
         access: LocalAccess | None = None,
         residency_class: Callable[..., Residency] = Residency,
         timers: Timers | None = None,
+        executors_factory: Callable[[int, Readiness], Executors] = Executors,
     ) -> None:
         share = part_of_bodies(options.address_share)
         budget = InflightBudget(options.max_inflight_requests, options.max_inflight_bytes, share)
@@ -138,6 +140,7 @@ class InferenceServer(Admission):
         source = source or open_repositories(options, os.environ, clock or SystemClock())
         self.repositories = RegisteredRepositories(source, options)
         self._executors, self._given_clock, self._timers = executors, clock, timers
+        self._executors_factory = executors_factory
         self._backends = backends or BackendRegistry(options.options_for_backend, directory=options.backend_directory)
         self.services = self._backends.services
         self.custom_metrics = self.services.custom_metrics
@@ -174,7 +177,8 @@ class InferenceServer(Admission):
         self._nursery = await self._nurseries.enter_async_context(trio.open_nursery())
         self.readiness = Readiness(self._nursery.start_soon, self.turn, poll_s=self.options.poll_s)
         self.offload.start(self._nursery)
-        executors = self._executors or Executors(self.options.model_load_thread_count, self.readiness)
+        make = self._executors_factory
+        executors = self._executors or make(self.options.model_load_thread_count, self.readiness)
         self._tracing.start(self._nursery)
         limiter = self._limiter_class(self.turn, self.options.rate_limit_resources) if self.options.rate_limit else None
         if limiter is not None:

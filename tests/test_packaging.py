@@ -32,6 +32,7 @@ FOLDERS = (
     "api",
     "cluster",
     "engine",
+    "foresight",
     "front_ends",
     "gateway",
     "package",

@@ -31,7 +31,7 @@ from trireme.engine.metrics import families
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 PAGES = sorted(REFERENCE.glob("*.md"))
-OF_TOOLS = frozenset({"benchmarks.md", "simulations.md", "gpu.md", "kubernetes.md", "CHANGELOG.md"})
+OF_TOOLS = frozenset({"benchmarks.md", "simulations.md", "gpu.md", "kubernetes.md", "foresight.md", "CHANGELOG.md"})
 """Documents that name flags of scripts, which are not those of `trireme serve`."""
 OTHER_FLAGS = frozenset({"seed", "seeds", "flag"})
 """Flags of the simulator in the README, and one that stands for any."""

@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "cluster": {"actors", "engine", "gateway"},
     "simulations": {"actors", "engine", "front_ends", "gateway", "proto"},
     "api": {"actors", "cluster", "engine", "front_ends", "gateway", "proto"},
+    "foresight": {"actors", "engine", "front_ends", "proto", "simulations"},
 }
 """The import rule: which folders each folder may import from, besides itself."""
 
@@ -38,6 +39,7 @@ PLAIN = (
     "benchmarks",
     "proto",
     "simulations",
+    "foresight",
     "docs",
     "README.md",
     "CONTRIBUTING.md",

@@ -1,0 +1,18 @@
+"""What was measured of models: how long their batches take, what requests cost their host."""
+
+from .durations import TimeDistribution
+from .origin import ProfileOrigin, present_origin
+from .profile import ExecutorKind, HostPoint, ModelProfile, ServicePoint, StartTimes, Way, read_profile
+
+__all__ = [
+    "ExecutorKind",
+    "HostPoint",
+    "ModelProfile",
+    "ProfileOrigin",
+    "ServicePoint",
+    "StartTimes",
+    "TimeDistribution",
+    "Way",
+    "present_origin",
+    "read_profile",
+]

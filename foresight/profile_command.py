@@ -1,0 +1,201 @@
+"""`trireme profile`: measure models, or read from traces what they took, and keep that (docs/foresight.md)."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..engine.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from ..engine.profiles import ModelProfile
+    from .models import ForeseenModels
+    from .progress import Progress
+
+
+def add_profile_command(commands: Any) -> None:
+    """Add the sub-command to those of `argparse`."""
+    text = "measure how long a model's batches take, and what its requests cost the server"
+    parser = commands.add_parser("profile", help=text)
+    parser.add_argument("models", nargs="+", metavar="MODEL", help="of an ensemble, its members are profiled")
+    add_repository_arguments(parser)
+    parser.add_argument("--check", action="store_true", help="measure nothing; say which profiles are out of date")
+    parser.add_argument("--from-traces", type=Path, action="append", default=[], metavar="FILE", help=_TRACES)
+    parser.add_argument(
+        "--sizes", type=_numbers, default=(), help="rows of batches, as 1,4,8; by default powers of two"
+    )
+    parser.add_argument("--instances", type=_numbers, default=(), help="how many side by side, as 1,2")
+    parser.add_argument("--error", type=_percent, default=0.01, help="bound of a mean's standard error, in percent; 1")
+    parser.add_argument("--most-secs", type=_seconds, default=10.0, help="for one point; default %(default)g")
+    parser.add_argument("--inputs", type=Path, help="an .npz file with an array for each input; else they are drawn")
+    parser.add_argument("--shape", type=_shape, action="append", default=[], help="of an input, as NAME:3,224,224")
+    parser.add_argument("--ways", type=_ways, default=("http", "grpc"), help=_WAYS)
+    parser.set_defaults(run=run_profile_command)
+
+
+def run_profile_command(given: argparse.Namespace) -> int:
+    """Do what the command line says; returns the exit code."""
+    from ..engine.errors import TriremeError
+
+    try:
+        return _run(given)
+    except TriremeError as error:
+        sys.stderr.write(f"trireme profile: {error}\n")
+        return 1
+
+
+def _run(given: argparse.Namespace) -> int:
+    from .progress import shown_progress
+
+    models = repository_models(given)
+    names = models.with_members(given.models)
+    names = [name for name in names if not models.written_config(name).has_ensemble_scheduling]
+    if given.check:
+        return _check(models, names)
+    for name in names:
+        with shown_progress(name) as progress, quiet_server():
+            profile = _profile(name, models, given, progress)
+        path = models.store.write(models.directory(name), profile)
+        sys.stdout.write(f"{_described(profile)}written to {path}\n")
+    return 0
+
+
+@contextlib.contextmanager
+def quiet_server() -> Iterator[None]:
+    """What a server inside of this process logs of its work is of no interest, unless it warns."""
+    logger = logging.getLogger("trireme")
+    before = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+_TRACES = "make the profile from trace files of real traffic (all requests traced), without any load"
+_WAYS = "whose cost to the server is measured: some of http, json, grpc, stream; or none; default http,grpc"
+
+
+def add_repository_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where models and profiles are."""
+    parser.add_argument(
+        *("--repository", "--model-repository"),
+        dest="repository",
+        type=Path,
+        action="append",
+        help="by default: models",
+    )
+    parser.add_argument("--profiles", type=Path, help="a folder for all profiles; by default each is beside its model")
+
+
+def repository_models(given: argparse.Namespace) -> ForeseenModels:
+    """What the arguments of `add_repository_arguments` name.
+
+    Raises:
+        InvalidArgumentError: a repository is no directory.
+    """
+    from ..engine.gpu.discovery import usable_gpus
+    from ..engine.options import ServerOptions
+    from .models import ForeseenModels, ProfileStore
+
+    repositories = tuple(given.repository or [Path("models")])
+    for each in repositories:
+        if not each.is_dir():
+            raise InvalidArgumentError(f"model repository '{each}' is no directory; name one with --repository")
+    options = ServerOptions(model_repository=repositories)
+    gpus = usable_gpus(None, options.min_compute_capability, os.environ)
+    return ForeseenModels(options, ProfileStore(given.profiles), gpus)
+
+
+def _check(models: ForeseenModels, names: Sequence[str]) -> int:
+    from ..engine.errors import NotFoundError
+
+    wrong = 0
+    for name in names:
+        try:
+            found = models.foreseen(name)
+            reasons = found.stale
+        except NotFoundError as error:
+            reasons = (str(error),)
+        wrong += bool(reasons)
+        sys.stdout.write(f"{name}: {'; '.join(reasons) or 'up to date'}\n")
+    return 1 if wrong else 0
+
+
+def _profile(name: str, models: ForeseenModels, given: argparse.Namespace, progress: Progress) -> ModelProfile:
+    from .profiling import Profiler
+    from .service_times import MeasuringPlan
+
+    if given.from_traces:
+        from .recorded_profiles import recorded_profile
+
+        return recorded_profile(name, models, given.from_traces)
+    plan = MeasuringPlan(given.sizes, given.instances, given.error, given.most_secs)
+    profiler = Profiler(models, plan, given.inputs, dict(given.shape), given.ways)
+    return profiler.profile(name, progress)
+
+
+def _described(profile: ModelProfile) -> str:
+    lines = [f"{profile.model}: {profile.executor.value}\n", "  rows  beside      mean       p50       p99   cores\n"]
+    for point in profile.service:
+        time = point.time
+        cells = (f"{each * 1e3:8.3f}ms" for each in (time.mean_s, time.quantile(0.5), time.quantile(0.99)))
+        error = f"±{time.relative_error:.1%}"
+        lines.append(f"{point.rows:6} {point.side_by_side:7} {' '.join(cells)} {point.cores:7.2f}  {error}\n")
+    lines += [
+        f"  {cost.way.value}: {cost.request_s * 1e6:.0f} µs a request and {cost.batch_s * 1e6:.0f} µs a batch of the "
+        f"loop, {cost.outside.mean_s * 1e6:.0f} µs outside\n"
+        for cost in profile.host
+    ]
+    return "".join(lines)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        numbers = tuple(int(each) for each in text.split(","))
+    except ValueError:
+        numbers = ()
+    if not numbers or min(numbers) < 1:
+        raise argparse.ArgumentTypeError(f"expected whole numbers from 1 on, as 1,2,4, not '{text}'")
+    return numbers
+
+
+def _positive(text: str, what: str, factor: float) -> float:
+    try:
+        value = float(text) * factor
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected {what} more than 0, not '{text}'")
+    return value
+
+
+_percent = partial(_positive, what="percent", factor=0.01)
+_seconds = partial(_positive, what="seconds", factor=1.0)
+
+
+def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+    name, colon, dims = text.rpartition(":")
+    if not colon:
+        raise argparse.ArgumentTypeError(f"expected NAME:1,2, not '{text}'")
+    return name, _numbers(dims)
+
+
+def _ways(text: str) -> tuple[str, ...]:
+    from ..engine.profiles import Way
+
+    if text == "none":
+        return ()
+    known = [way.value for way in Way]
+    ways = tuple(text.split(","))
+    wrong = [way for way in ways if way not in known]
+    if wrong:
+        raise argparse.ArgumentTypeError(f"expected some of {', '.join(known)}, or none, not '{wrong[0]}'")
+    return ways

@@ -1,0 +1,69 @@
+"""Makes the profile of a model by measuring it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import trio
+
+from ..engine.config.json_text import config_json
+from ..engine.config.model import ModelConfig
+from ..engine.profiles import HostPoint, ModelProfile, ProfileOrigin, present_origin
+from .models import ForeseenModels, config_uses_gpus
+from .progress import Progress
+from .sample_inputs import SampleInputs, load_arrays
+from .service_times import MeasuringPlan, measure_model
+
+
+@dataclass(frozen=True, slots=True)
+class Profiler:
+    """Measures models of a repository.
+
+    Args:
+        inputs, shapes: see `SampleInputs`; `inputs` is a file of arrays.
+        ways: whose cost to the server is measured.
+    """
+
+    models: ForeseenModels
+    plan: MeasuringPlan
+    inputs: Path | None = None
+    shapes: Mapping[str, Sequence[int]] | None = None
+    ways: Sequence[str] = ()
+
+    def profile(self, name: str, progress: Progress) -> ModelProfile:
+        """Measure one model. Takes a while.
+
+        Raises:
+            TriremeError: it cannot be loaded, or fails.
+        """
+        arrays = load_arrays(self.inputs) if self.inputs is not None else {}
+
+        def make_inputs(config: ModelConfig) -> SampleInputs:
+            return SampleInputs(config, self.shapes, arrays)
+
+        options = self.models.options
+        measured = trio.run(measure_model, name, options, self.plan, make_inputs, progress)
+        host: tuple[HostPoint, ...] = ()
+        return ModelProfile(
+            model=name,
+            version=measured.version,
+            executor=measured.executor,
+            config=json.loads(config_json(measured.config)),
+            service=tuple(measured.service),
+            start=measured.start,
+            notice=measured.notice,
+            host=host,
+            starting=measured.starting,
+            origin=origin_now(self.models, name, measured.config),
+        )
+
+
+def origin_now(models: ForeseenModels, name: str, config: ModelConfig) -> ProfileOrigin:
+    """That of a profile which is made now. Reads all files of the model."""
+    gpus = tuple(gpu.name for gpu in models.gpus.found) if config_uses_gpus(config) else ()
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    return present_origin(models.directory(name), models.written_config(name), date, gpus)
