@@ -10,6 +10,8 @@ ca-file = "ca.pem"
 [replicas.a]
 address = "10.0.0.1:8001"
 weight = 1.0
+
+or, in place of replicas, the Service of Kubernetes that they are behind (`kubernetes_settings`).
 """
 
 from __future__ import annotations
@@ -23,11 +25,11 @@ from pathlib import Path
 from ..actors.watched_file import read_text
 from ..engine.fleet.types import FleetSettings
 from ..engine.strict_toml import FileTable, read_strictly, shown_value
+from .kubernetes_settings import MOST_WEIGHT, KubernetesSettings, read_kubernetes
 
 _DEFAULTS = FleetSettings()
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%a-z]+\]|[^\s:\[\]/]+):([0-9]{1,5})")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_MOST_WEIGHT = 1_000.0
 _LEAST_INTERVAL_MS, _MOST_INTERVAL_MS = 10, 10_000
 _MOST_REPLICAS = 10_000
 
@@ -64,12 +66,14 @@ class FleetFile:
 
     Attributes:
         report_interval_ms: how often replicas are asked what has changed.
+        kubernetes: where replicas are looked for; None if they are those of the file.
     """
 
     settings: FleetSettings = _DEFAULTS
     report_interval_ms: int = 100
     connection: ConnectionSettings = ConnectionSettings()
     replicas: Mapping[str, ReplicaEntry] = field(default_factory=dict)
+    kubernetes: KubernetesSettings | None = None
 
 
 def load_fleet(path: Path) -> FleetFile:
@@ -92,7 +96,7 @@ def read_fleet(text: str, name: str) -> FleetFile:
 
 
 def _read(root: FileTable, folder: Path) -> FleetFile:
-    root.expect("gateway", "connection", "replicas")
+    root.expect("gateway", "connection", "replicas", "kubernetes")
     gateway = root.table("gateway", "a table of settings")
     settings, interval_ms = _DEFAULTS, 100
     if gateway is not None:
@@ -108,11 +112,15 @@ def _read(root: FileTable, folder: Path) -> FleetFile:
         )
     connection = root.table("connection", "a table of files")
     replicas = root.table("replicas", "a table of tables, [replicas.NAME]")
+    kubernetes = root.table("kubernetes", "a table that says where replicas are looked for")
+    if replicas is not None and kubernetes is not None:
+        raise root.fault("kubernetes", "replicas as well", "one of both")
     return FleetFile(
         settings,
         interval_ms,
         ConnectionSettings() if connection is None else read_connection(connection, folder),
         {} if replicas is None else _read_replicas(replicas),
+        None if kubernetes is None else read_kubernetes(kubernetes, folder),
     )
 
 
@@ -183,7 +191,7 @@ def _read_replicas(table: FileTable) -> dict[str, ReplicaEntry]:
             raise member.fault("address", f"that of {addresses[address]}, too", "an address of its own")
         addresses[address] = name
         weight = member.number("weight")
-        if weight is not None and weight > _MOST_WEIGHT:
-            raise member.fault("weight", shown_value(weight), f"a number up to {_MOST_WEIGHT:g}")
+        if weight is not None and weight > MOST_WEIGHT:
+            raise member.fault("weight", shown_value(weight), f"a number up to {MOST_WEIGHT:g}")
         members[name] = ReplicaEntry(address, 1.0 if weight is None else float(weight))
     return members

@@ -1,7 +1,8 @@
 """Who belongs to the fleet: what its file says, now and whenever it changes (`actors.watched_file`).
 
 A replica that is new joins; one that is not named any more leaves (`FleetServer.leave`). A faulty file changes nothing;
-nor do other settings than those of replicas, which hold from the start of the gateway.
+nor do other settings than those of replicas, which hold from the start of the gateway. If the file says that replicas
+are looked for in Kubernetes, `kubernetes_membership` has them join and leave.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Membership:
     def __init__(self, path: Path, first: FleetFile, seen: tuple[int, int, int] | None, poll_s: float = POLL_S) -> None:
         self._file = WatchedFile(path, seen)
         self._now = first
+        self._names_replicas = first.kubernetes is None
         self._poll_s = poll_s
 
     @classmethod
@@ -55,7 +57,8 @@ class Membership:
     ) -> None:
         """Have the fleet be as the file says, until cancelled. Started when all replicas of the first file belong to
         it."""
-        await self._apply(server)
+        if self._names_replicas:
+            await self._apply(server)
         task_status.started()
         while True:
             await trio.sleep(self._poll_s)
@@ -71,9 +74,11 @@ class Membership:
             logger.error("the file of the fleet is refused, the fleet stays as it was: %s", error.message)
             return
         before, self._now = self._now, now
-        others = (now.settings, now.report_interval_ms, now.connection)
-        if others != (before.settings, before.report_interval_ms, before.connection):
-            logger.warning("settings of [gateway] and [connection] hold from the start of the gateway")
+        others = (now.settings, now.report_interval_ms, now.connection, now.kubernetes)
+        if others != (before.settings, before.report_interval_ms, before.connection, before.kubernetes):
+            logger.warning("settings of [gateway], [connection] and [kubernetes] hold from the start of the gateway")
+        if now.kubernetes is not None or not self._names_replicas:
+            return
         await self._apply(server)
         logger.info("the file of the fleet was read again: %d replicas", len(now.replicas))
 

@@ -56,6 +56,7 @@ class Replica:
         reported: it has told what it serves.
         leaving: it does not belong to the fleet any more.
         gone: nor does anything new go there, sequences included.
+        sequences_scope: ends the time that sequences have there, while it leaves.
         sent: requests that are in flight there.
         retries: requests that came from another replica.
         ends: how often requests ended how.
@@ -81,6 +82,7 @@ class Replica:
         self.told: dict[str, Any] = {}
         self._last = ReplicaReport("")
         self._server = server
+        self.sequences_scope = trio.CancelScope()
         self._scope = trio.CancelScope()
 
     async def run(self, start_link: StartLink, *, task_status: trio.TaskStatus[None]) -> None:

@@ -340,17 +340,21 @@ class FleetServer:
         """A replica leaves the fleet: it gets nothing new, and what it has goes on.
 
         Args:
-            limit_s: how long sequences may go on there.
+            limit_s: how long sequences may go on there; if it leaves already, no longer than that.
         """
         replica = self.replicas[name]
-        if not replica.leaving:
-            with self.turn:
-                replica.leaving = True
-                replica.tell_router()
-            self._nursery.start_soon(self._leave, replica, limit_s)
+        by_s = trio.current_time() + limit_s
+        if replica.leaving:
+            replica.sequences_scope.deadline = min(replica.sequences_scope.deadline, by_s)
+            return
+        with self.turn:
+            replica.leaving = True
+            replica.tell_router()
+        replica.sequences_scope = trio.CancelScope(deadline=by_s)
+        self._nursery.start_soon(self._leave, replica, replica.sequences_scope)
 
-    async def _leave(self, replica: Replica, limit_s: float) -> None:
-        with trio.move_on_after(limit_s):
+    async def _leave(self, replica: Replica, scope: trio.CancelScope) -> None:
+        with scope:
             await self.until(lambda: replica.gone or not replica.leaving or self._is_idle(replica))
         if replica.leaving and not replica.gone:  # else it has joined again
             self._retire(replica, IN_FLIGHT_LIMIT_S)

@@ -25,7 +25,10 @@ from ...actors.tracing import Tracing
 from ...engine.clock import SystemClock
 from ...engine.errors import InvalidArgumentError, TriremeError
 from ...engine.fleet.router import FleetRouter
+from ...gateway.api_server import ApiServer
 from ...gateway.fleet_file import ConnectionSettings, FleetFile
+from ...gateway.kubernetes_membership import KubernetesMembership
+from ...gateway.kubernetes_settings import in_cluster
 from ...gateway.links import LinkEvents
 from ...gateway.management import FleetLog
 from ...gateway.membership import Membership
@@ -175,6 +178,7 @@ class _Gateway:
         self._log = log
         self._shutdown = shutdown
         self._opened = opened
+        self._pods: KubernetesMembership | None = None
 
     async def run(self) -> int:
         """Serve; the exit code."""
@@ -199,6 +203,7 @@ class _Gateway:
         gate = None
         try:
             membership = await Membership.open(self._command.fleet)
+            self._pods = await _find_pods(membership.file)
             connection = membership.file.connection
             tls, metadata = await trio.to_thread.run_sync(_credentials, connection)
             if self._command.serve.access is not None:
@@ -231,6 +236,8 @@ class _Gateway:
         server = FleetServer(router, turn, readiness, offload, options, tracing.tracer, clock, start_link, gate)
         await nursery.start(server.run)
         await nursery.start(membership.follow, server)
+        if self._pods is not None:
+            await nursery.start(self._pods.follow, server)
         with trio.move_on_after(_HEARD_WITHIN_S):
             await server.until(lambda: all(replica.reported for replica in server.members.values()))
         for replica in server.members.values():
@@ -258,6 +265,14 @@ class _Gateway:
             await shutdown.until_stop()
         remaining_s = await services.drain(command.server.exit_timeout_s)
         return await server.stop(remaining_s)
+
+
+async def _find_pods(file: FleetFile) -> KubernetesMembership | None:
+    """What follows the replicas' Service, if the file names one. TriremeError if that cannot be."""
+    if file.kubernetes is None:
+        return None
+    settings = await trio.to_thread.run_sync(in_cluster, file.kubernetes, os.environ)
+    return KubernetesMembership(settings, ApiServer(settings, Random()), Random())
 
 
 def _credentials(connection: ConnectionSettings) -> tuple[ssl.SSLContext | None, list[tuple[str, str]]]:

@@ -55,7 +55,7 @@ REPLICA = '[replicas.a]\naddress = "h:1"\n'
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("[gatway]", "f:1: gatway: found an unknown key, expected one of connection, gateway, replicas"),
+        ("[gatway]", "f:1: gatway: found an unknown key, expected one of connection, gateway, kubernetes, replicas"),
         ("[gateway]\nretry-budgets = 1", "f:2: gateway.retry-budgets: found an unknown key"),
         ("[gateway]\nretry-budget = 1.5", "f:2: gateway.retry-budget: found 1.5, expected a number from 0 to 1"),
         (

@@ -92,6 +92,21 @@ async def test_a_file_that_has_not_changed_is_not_read(world: FleetWorld, path: 
     assert len(world.router.told) == told
 
 
+@pytest.mark.parametrize("first", [replicas(a="one"), '[kubernetes]\nservice = "s"'])
+async def test_where_replicas_are_looked_for_holds_from_the_start(
+    world: FleetWorld, path: Path, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture, first: str
+) -> None:
+    """In the file or in Kubernetes; what the other one says is not done."""
+    write(path, first)
+    membership = await followed(world, path, nursery)
+    await world.server.join("pod", "pod:1", 1.0)
+    before = list(world.server.members)
+    write(path, replicas(b="two") if "kubernetes" in first else '[kubernetes]\nservice = "s"')
+    await membership.look(world.server)
+    assert list(world.server.members) == before
+    assert "[kubernetes] hold from the start" in caplog.text
+
+
 async def test_a_faulty_file_is_refused_at_the_start(path: Path) -> None:
     write(path, "x")
     with pytest.raises(InvalidArgumentError):
