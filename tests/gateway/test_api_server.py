@@ -33,8 +33,8 @@ def cluster(authority: Authority, tmp_path: Path) -> Iterator[FakeApiServer]:
 
 
 def settings_of(server: str, folder: Path) -> KubernetesSettings:
-    files = {"token_file": folder / "token", "ca_file": folder / "ca.crt"}
-    return KubernetesSettings(SERVICE, NAMESPACE, server=server, **files)
+    token, certificate = folder / "token", folder / "ca.crt"
+    return KubernetesSettings(SERVICE, NAMESPACE, server=server, token_file=token, ca_file=certificate)
 
 
 @pytest.fixture

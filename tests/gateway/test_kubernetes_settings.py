@@ -42,6 +42,7 @@ def test_what_it_says() -> None:
 def test_defaults_are_those_of_a_pod() -> None:
     found = read_fleet('[kubernetes]\nservice = "s"', "/etc/fleet.toml").kubernetes
     assert found == KubernetesSettings("s")
+    assert found is not None
     assert (found.port, found.address_types) == ("grpc", ("IPv4", "IPv6", "FQDN"))
     assert (found.token_file, found.ca_file) == (ACCOUNT / "token", ACCOUNT / "ca.crt")
 
