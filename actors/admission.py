@@ -19,6 +19,7 @@ from ..engine.description import ModelDescription
 from ..engine.errors import ColdModelError, NotFoundError, RefusalReason, TriremeError, UnavailableError, request_prefix
 from ..engine.job import Job
 from ..engine.logs.request_lines import RequestLines, tell_queued
+from ..engine.logs.request_recorder import RequestRecorder
 from ..engine.metrics.refusals import Counts, RefusalCounts, reason_to_count
 from ..engine.request import LATEST, InferenceRequest
 from ..engine.scheduling.refusals import queue_full
@@ -35,12 +36,15 @@ from .repository import Repository
 from .residents import Residents
 from .routes import Routes
 
+_WITHOUT_ROOM = frozenset({RefusalReason.MODEL_SHARE, RefusalReason.BUDGET, RefusalReason.CALLER_LIMIT})
+
 
 class Admission:
     """The part of `InferenceServer` that admits requests.
 
     Args:
         offload: for checks that take long.
+        request_log: records what clients ask; None for no log.
 
     Attributes:
         exiting: only running sequences may go on.
@@ -63,6 +67,7 @@ class Admission:
         on_request: Callable[[InferenceRequest, int], None] | None,
         offload: Offload,
         access: LocalAccess | None = None,
+        request_log: RequestRecorder | None = None,
     ) -> None:
         self.exiting = False
         self.access = access
@@ -70,6 +75,7 @@ class Admission:
         self.offload = offload
         self._budget = budget
         self._on_request = on_request
+        self._recorder = request_log
         self._lines = RequestLines()
         self.refusals = RefusalCounts()
 
@@ -157,6 +163,8 @@ class Admission:
                 undo.callback(lease.close)
             found = self.find(request, model)
             self._tell_if_refused(request, undo)
+            if self._recorder is not None:
+                undo.push(partial(self._log_refused, request))
             budget, share, readers = self._budget, found.share, found.region_readers
             large = is_large(request, found.validator)
             slow = large and not reads_little(request, found.validator, readers)
@@ -220,7 +228,7 @@ class Admission:
                 inputs, rows = validator.check(request)
                 nbytes = sum([tensor.nbytes for tensor in inputs.values()])
             if found.scheduler.turns_away:
-                self._turn_away(found, request, rows)
+                self._turn_away(found, request, inputs, rows, received_ns)
             if not (budget.take_nowait(share, nbytes) if lease is None else budget.admit_nowait(lease, share, nbytes)):
                 return None
             holder = share if lease is None else lease
@@ -237,6 +245,8 @@ class Admission:
                 lease.close()
             if request.routing is not None:
                 self.routes.refused(request, error)
+            if self._recorder is not None:
+                self._log_refused(request, None, error)
             raise
 
     def admit_inner(self, request: InferenceRequest, description: ModelDescription | None) -> Reply:
@@ -253,7 +263,7 @@ class Admission:
             refuse_recursion(request, model)
         share = model.share
         self._budget.take_anyway(share, nbytes)
-        return self._hand_in(request, model, inputs, rows, nbytes, received_ns, share)
+        return self._hand_in(request, model, inputs, rows, nbytes, received_ns, share, logged=False)
 
     def admit_copy(self, request: InferenceRequest, holder: ModelShare) -> Reply | None:
         """`admit_nowait`, for a copy of a request that was answered (`shadows`): `holder` stands in for the budget.
@@ -268,7 +278,7 @@ class Admission:
             return None
         inputs, rows = model.validator.check(request)
         nbytes = sum([tensor.nbytes for tensor in inputs.values()])
-        return self._hand_in(request, model, inputs, rows, nbytes, received_ns, holder)
+        return self._hand_in(request, model, inputs, rows, nbytes, received_ns, holder, logged=False)
 
     def watch_requests(self, watch: Callable[[InferenceRequest, int], None]) -> None:
         """Have something else called as `on_request` is."""
@@ -293,13 +303,18 @@ class Admission:
             model = self._repository.find(name, version)
         except ColdModelError:
             return  # it waits for its model
+        error = None
         if self._budget.full(model.share):
-            raise model.share.refusal()
-        if model.scheduler.full:
+            error = model.share.refusal()
+        elif model.scheduler.full:
             with self.turn:  # what stands in the queue may be about to go
                 self.turn.post(model.scheduler)
             if model.scheduler.full:
-                raise queue_full("")
+                error = queue_full("")
+        if error is not None:
+            if self._recorder is not None and error.refusal is not None:
+                self._recorder.turned_away(name, version, error.refusal.value)
+            raise error
 
     def find(self, request: InferenceRequest, description: ModelDescription | None = None) -> Model:
         """The model that a request is for; looked for if the description does not hold any more."""
@@ -329,7 +344,17 @@ class Admission:
 
             undo.push(tell)
 
-    def _turn_away(self, model: Model, request: InferenceRequest, rows: int) -> None:
+    def _log_refused(
+        self, request: InferenceRequest, _kind: object, error: BaseException | None, _traceback: object = None
+    ) -> None:
+        """Log a request that there was no room for, or that its caller's limits did not let in."""
+        if self._recorder is not None and isinstance(error, TriremeError) and error.refusal in _WITHOUT_ROOM:
+            name, version = request.model_name, request.model_version
+            self._recorder.turned_away(name, version, error.refusal.value, request.protocol)
+
+    def _turn_away(
+        self, model: Model, request: InferenceRequest, inputs: Mapping[str, Tensor], rows: int, received_ns: int
+    ) -> None:
         """Refuse what its model's queue would refuse for certain, before anything is made of it. What is traced, logged
         or for a route goes all the way.
 
@@ -341,6 +366,10 @@ class Admission:
             if error is not None:
                 if self._on_request is not None:
                     self._on_request(request, rows)
+                if self._recorder is not None:
+                    group = self._recorder.arrived(request, model.config, inputs, rows, received_ns)
+                    if group is not None:
+                        self._recorder.refused(group, request, received_ns, error)
                 self.turn.turned_away_in = self.turn.number
                 try:
                     raise error
@@ -392,8 +421,13 @@ class Admission:
         nbytes: int,
         received_ns: int,
         holder: ModelShare | Lease,
+        *,
+        logged: bool = True,
     ) -> Reply:
         """Send a request, for which the budget has been taken, to its model's door.
+
+        Args:
+            logged: a client has sent it, which the request log is to tell.
 
         Raises:
             TriremeError: its caller is at a limit; the budget is given back.
@@ -408,6 +442,10 @@ class Admission:
             self._on_request(request, rows)
         reply = Reply(self.turn, place, nbytes, model.answer_window if model.config.decoupled else 0)
         job = Job(request, inputs, rows, model.name, model.version, reply, received_ns, nbytes)
+        if self._recorder is not None and logged:
+            group = self._recorder.arrived(request, model.config, inputs, rows, received_ns)
+            if group is not None:
+                self._recorder.follow(job, group)
         if self._lines.wanted:
             tell_queued(job)
         routing = request.routing

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import trio
 
-from ..engine.access.audit import AuditLines, append_lines
+from ..engine.access.audit import FILES_KEPT, MAX_FILE_BYTES, AuditLines
 from ..engine.clock import Clock
+from ..engine.logs.rotation import append_lines
 
 logger = logging.getLogger("trireme.access")
 
@@ -31,7 +32,7 @@ class AuditLog:
 
     def check(self) -> None:
         """Make the file, if it is not there yet. Raises OSError if it cannot be written."""
-        append_lines(str(self._path), b"")
+        self._append(b"")
 
     def note(
         self, *, caller: str, protocol: str, address: str, call: str, model: str, outcome: str, reason: str = ""
@@ -71,12 +72,15 @@ class AuditLog:
         with trio.move_on_after(limit_s):
             await self._stopped.wait()
 
+    def _append(self, data: bytes) -> None:
+        append_lines(str(self._path), data, MAX_FILE_BYTES, FILES_KEPT)
+
     async def _write(self) -> None:
         data = self.lines.take()
         if not data:
             return
         try:
-            await trio.to_thread.run_sync(append_lines, str(self._path), data)
+            await trio.to_thread.run_sync(self._append, data)
         except (OSError, RuntimeError) as error:  # the disk is full, or no thread can be started
             self.lines.dropped += data.count(b"\n")
             reason = str(getattr(error, "strerror", None) or error)

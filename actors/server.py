@@ -30,6 +30,7 @@ from ..engine.clock import Clock, SystemClock, Timers
 from ..engine.description import IndexEntry, ModelActorStatistics, ServerMetadata
 from ..engine.errors import RefusalReason, TriremeError
 from ..engine.gpu.discovery import NO_GPUS, usable_gpus
+from ..engine.logs.request_recorder import RequestRecorder
 from ..engine.memory.regions import Regions
 from ..engine.metrics.families import cache_counter_families, cache_summary_families
 from ..engine.metrics.page import MetricsRegistry, Section
@@ -89,6 +90,7 @@ class InferenceServer(Admission):
         timers: what wakes actors at their deadlines, if not their own tasks.
         on_request: called with each request for which there is room in the server, and its batch size, before its
             scheduler sees it; must not raise.
+        request_log: records what clients ask; None for no log.
         backends: which backends there are, if not the installed ones.
         agents: which repository agents there are, if not the installed ones.
         core_factory, model_class, limiter_class, residency_class: what makes scheduler cores, models with their doors,
@@ -113,6 +115,7 @@ class InferenceServer(Admission):
         backends: BackendRegistry | None = None,
         agents: AgentRegistry | None = None,
         on_request: Callable[[InferenceRequest, int], None] | None = None,
+        request_log: RequestRecorder | None = None,
         core_factory: CoreFactory = make_scheduler,
         model_class: type[Model] = Model,
         limiter_class: type[RateLimiter] = RateLimiter,
@@ -125,7 +128,7 @@ class InferenceServer(Admission):
     ) -> None:
         share = part_of_bodies(options.address_share)
         budget = InflightBudget(options.max_inflight_requests, options.max_inflight_bytes, share)
-        super().__init__(budget, on_request, offload or Offload(), access)
+        super().__init__(budget, on_request, offload or Offload(), access, request_log)
         self.options = options
         self.shared_memory = Regions(largest_input_bytes=options.max_inflight_bytes)
         self.metrics = MetricsRegistry()

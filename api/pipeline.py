@@ -103,6 +103,7 @@ class Adapter(ABC):
     """One request, as its protocol has it.
 
     Attributes:
+        protocol: see `InferenceRequest.protocol`.
         prompt: `begin` admits it, so that it is refused if its model has too much in flight. Otherwise `go_on` does,
             which then waits.
         request: None until it has been decoded.
@@ -114,6 +115,7 @@ class Adapter(ABC):
     """
 
     __slots__ = ()
+    protocol: ClassVar[str] = "http"
     prompt: ClassVar[bool] = False
     request: InferenceRequest | None = None
     model: ModelDescription | None = None
@@ -200,6 +202,7 @@ class Pipeline:
                 return None
             request = adapter.request
             assert request is not None, "it has been decoded"
+            request.protocol = adapter.protocol
             if adapter.caller is not None:
                 request.caller = adapter.caller
             if self._pattern is not None or adapter.trace is not None:
@@ -229,6 +232,7 @@ class Pipeline:
                 if request is None:
                     request = await self._decode(adapter)
                     request.caller = adapter.caller
+                    request.protocol = adapter.protocol
                     self._complete(adapter, request)
                     self._take_headers(adapter, request)
                 reply = await self._server.admit(request, adapter.lease, adapter.model)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Protocol
 
 
@@ -56,3 +57,9 @@ class Timers(Protocol):
     def call_at(self, when_s: float, call: Callable[[], object]) -> None:
         """Have something called on the event loop then, outside of a turn."""
         ...
+
+
+def utc_text(wall_ms: int) -> str:
+    """A time of the calendar (`Clock.wall_ms`) as logs show it: UTC, with milliseconds."""
+    moment = datetime.fromtimestamp(wall_ms // 1000, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{wall_ms % 1000:03d}Z"

@@ -29,9 +29,11 @@ class RequestForm:
 
     Attributes:
         passed: what `engine.validation` has found.
+        logged: where `engine.logs.request_recorder` counts them.
     """
 
     passed: Any = None
+    logged: Any = None
 
 
 @dataclass(slots=True)
@@ -71,6 +73,7 @@ class InferenceRequest:
         output_places: where in shared memory the client wants outputs, by name; None for nowhere. An instance may put
             them there (`RegionTensor`); who encodes the answer puts there what it did not.
         routing: None for a request for a model.
+        protocol: by which a client has sent it: `http`, `grpc`, or `stream`; empty for a request of the server's own.
         passed_on: headers of the client's that go with it to the server that executes it, names in lower case; for a
             gateway (`Facade.passes_on`).
     """
@@ -95,6 +98,7 @@ class InferenceRequest:
     output_places: Mapping[str, RegionSlice] | None = None
     routing: Routing | None = None
     passed_on: tuple[tuple[str, str], ...] = ()
+    protocol: str = ""
 
 
 # -- An inference response as the engine sees it, whichever protocol it goes out by

@@ -1,7 +1,7 @@
 """Inference requests on their way from a front end to the engine (`kinds.ADMIT`).
 
-A spec (`slots`) is ``[model, version, description, requested outputs, inputs]``, and the number of the caller, if there
-are access rules. An input is ``[name, datatype, shape,
+A spec (`slots`) is ``[model, version, description, requested outputs, inputs, caller, protocol]``: the caller's number,
+0 if there are no access rules, and the index of the protocol in `PROTOCOLS`. An input is ``[name, datatype, shape,
 bytes]``, and in shared memory ``[..., region, offset]``. What few requests have stands in the extras, a dictionary; so
 does where inputs begin that were received straight into a segment (`arena`).
 
@@ -22,9 +22,8 @@ from ..engine.description import ModelDescription
 from ..engine.errors import TriremeError
 from ..engine.memory.regions import Regions, RegionSlice
 from ..engine.memory.tensors import RegionTensor
-from ..engine.request import InferenceRequest, Routing
+from ..engine.request import InferenceRequest, RequestForm, Routing
 from ..engine.tensor import Buffer, Tensor
-from ..engine.tracing.record import SpanContext
 from ..python_backend.child.codec import Payload
 from .arena import ArenaLender
 from .kinds import ADMIT
@@ -40,10 +39,14 @@ from .slots import (
     read_tensor,
     read_tensors,
 )
+from .trace_wishes import TraceWish, read_wish, write_wish
 from .values import broken, read_integer, read_list, read_parameters, read_text, write_parameters, write_text
 
 NO_DESCRIPTION = 0
 """Descriptions have numbers from 1 on."""
+
+PROTOCOLS = ("", "http", "grpc", "stream")
+"""See `InferenceRequest.protocol`."""
 
 _LEAST_VERSION = -(2**63)
 _END_64 = 2**64
@@ -51,19 +54,6 @@ _MOST_OUTPUTS = 16_384
 _OF_CLIENTS = "parameters", "priority", "timeout", "correlation", "flags", "raw", "places", "key"
 _EXTRAS = frozenset((*_OF_CLIENTS, "raw_at", "offsets", "lease", "trace"))
 _START, _END = 1, 2
-
-
-@dataclass(frozen=True, slots=True)
-class TraceWish:
-    """The front end notes a request, should it be traced.
-
-    Attributes:
-        context: the caller's span.
-        model: whose setting decides.
-    """
-
-    context: SpanContext | None
-    model: str
 
 
 class RequestWriter:
@@ -93,7 +83,7 @@ class RequestWriter:
         if request.in_regions:
             return self._write_with_regions(number, request, description, lease, wish, payload)
         outputs, caller = request.requested_outputs, request.caller
-        key: tuple[object, ...] = (request.model_name, request.model_version, description, outputs)
+        key: tuple[object, ...] = (request.model_name, request.model_version, description, outputs, request.protocol)
         if caller is not None:
             key += (caller.number,)
         add = payload.add
@@ -158,8 +148,9 @@ def _written(tensor: Tensor, nbytes: int) -> list[Any]:
 
 def _spec(request: InferenceRequest, description: int, inputs: list[Any]) -> list[Any]:
     outputs = [write_text(name) for name in request.requested_outputs]
-    spec = [write_text(request.model_name), request.model_version, description, outputs, inputs]
-    return spec if request.caller is None else [*spec, request.caller.number]
+    caller = 0 if request.caller is None else request.caller.number
+    protocol = PROTOCOLS.index(request.protocol)
+    return [write_text(request.model_name), request.model_version, description, outputs, inputs, caller, protocol]
 
 
 def _has_extras(request: InferenceRequest) -> bool:
@@ -206,14 +197,6 @@ def _extras(request: InferenceRequest, lease: int, wish: TraceWish | None, paylo
     return extras
 
 
-def write_wish(wish: TraceWish) -> list[Any]:
-    context = wish.context
-    if context is None:
-        return [write_text(wish.model)]
-    ids = [f"{context.trace_id:x}", f"{context.span_id:x}", context.flags]
-    return [write_text(wish.model), *ids, [list(pair) for pair in context.state]]
-
-
 # ---- the engine's end ----
 
 
@@ -223,6 +206,8 @@ class _Template:
     Attributes:
         description: its number.
         caller: number of the caller; 0 for none.
+        protocol: of the client, see `InferenceRequest`.
+        form: of requests that say nothing beside it.
         inputs: those in the payload, one behind the other.
         regions: the others, each with region and offset, at their places among all inputs.
         nbytes: where what follows the inputs begins.
@@ -232,19 +217,23 @@ class _Template:
     __slots__ = (
         "caller",
         "description",
+        "form",
         "has_texts",
         "inputs",
         "model_name",
         "nbytes",
         "needed",
         "outputs",
+        "protocol",
         "regions",
         "version",
     )
 
     def __init__(self, spec: Any) -> None:
-        name, version, description, outputs, inputs, *caller = read_list(spec, 5, 6)
-        self.caller = read_integer(caller[0], 1) if caller else 0
+        name, version, description, outputs, inputs, caller, protocol = read_list(spec, 7, 7)
+        self.caller = read_integer(caller)
+        self.protocol = PROTOCOLS[read_integer(protocol, 0, len(PROTOCOLS))]
+        self.form = RequestForm()
         self.model_name = read_text(name)
         self.version = read_integer(version, _LEAST_VERSION)
         self.description = read_integer(description)
@@ -362,6 +351,7 @@ class RequestReader:
             return None
         inputs = [Tensor(name, kind, shape, payload[start:end]) for name, kind, shape, start, end in template.inputs]
         request = InferenceRequest(template.model_name, template.version, request_id, inputs, template.outputs)
+        request.protocol, request.form = template.protocol, template.form
         if self._find_caller is not None:
             request.caller = self._find_caller(template.caller)
         return request, self._describe(template.description)
@@ -396,6 +386,7 @@ class RequestReader:
                 Tensor(each.name, each.datatype, each.shape, payload[each.start : each.end]) for each in template.inputs
             ]
         request = InferenceRequest(template.model_name, template.version, name, inputs, template.outputs)
+        request.protocol = template.protocol
         if self._find_caller is not None:
             request.caller = self._find_caller(template.caller)
         sent = SentRequest(number, request, self._describe(template.description))
@@ -471,27 +462,3 @@ def _shared(request: InferenceRequest) -> tuple[int, ...]:
     if request.raw_input is not None:
         shared.append(len(request.inputs))
     return tuple(shared)
-
-
-def read_wish(value: Any) -> TraceWish:
-    """See `write_wish`. Raises LinkError: it is none."""
-    parts = read_list(value, 1, 5)
-    model = read_text(parts[0])
-    if len(parts) == 1:
-        return TraceWish(None, model)
-    trace_id, span_id, flags, state = read_list(parts[1:], 4, 4)
-    pairs = tuple((read_text(read_list(pair, 2, 2)[0]), read_text(pair[1])) for pair in read_list(state, 0, 32))
-    context = SpanContext(_read_hex(trace_id, 32), _read_hex(span_id, 16), read_integer(flags, 0, 256), pairs)
-    return TraceWish(context, model)
-
-
-def _read_hex(value: Any, digits: int) -> int:
-    """An identity, which is not 0."""
-    text = read_text(value)
-    try:
-        number = int(text, 16) if text.isalnum() and len(text) <= digits else 0
-    except ValueError:
-        number = 0
-    if not number:
-        raise broken(f"an identity of up to {digits} digits", value)
-    return number

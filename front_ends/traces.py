@@ -13,7 +13,7 @@ from ..engine.tracing.record import MAX_ELEMENTS, SpanContext, Timestamp, Trace
 from ..engine.tracing.settings import TraceLevel, TraceSetting
 from .kinds import NOTES
 from .link import LinkHead
-from .requests import TraceWish, read_wish, write_wish
+from .trace_wishes import TraceWish, read_wish, write_wish
 from .values import broken, read_integer, read_list, read_text, write_text
 
 NO_REQUEST = 0

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
+from itertools import islice
 from random import Random
 
+from ..engine.logs.generators import poisson_offsets
 from ..engine.logs.request_log import LoggedRequest
 from .records import record
 
@@ -55,11 +57,7 @@ class Arrival:
 
 def poisson(chance: Random, count: int, rate_hz: float) -> list[Arrival]:
     """Clients who know nothing of each other: `rate_hz` a second on average."""
-    arrivals, at_s = [], 0.0
-    for _ in range(count):
-        at_s += chance.expovariate(rate_hz)
-        arrivals.append(Arrival(_ns(at_s)))
-    return arrivals
+    return [Arrival(_ns(at_s)) for at_s in islice(poisson_offsets(chance, rate_hz), count)]
 
 
 def bursty(chance: Random, count: int, rate_hz: float, burst: int) -> list[Arrival]:

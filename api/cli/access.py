@@ -18,6 +18,7 @@ from ...actors.watched_file import fingerprint
 from ...engine.access.control import AccessControl
 from ...engine.clock import SystemClock
 from ...engine.errors import InvalidArgumentError
+from .flags import ParsedFlags, UsageError
 
 _AUDIT_LIMIT_S = 1.0
 
@@ -28,6 +29,16 @@ class AccessSettings:
 
     config: Path
     audit_log: Path | None = None
+
+
+def access_settings(flags: ParsedFlags) -> AccessSettings | None:
+    """None for no rules. UsageError for an audit log without them."""
+    config, audit_log = flags["access-config"], flags["audit-log"]
+    if not config:
+        if audit_log:
+            raise UsageError("Error: --audit-log has no effect without --access-config.")
+        return None
+    return AccessSettings(Path(config), Path(audit_log) if audit_log else None)
 
 
 class AccessService:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from ...actors.request_log import RequestLogSettings
 from ...engine.backends.confinement import Confinement, find_account
 from ...engine.errors import InvalidArgumentError
 from ...engine.gpu.discovery import Gpus
@@ -29,7 +30,7 @@ from ..logging import LogSettings, escape_wanted
 from ..sockets.limits import Limits
 from ..sockets.service import ServiceOptions
 from ..sockets.transport import TlsOptions
-from .access import AccessSettings
+from .access import AccessSettings, access_settings
 from .cloud_flags import (
     SageMakerSettings,
     VertexAiSettings,
@@ -43,6 +44,7 @@ from .control_flags import check_control_mode
 from .cores import front_end_count, poll_us, usable_cores
 from .flags import ParsedFlags, UsageError
 from .ports import check_ports
+from .request_logging import request_log_settings
 from .trace_flags import check_trace_settings, trace_config, trace_warnings
 from .values import INT32_MAX, BadValueError, read_quantile
 
@@ -88,7 +90,7 @@ class ServeCommand:
     sagemaker: SageMakerSettings | None
     vertex_ai: VertexAiSettings | None
     metrics: MetricsSettings | None
-    request_log: Path | None
+    request_log: RequestLogSettings | None
     access: AccessSettings | None
     routes: Path | None
     front_ends: int
@@ -131,8 +133,8 @@ def build_command(flags: ParsedFlags, environment: Mapping[str, str]) -> ServeCo
         sagemaker=sagemaker_settings(flags, environment, http_options(flags), _http_limits(flags)),
         vertex_ai=vertex_ai_settings(flags, environment, http_options(flags), _http_limits(flags)),
         metrics=metrics_settings(flags) if flags["allow-metrics"] else None,
-        request_log=Path(flags["request-log"]) if flags["request-log"] else None,
-        access=_access(flags),
+        request_log=request_log_settings(flags),
+        access=access_settings(flags),
         routes=Path(flags["routes"]) if flags["routes"] else None,
         front_ends=front_ends,
         drain_s=_drain_s(flags),
@@ -211,15 +213,6 @@ def _server_options(flags: ParsedFlags, environment: Mapping[str, str], front_en
         scheduler_delays=SchedulerDelays.of(environment),
         tracing=trace_config(flags, environment),
     )
-
-
-def _access(flags: ParsedFlags) -> AccessSettings | None:
-    config, audit_log = flags["access-config"], flags["audit-log"]
-    if not config:
-        if audit_log:
-            raise UsageError("Error: --audit-log has no effect without --access-config.")
-        return None
-    return AccessSettings(Path(config), Path(audit_log) if audit_log else None)
 
 
 def _cache_config(flags: ParsedFlags) -> dict[str, dict[str, str]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from ...actors.request_log import DEFAULT_FILE_BYTES, DEFAULT_FILES
 from ...engine.gpu.discovery import MIN_COMPUTE_CAPABILITY
 from ...engine.tensor_limits import MAX_RANK
 from ...engine.tracing.settings import UNLIMITED
@@ -662,13 +663,27 @@ GROUPS: tuple[Group, ...] = (
         ),
     ),
     Group(
-        "Simulation",
+        "Request Log",
         Flag(
             "request-log",
             STRING,
-            "File to write the arrival of each request to (time, model, rows, priority, timeout, sequence), for "
-            "python -m trireme.simulations --trace. What was in it is overwritten.",
+            "File to write to what clients ask (time, model, rows, sizes, priority, timeout, sequence, tenant, and "
+            "protocol; no contents), so that it can be asked again; see trireme request-log. A file that is there "
+            "becomes FILE.1.",
             "",
+        ),
+        Flag(
+            "request-log-file-size",
+            number(1 << 16, INT64_MAX),
+            "Most bytes that the file has before it is renamed FILE.1, that one FILE.2, and so on.",
+            DEFAULT_FILE_BYTES,
+        ),
+        Flag("request-log-files", number(0, 10_000), "Renamed files that are kept.", DEFAULT_FILES),
+        Flag(
+            "request-log-results",
+            BOOLEAN,
+            "Whether to log what came of each request, too: times, batch, instance, and why it was refused.",
+            False,
         ),
     ),
     Group(

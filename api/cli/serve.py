@@ -15,21 +15,17 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterable, Callable, Iterator, Sequence
-from pathlib import Path
 
 import trio
 
 from ...actors import InferenceServer, StartupError
 from ...actors.access_gate import LocalAccess
 from ...actors.route_file import RouteFile
-from ...engine.clock import SystemClock
 from ...engine.config.json_text import wide_fields
 from ...engine.description import IndexEntry
 from ...engine.errors import InvalidArgumentError, TriremeError
-from ...engine.logs.request_log import RequestLog
 from ...engine.repository.source import RepositorySource, Scan
 from ...engine.repository.temporary import remove_abandoned
-from ...engine.request import InferenceRequest
 from ..access import AccessChecks
 from ..http.app import HttpService
 from ..logging import Log, log_bare, log_table, logging_to
@@ -42,6 +38,7 @@ from .command import MetricsSettings, ServeCommand, build_command, limits_in_vai
 from .flag_table import FLAGS, GROUPS
 from .flags import UsageError, parse
 from .interpreter import return_code, settle_memory, switch_often
+from .request_logging import RequestLogService
 from .services import ClientServices, Listening, OwnServices, StartError, open_service
 from .shutdown import EndSignals
 from .tables import load_display, startup_tables
@@ -54,7 +51,6 @@ _FAILED = 1
 
 Opened = Callable[[InferenceServer, Sequence[Listening]], None]
 _FEW_OPEN_FILES = 16_384
-_LOG_BUFFER_BYTES = 1 << 16
 
 
 def serve(words: Sequence[str]) -> int:
@@ -181,9 +177,9 @@ async def _load(
     """Open the server and show what it has got. StartError if it does not open."""
     server = None
     try:
-        on_request = None
+        log_requests = None
         if command.request_log is not None:
-            on_request = stack.enter_context(logging_requests(command.request_log))
+            log_requests = await stack.enter_async_context(RequestLogService(command.request_log))
         await trio.to_thread.run_sync(remove_abandoned)
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("ModelConfig 64-bit fields:")
@@ -191,7 +187,7 @@ async def _load(
                 logger.debug("\t%s", field)
         with load_display(log.handler) as on_load:
             source = None if command.server.model_repository else _Unspecified()
-            server = InferenceServer(command.server, on_load, source=source, on_request=on_request, access=gate)
+            server = InferenceServer(command.server, on_load, source=source, request_log=log_requests, access=gate)
             await stack.enter_async_context(server)
     except TriremeError as error:
         if server is not None and isinstance(error, StartupError):
@@ -279,49 +275,3 @@ def _start_metrics(server: InferenceServer, settings: MetricsSettings, nursery: 
         server, meter.readings, counter_latencies=settings.counter_latencies, quantiles=settings.quantiles
     )
     return MetricsApplication(collector, AccessChecks.of(server, "metrics"))
-
-
-# ``--request-log``: the arrivals of requests, in a file that the simulator can play (`engine.logs.request_log`).
-
-
-class _Lines:
-    """A file that takes lines for as long as it can. What is lost for want of disk space is no reason to fail requests,
-    so the first failure is logged and ends the log."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file = path.open("w", buffering=_LOG_BUFFER_BYTES, encoding="utf-8")
-        self._broken = False
-
-    def write(self, line: str) -> None:
-        if self._broken:
-            return
-        try:
-            self._file.write(line)
-        except OSError as error:
-            self._fail(error)
-
-    def close(self) -> None:
-        try:
-            self._file.close()
-        except OSError as error:
-            self._fail(error)
-
-    def _fail(self, error: OSError) -> None:
-        if not self._broken:
-            self._broken = True
-            logger.error("the request log '%s' ends here: %s", self._path, error.strerror)
-
-
-@contextlib.contextmanager
-def logging_requests(path: Path) -> Iterator[Callable[[InferenceRequest, int], None]]:
-    """Open a request log for the length of a `with` block; what was in the file is overwritten. It yields what to call
-    with each request that arrives, and its batch size. InvalidArgumentError if the file cannot be opened."""
-    try:
-        lines = _Lines(path)
-    except OSError as error:
-        raise InvalidArgumentError(f"cannot open request log '{path}': {error.strerror}") from error
-    try:
-        yield RequestLog(lines.write, SystemClock()).arrived
-    finally:
-        lines.close()

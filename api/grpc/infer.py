@@ -132,6 +132,7 @@ class GrpcInfer(Adapter):
         owner: the call, or the stream, that it is a request of.
     """
 
+    protocol = "grpc"
     decoded: DecodedGrpcInfer | None = None
 
     def __init__(

@@ -373,6 +373,7 @@ class _Request(GrpcInfer, Place):
         takes_long: that answer is for the writer, who has it encoded on a thread.
     """
 
+    protocol = "stream"
     prompt: ClassVar[bool] = True
     owner: InferStream
     held_bytes = 0

@@ -5,16 +5,14 @@ Rules:
  2. Clients can cause refusals as fast as they like: `REFUSALS_PER_S` of them are noted, after a burst.
  3. What waits to be written is bounded by `MAX_WAITING_BYTES`. What is left out for rule 2 or 3 is counted, and the
     next line that is noted says how many there were.
- 4. A file that would grow beyond its bound is renamed before (`.1`, that one `.2`, and so on); the oldest is deleted.
+ 4. Files are bounded and rotated (`engine.logs.rotation`): `MAX_FILE_BYTES` each, `FILES_KEPT` beside the one in use.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-from datetime import UTC, datetime
 
+from ..clock import utc_text
 from ..errors import shown
 from .limits import TokenBucket
 
@@ -49,7 +47,7 @@ class AuditLines:
                 self._drop()
                 return False
             self._refusals.tokens -= 1
-        record: dict[str, str | int] = {"time": _time(wall_ms)}
+        record: dict[str, str | int] = {"time": utc_text(wall_ms)}
         record |= {name: shown(value) for name, value in fields.items() if value}
         if self._unreported:
             record["dropped"] = self._unreported
@@ -73,29 +71,3 @@ class AuditLines:
     def _drop(self) -> None:
         self.dropped += 1
         self._unreported += 1
-
-
-def append_lines(path: str, data: bytes, max_bytes: int = MAX_FILE_BYTES, kept: int = FILES_KEPT) -> None:
-    """Write lines at the end of a file that only its owner may read (rule 4).
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    with contextlib.suppress(FileNotFoundError):
-        size = os.stat(path).st_size
-        if size and size + len(data) > max_bytes:
-            for number in range(kept - 1, 0, -1):
-                with contextlib.suppress(FileNotFoundError):
-                    os.replace(f"{path}.{number}", f"{path}.{number + 1}")
-            os.replace(path, f"{path}.1")
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    try:
-        while data:
-            data = data[os.write(descriptor, data) :]
-    finally:
-        os.close(descriptor)
-
-
-def _time(wall_ms: int) -> str:
-    moment = datetime.fromtimestamp(wall_ms // 1000, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{wall_ms % 1000:03d}Z"

@@ -31,11 +31,10 @@ def validate_settings(message: Any) -> None:
         InvalidArgumentError: the first thing that is wrong, in the words of
             docs/reference/model-configuration.md#settings.
     """
-    refuse(setting_problems(message))
+    refuse(_setting_problems(message))
 
 
-def setting_problems(message: Any) -> Iterator[str]:
-    """All that `validate_settings` would refuse, in order."""
+def _setting_problems(message: Any) -> Iterator[str]:
     name, batching = message.name, message.dynamic_batching
     if not name:
         yield "model configuration must specify 'name'"
@@ -116,12 +115,7 @@ def validate_tensors(message: Any) -> None:
     Raises:
         InvalidArgumentError: the first thing that is wrong; every text ends with `` for <model>``.
     """
-    refuse(tensor_problems(message))
-
-
-def tensor_problems(message: Any) -> Iterator[str]:
-    """All that `validate_tensors` would refuse, in order."""
-    return (f"{problem} for {message.name}" for problem in _all_tensor_problems(message))
+    refuse(f"{problem} for {message.name}" for problem in _all_tensor_problems(message))
 
 
 def _all_tensor_problems(message: Any) -> Iterator[str]:
@@ -160,7 +154,7 @@ def _tensor_problems(message: Any, tensor: Any, role: str) -> Iterator[str]:
 
 
 def _size_problems(tensor: Any, role: str) -> Iterator[str]:
-    if -1 in tensor.dims or tensor.data_type not in BY_NUMBER:
+    if -1 in tensor.dims:
         return
     count = bounded_product(tensor.dims)
     if count > MAX_ELEMENTS:

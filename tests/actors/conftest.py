@@ -12,6 +12,7 @@ from valued_models import Gates
 
 from trireme.actors import InferenceServer
 from trireme.engine.config.model import DynamicBatching
+from trireme.engine.logs.request_recorder import RequestRecorder
 from trireme.engine.options import ServerOptions
 from trireme.engine.request import InferenceRequest
 from trireme.simulations.clock import VirtualClock
@@ -51,16 +52,20 @@ def request_for_fixture() -> Callable[..., InferenceRequest]:
 
 @pytest.fixture
 def open_server() -> OpenServer:
-    """Opens a server on simulated models; options are `ServerOptions` fields, and ``on_request``."""
+    """Opens a server on simulated models; options are `ServerOptions` fields, ``on_request`` and ``request_log``."""
 
     @asynccontextmanager
     async def open_with(
-        *models: SimulatedModel, on_request: Callable[[InferenceRequest, int], None] | None = None, **options: Any
+        *models: SimulatedModel,
+        on_request: Callable[[InferenceRequest, int], None] | None = None,
+        request_log: RequestRecorder | None = None,
+        **options: Any,
     ) -> AsyncIterator[InferenceServer]:
         repository = SimulatedRepository(models)
         server = InferenceServer(
             ServerOptions(**options),
             on_request=on_request,
+            request_log=request_log,
             source=repository,
             executors=VirtualExecutors(),
             clock=VirtualClock(),

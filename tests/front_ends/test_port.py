@@ -17,7 +17,7 @@ from trireme.front_ends import kinds, port, port_answers
 from trireme.front_ends.arena import ArenaLender, stage
 from trireme.front_ends.link import RING_CAPACITY, LinkError
 from trireme.front_ends.refusals import MOST_AT_ONCE
-from trireme.front_ends.requests import TraceWish
+from trireme.front_ends.trace_wishes import TraceWish
 
 
 async def test_an_answer_has_the_number_of_its_request(tmp_path: Path) -> None:

@@ -25,8 +25,9 @@ from trireme.engine.tracing.record import SpanContext
 from trireme.front_ends.kinds import ADMIT
 from trireme.front_ends.link import LinkError
 from trireme.front_ends.regions import RegionTable, RemoteRegions, write_regions
-from trireme.front_ends.requests import RequestReader, RequestWriter, SentRequest, TraceWish
+from trireme.front_ends.requests import RequestReader, RequestWriter, SentRequest
 from trireme.front_ends.slots import NO_SLOT, SLOTS
+from trireme.front_ends.trace_wishes import TraceWish
 
 TEXTS = st.text(st.characters(), max_size=12)
 U64 = st.integers(0, 2**64 - 1)

@@ -22,7 +22,8 @@ from trireme.front_ends.announcer import Announcer
 from trireme.front_ends.calls import EngineCalls
 from trireme.front_ends.link import FrontEndLink, LinkError, LinkHead, map_rings, ring_memory
 from trireme.front_ends.port import Port
-from trireme.front_ends.requests import NO_DESCRIPTION, RequestWriter, TraceWish
+from trireme.front_ends.requests import NO_DESCRIPTION, RequestWriter
+from trireme.front_ends.trace_wishes import TraceWish
 
 VALUES = np.arange(4, dtype=np.float32)
 

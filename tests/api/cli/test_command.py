@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from trireme.actors.request_log import RequestLogSettings
 from trireme.api.cli.access import AccessSettings
 from trireme.api.cli.command import ServeCommand, build_command, limits_in_vain
 from trireme.api.cli.flag_table import FLAGS, GROUPS
-from trireme.api.cli.flags import UsageError, parse, usage_text
+from trireme.api.cli.flags import UsageError, parse
+from trireme.api.cli.usage import usage_text
 from trireme.api.grpc.compression import CompressionLevel
 from trireme.api.grpc.options import GrpcOptions
 from trireme.api.http2.limits import KeepaliveOptions
@@ -409,6 +411,17 @@ def test_access_rules() -> None:
     assert refusal("--audit-log=b") == "Error: --audit-log has no effect without --access-config."
 
 
+def test_request_logs() -> None:
+    assert command().request_log is None
+    assert command("--request-log=a").request_log == RequestLogSettings(Path("a"), 64 << 20, 4, False)
+    sized = command(
+        "--request-log=a", "--request-log-file-size=65536", "--request-log-files=0", "--request-log-results=1"
+    )
+    assert sized.request_log == RequestLogSettings(Path("a"), 65536, 0, True)
+    for flag in ("--request-log-file-size=65536", "--request-log-files=1", "--request-log-results=true"):
+        assert refusal(flag) == f"Error: {flag.partition('=')[0]} has no effect without --request-log."
+
+
 def test_the_usage_text_names_every_flag_under_its_group() -> None:
     text = usage_text("trireme serve", GROUPS)
     assert text.startswith("Usage: trireme serve [options]\n  --help\n\tShow this text.\n\nServer:\n  --id <string>\n")
@@ -435,7 +448,7 @@ def test_the_usage_text_names_every_flag_under_its_group() -> None:
             "Rate Limiter:",
             "Memory/Device Management:",
         ),
-        *("Shared Memory:", "Limits:", "Routes:", "Access:", "Simulation:", "DEPRECATED:"),
+        *("Shared Memory:", "Limits:", "Routes:", "Access:", "Request Log:", "DEPRECATED:"),
     ]
 
 

@@ -243,6 +243,8 @@ def test_arrivals_are_logged_for_the_simulator(start_serve: Callable, repository
         first, second = read_request_log(lines)
     assert (first.model, first.rows, second.model, second.rows) == ("simple", 1, "simple", 3)
     assert 0 < first.offset_s < second.offset_s
+    assert (first.nbytes, second.nbytes, first.protocol) == (128, 384, "http")
+    assert (tmp_path / "log.jsonl.1").read_text() == "of another day\n"
 
 
 def test_a_request_log_that_cannot_be_opened_ends_the_start(start_serve: Callable, repository: Path) -> None:
@@ -261,7 +263,7 @@ def test_a_request_log_that_cannot_be_written_fails_no_request(start_serve: Call
     assert get(port, "/v2/models/simple/infer", body)[0] == 200
     serve.signal(signal.SIGTERM)
     assert serve.wait() == 0
-    assert "the request log '/dev/full' ends here: No space left on device" in serve.stderr
+    assert "cannot write the request log '/dev/full': No space left on device" in serve.stderr
 
 
 @pytest.mark.parametrize("name", ["GRPC", "HTTP", "Metrics"])

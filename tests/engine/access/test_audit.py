@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import stat
-from pathlib import Path
 
-from trireme.engine.access.audit import MAX_WAITING_BYTES, AuditLines, append_lines
+from trireme.engine.access.audit import MAX_WAITING_BYTES, AuditLines
 
 LOAD = {"caller": "ops", "call": "load", "model": "m", "outcome": "allowed", "reason": ""}
 REFUSED = {"caller": "", "call": "load", "outcome": "refused", "reason": "x"}
@@ -54,17 +52,3 @@ def test_what_waits_is_bounded() -> None:
         lines.note(LOAD, 0.0, 0)
     assert lines.dropped
     assert MAX_WAITING_BYTES - 200 < len(lines.take()) <= MAX_WAITING_BYTES
-
-
-def test_files_are_rotated_and_private(tmp_path: Path) -> None:
-    path = tmp_path / "audit"
-    for number in range(6):
-        append_lines(str(path), b"%d\n" % number * 2, max_bytes=4, kept=2)
-    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == {
-        "audit": b"5\n5\n",
-        "audit.1": b"4\n4\n",
-        "audit.2": b"3\n3\n",
-    }
-    append_lines(str(tmp_path / "large"), b"123456", max_bytes=4, kept=2)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert not (tmp_path / "large.1").exists()
