@@ -32,6 +32,7 @@ SERVERS = {
 }
 
 COMMANDS = {
+    "check": "check:add_check_command",
     "route": "route:add_route_command",
     "cluster": "cluster:add_cluster_command",
     "key": "key:add_key_command",

@@ -111,6 +111,7 @@ def _step_problems(step: Any, model: str, index: int, graph: dict[str, _Tensor])
 
 def _flow(ready: list[str], graph: dict[str, _Tensor]) -> None:
     """Mark what data reaches, starting from the ensemble's inputs."""
+    ready = [name for name in ready if name in graph]
     for name in ready:
         graph[name].is_ready = True
     while ready:

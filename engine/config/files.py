@@ -125,7 +125,12 @@ def validate_files(message: Any) -> None:
     Raises:
         InvalidArgumentError: one does.
     """
-    refuse(
+    refuse(file_problems(message))
+
+
+def file_problems(message: Any) -> Iterator[str]:
+    """All that `validate_files` would refuse, in order."""
+    return (
         f"'{setting}' of model '{message.name}' must name a file in the model's directory, but is '{name}'"
         for setting, folder, name in _file_names(message)
         if path_within(Path(), folder, name) is None

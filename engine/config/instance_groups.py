@@ -56,10 +56,11 @@ def validate_instance_groups(message: Any, gpus: Gpus = NO_GPUS) -> None:
         InternalError: a kind that does not exist.
     """
     if not is_ensemble(message):
-        refuse(_group_problems(message, gpus))
+        refuse(group_problems(message, gpus))
 
 
-def _group_problems(message: Any, gpus: Gpus) -> Iterator[str]:
+def group_problems(message: Any, gpus: Gpus = NO_GPUS) -> Iterator[str]:
+    """All that `validate_instance_groups` would refuse, in order; a kind that does not exist is raised."""
     model = message.name
     if not message.instance_group:
         yield f"must specify one or more 'instance group's for {model}"

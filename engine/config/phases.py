@@ -43,8 +43,7 @@ def read_message(model_directory: Path, *, config_name: str, override_json: str 
     """
     if override_json is not None:
         return read_json(override_json)
-    custom = model_directory / "configs" / f"{config_name}.pbtxt"
-    path = custom if config_name and os.path.exists(custom) else model_directory / "config.pbtxt"
+    path = config_path(model_directory, config_name)
     if auto_complete and not os.path.exists(path):
         return ModelConfigMessage()
     text = read_text(path)
@@ -53,6 +52,12 @@ def read_message(model_directory: Path, *, config_name: str, override_json: str 
     except ParseError as error:
         _log.error("Error parsing text-format inference.ModelConfig: %s (%s)", parse_error_text(error), path)
         raise InternalError(f"failed to read text proto from {path}") from error
+
+
+def config_path(model_directory: Path, config_name: str) -> Path:
+    """The file with the configuration, which need not be there: ``configs/<name>.pbtxt``, if that exists."""
+    custom = model_directory / "configs" / f"{config_name}.pbtxt"
+    return custom if config_name and os.path.exists(custom) else model_directory / "config.pbtxt"
 
 
 def finish_config(message: Any, model_directory: Path, name: str, *, auto_complete: bool) -> ModelConfig:

@@ -31,10 +31,11 @@ def validate_settings(message: Any) -> None:
         InvalidArgumentError: the first thing that is wrong, in the words of
             docs/reference/model-configuration.md#settings.
     """
-    refuse(_setting_problems(message))
+    refuse(setting_problems(message))
 
 
-def _setting_problems(message: Any) -> Iterator[str]:
+def setting_problems(message: Any) -> Iterator[str]:
+    """All that `validate_settings` would refuse, in order."""
     name, batching = message.name, message.dynamic_batching
     if not name:
         yield "model configuration must specify 'name'"
@@ -115,7 +116,12 @@ def validate_tensors(message: Any) -> None:
     Raises:
         InvalidArgumentError: the first thing that is wrong; every text ends with `` for <model>``.
     """
-    refuse(f"{problem} for {message.name}" for problem in _all_tensor_problems(message))
+    refuse(tensor_problems(message))
+
+
+def tensor_problems(message: Any) -> Iterator[str]:
+    """All that `validate_tensors` would refuse, in order."""
+    return (f"{problem} for {message.name}" for problem in _all_tensor_problems(message))
 
 
 def _all_tensor_problems(message: Any) -> Iterator[str]:
@@ -154,7 +160,7 @@ def _tensor_problems(message: Any, tensor: Any, role: str) -> Iterator[str]:
 
 
 def _size_problems(tensor: Any, role: str) -> Iterator[str]:
-    if -1 in tensor.dims:
+    if -1 in tensor.dims or tensor.data_type not in BY_NUMBER:
         return
     count = bounded_product(tensor.dims)
     if count > MAX_ELEMENTS:
