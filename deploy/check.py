@@ -2,8 +2,9 @@
 
     python deploy/check.py
 
-- kubectl renders the Kustomize base, helm lints the chart and renders it for several values; kubernetes-validate checks
-  the results, and the runtime for KServe, against the schemas of Kubernetes, or of KServe's package;
+- kubectl renders the Kustomize base and the gateway, helm lints the chart and renders it for several values;
+  kubernetes-validate checks the results, and the runtimes for KServe, against the schemas of Kubernetes, or of KServe's
+  package; the gateway is the same with kubectl and helm, and the Service that its file names is there;
 - promtool checks the rules and plays series to them, systemd-analyze checks the unit; docker, podman or buildah build
   the image, and without them its instructions are carried out here (`rehearse.py`).
 
@@ -19,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,14 @@ VALUES = (
     ("autoscaling.enabled=true", "monitoring.podMonitor=true", "monitoring.rules=true", "monitoring.dashboard=true"),
     ("models.repositories={s3://bucket/models,gs://other/models}", "models.credentials=keys", "flags={--id=x}"),
     ("networkPolicy.enabled=false", "disruptionBudget.enabled=false", "serviceAccount.create=false"),
+    ("gateway.enabled=true",),
+    (
+        *("gateway.enabled=true", "gateway.replicas=3", "gateway.serviceType=LoadBalancer", "gateway.flags={--id=g}"),
+        *("gateway.settings.wait-secs=10", "gateway.connection.ca-file=/etc/trireme/secret/ca.pem"),
+        *("gateway.secret=keys", "gateway.weights.trireme-0=2.5", "gateway.apiServers[0].ipBlock.cidr=10.0.0.1/32"),
+        *("monitoring.podMonitor=true", "podAnnotations.a=b", "image.pullSecrets[0].name=pull"),
+    ),
+    ("gateway.enabled=true", "networkPolicy.enabled=false", "disruptionBudget.enabled=false"),
 )
 """What the chart is rendered with."""
 
@@ -65,8 +75,8 @@ def run(*words: str | Path) -> str:
     return done.stdout
 
 
-def validate(text: str) -> None:
-    """Check Kubernetes' own objects against its schemas; those of others are left out."""
+def validate(text: str) -> list[dict[str, Any]]:
+    """Check Kubernetes' own objects against its schemas; those of others are left out. What there is."""
     if importlib.util.find_spec("kubernetes_validate") is None:
         raise SkippedError("there is no package kubernetes-validate")
     validator: Any = importlib.import_module("kubernetes_validate")
@@ -80,10 +90,42 @@ def validate(text: str) -> None:
                     validator.validate(document, version, strict=True)
                 except validator.ValidationError as error:
                     raise CheckError(f"{document['kind']}, Kubernetes {version}: {error}") from error
+    return documents
+
+
+def find(documents: list[dict[str, Any]], kind: str, ending: str) -> dict[str, Any]:
+    """The one object of a kind whose name ends so, but for what is added to names of what is generated."""
+    names = re.compile(rf".*{ending}(-[a-z0-9]{{10}})?")
+    found = [each for each in documents if each["kind"] == kind and names.fullmatch(each["metadata"]["name"])]
+    if len(found) != 1:
+        raise CheckError(f"there are {len(found)} objects of kind {kind} with names that end with {ending}")
+    return found[0]
+
+
+def check_fleet(documents: list[dict[str, Any]]) -> None:
+    """The file of the gateway is TOML, and names a Service that is there."""
+    text = find(documents, "ConfigMap", "-gateway")["data"]["fleet.toml"]
+    try:
+        service = tomllib.loads(text)["kubernetes"]["service"]
+    except (tomllib.TOMLDecodeError, KeyError) as error:
+        raise CheckError(f"fleet.toml: {error!r}\n{text}") from error
+    if find(documents, "Service", "-replicas")["metadata"]["name"] != service:
+        raise CheckError(f"fleet.toml names the Service {service}, which there is not")
+
+
+def gateway_container(documents: list[dict[str, Any]]) -> dict[str, Any]:
+    (container,) = find(documents, "Deployment", "-gateway")["spec"]["template"]["spec"]["containers"]
+    return {**container, "image": "", "imagePullPolicy": ""}
 
 
 def kustomize() -> None:
-    validate(run(tool("kubectl"), "kustomize", HERE / "kustomize" / "base"))
+    command = tool("kubectl")
+    validate(run(command, "kustomize", HERE / "kustomize" / "base"))
+    rendered = validate(run(command, "kustomize", HERE / "kustomize" / "gateway"))
+    check_fleet(rendered)
+    charted = validate(run(tool("helm"), "template", "release", CHART, "--set", "gateway.enabled=true"))
+    if gateway_container(rendered) != gateway_container(charted):
+        raise CheckError("the gateway's container is not that of the chart")
 
 
 def helm() -> None:
@@ -91,7 +133,11 @@ def helm() -> None:
     run(command, "lint", "--strict", CHART)
     for values in VALUES:
         settings = [word for value in values for word in ("--set", value)]
-        validate(run(command, "template", "release", CHART, *settings))
+        documents = validate(run(command, "template", "release", CHART, *settings))
+        if "gateway.enabled=true" in values:
+            check_fleet(documents)
+        elif any(each["metadata"]["name"].endswith("-gateway") for each in documents):
+            raise CheckError("there is a gateway that is not enabled")
 
 
 def promtool() -> None:
@@ -101,12 +147,16 @@ def promtool() -> None:
 
 
 def kserve() -> None:
-    """Every member of the runtime is one that KServe's models know, and is read as it stands there."""
+    """Every member of the runtimes is one that KServe's models know, and is read as it stands there."""
     found = importlib.util.find_spec("kserve")
     if found is None or found.origin is None:  # else it is the folder beside this file
         raise SkippedError("there is no package kserve")
     models: Any = importlib.import_module("kserve.models")
-    given = yaml.safe_load((HERE / "kserve" / "clusterservingruntime.yaml").read_text())
+    for path in sorted((HERE / "kserve").glob("*.yaml")):
+        check_runtime(models, yaml.safe_load(path.read_text()))
+
+
+def check_runtime(models: Any, given: dict[str, Any]) -> None:
     spec = models.V1alpha1ServingRuntimeSpec
     members = {shown: name for name, shown in spec.attribute_map.items()}
     if strange := given["spec"].keys() - members.keys():

@@ -18,7 +18,7 @@ from trireme.api.cli.flags import parse
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 BASE = DEPLOY / "kustomize" / "base"
-KSERVE = DEPLOY / "kserve" / "clusterservingruntime.yaml"
+KSERVE = DEPLOY / "kserve"
 UNIT = DEPLOY / "systemd" / "trireme.service"
 CHART = DEPLOY / "helm" / "trireme"
 
@@ -64,8 +64,10 @@ def test_the_base_asks_for_what_there_is() -> None:
     } == {str(path) for path in made.server.model_repository}
 
 
-def test_kserve_gets_its_ports() -> None:
-    runtime = yaml.safe_load(KSERVE.read_text())["spec"]["containers"][0]
+@pytest.mark.parametrize("name", ["clusterservingruntime", "clusterservingruntime-multimodel"])
+def test_kserve_gets_its_ports(name: str) -> None:
+    spec = yaml.safe_load((KSERVE / f"{name}.yaml").read_text())["spec"]
+    runtime = spec["containers"][0]
     made = command(runtime["args"])
     assert made.http is not None
     assert made.grpc is not None
@@ -75,6 +77,7 @@ def test_kserve_gets_its_ports() -> None:
         *("tritonserver", "--model-store=/mnt/models", "--grpc-port=9000", "--http-port=8080"),
         *("--allow-grpc=true", "--allow-http=true"),
     ], "as KServe starts Triton"
+    assert made.server.model_control_mode.takes_orders is spec.get("multiModel", False)
 
 
 def test_the_unit_asks_for_what_there_is() -> None:
