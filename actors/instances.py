@@ -2,7 +2,7 @@
 
 An instance that dies is buried and started again after a growing delay (`engine.instances.restart`). While it goes on
 dying, and no other instance is alive, what is queued is refused. Requests that were executed together when a process
-died are executed again, each alone (`engine.instances.restart`).
+died are executed again, each alone (`engine.instances.restart`); if their instance is removed, by one that stays.
 
 What is wanted may change while the model serves (`resize`): instances that are wanted as before stay and keep their
 names, new ones are made first, and those that are not wanted any more leave when their work is done.
@@ -79,6 +79,13 @@ class Instances:
     def _works(self) -> list[_Seat]:
         """Those whose instances are alive and get work, as far as they are wanted."""
         return [seat for seat in self._seats if seat.alive and not (seat.leaving or seat.order.passive)]
+
+    def _heirs(self, lost: _Seat) -> list[int]:
+        """The seats whose instances may execute what this one was to execute alone; none when all are closed."""
+        if self._closing:
+            return []
+        able = [seat for seat in self._seats if seat.was_up and not (seat.leaving or seat.order.passive)]
+        return [seat.number for seat in able if seat is not lost]
 
     def trouble(self) -> str:
         """Why the instances cannot take requests as they should; empty if they can."""
@@ -197,7 +204,8 @@ class Instances:
             # Not amid the handling: what is raised because of this, and kept, would refer to it.
             assert death is not None, "whatever else it is goes on to its supervisor"
             stays = seat.was_up and not (seat.leaving or self._closing)
-            isolates = stays and self._isolates and isinstance(death, ProcessLostError)
+            again = stays or bool(self._heirs(seat))
+            isolates = again and self._isolates and isinstance(death, ProcessLostError)
             last_words = obituary(seat.order.spec, death)
             instance.bury(last_words, isolates=isolates)
             delay_s = self._next_step(seat, death, policy)
@@ -209,7 +217,7 @@ class Instances:
                 break
             self._restarts += 1
         seat.settled.set()
-        self._scheduler.mailbox.send_nowait(SeatLost(seat.number, last_words))
+        self._scheduler.mailbox.send_nowait(SeatLost(seat.number, last_words, self._heirs(seat)))
 
     def _next_step(self, seat: _Seat, error: Exception, policy: RestartPolicy) -> float | None:
         """What to do about a death: seconds until the restart, or None when there is none."""

@@ -128,7 +128,7 @@ class Gone:
 
     Attributes:
         batches: that it held; what is not isolated of them has been answered.
-        isolated: requests of theirs that the next instance of its seat is to execute, each alone.
+        isolated: requests of theirs that the next instance of its seat is to execute, each alone, or an heir.
     """
 
     instance: InstanceId
@@ -139,10 +139,15 @@ class Gone:
 
 @dataclass(slots=True, eq=False)
 class SeatLost:
-    """No instance will take this seat any more."""
+    """No instance will take this seat any more.
+
+    Attributes:
+        heirs: the seats whose instances may execute what it was to execute alone.
+    """
 
     seat: int
     error: TriremeError
+    heirs: Sequence[int] = ()
 
 
 @dataclass(slots=True, eq=False)

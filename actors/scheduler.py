@@ -367,7 +367,7 @@ class Scheduler(Door[SchedulerMessage]):
         elif isinstance(message, Gone):
             self._gone(message)
         else:
-            self._dispatcher.give_up(message.seat, message.error)
+            self._dispatcher.give_up(message.seat, message.error, message.heirs)
 
     def attach(self, message: Attach) -> None:
         """A new instance may get batches."""

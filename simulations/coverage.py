@@ -27,6 +27,7 @@ from .events import (
     RequestAbandoned,
     RequestAnswered,
     RequestDropped,
+    RequestIsolated,
     RequestQueued,
     RequestRejected,
     RequestRescheduled,
@@ -44,12 +45,15 @@ from .history import Handlers
 from .invariants.queueing import EXPIRED, FULL, TOO_LATE
 from .invariants.serving import STOPPING, UNKNOWN
 from .invariants.state import WorldState
+from .oracle.observed import ToldSeatLost
 from .plan import RESIZED_TO, Fault
 from .reach import REACHABLE_SERVING
 from .regions import LEFT, LOST_LATE, REACHABLE_REGIONS
 from .texts import A_TEXT
 from .traced import REACHABLE_TRACES
 from .views import VIEWED
+
+INHERITED = "a request to be executed alone passed to another instance"
 
 REACHABLE = (
     *(f"sealed: {reason.value}" for reason in SealReason if reason is not SealReason.STRATEGY),  # which needs a package
@@ -97,6 +101,7 @@ REACHABLE = (
     "a model unloaded",
     "a model changed twice at once",
     "a model resized",
+    INHERITED,
     "a change refused",
     "a load failed, and the old one served on",
     "executed by what was replaced",
@@ -133,6 +138,7 @@ class Coverage:
         self._parents: dict[int, int] = {}
         self._steps: dict[int, int] = {}  # by request to an ensemble, how many steps it has in flight
         self._failed: set[int] = set()  # those of them of which a step has failed
+        self._alone: dict[int, tuple[str, int]] = {}  # by request to be executed alone, its model and seat
         self._is_stopping = False
         self._changing: Counter[str] = Counter()
         self.answers = AnswerCoverage(self.count)
@@ -141,6 +147,8 @@ class Coverage:
     def handlers(self) -> Handlers:
         return {
             RequestRescheduled: self._rescheduled,
+            RequestIsolated: self._isolated,
+            ToldSeatLost: self._seat_lost,
             RequestSubmitted: self._submitted,
             StepSubmitted: self._step_submitted,
             RequestAnswered: self._answered,
@@ -241,6 +249,13 @@ class Coverage:
     def _rescheduled(self, event: RequestRescheduled) -> None:
         self._ended.pop(event.request, None)
 
+    def _isolated(self, event: RequestIsolated) -> None:
+        self._alone[event.request] = event.model, event.seat
+
+    def _seat_lost(self, event: ToldSeatLost) -> None:
+        if event.heirs and (event.core, event.seat) in self._alone.values():
+            self.count(INHERITED)
+
     def _cancelled(self, event: CancelHeard) -> None:
         if self._steps.get(event.request):
             self.count("an ensemble cancelled amid its steps")
@@ -274,6 +289,8 @@ class Coverage:
         if any(request in level.delayed for level in line.levels for request in event.requests):
             self.count("an expired request was let wait")
         self._batches[event.batch] = event
+        for request in event.requests:
+            self._alone.pop(request, None)
 
     def _execution_ended(self, event: ExecutionEnded) -> None:
         batch = self._batches.pop(event.batch)
@@ -288,6 +305,7 @@ class Coverage:
         if not event.final:
             return
         self._open.discard(event.request)
+        self._alone.pop(event.request, None)
         if self._steps.pop(event.request, None) is not None:
             failed = event.request in self._failed
             self.count("an ensemble failed with a step" if failed else "an ensemble answered")

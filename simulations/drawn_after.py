@@ -13,7 +13,7 @@ from .objectives import with_objectives
 from .placed import placed, with_ends
 from .regions import left_to_instances, shared
 from .reshaped import reshaped
-from .resized import broken, holding, resized
+from .resized import broken, holding, removed, resized
 from .self_checks import checking
 from .slow_caches import slowed
 from .texts import kept_as_texts
@@ -46,5 +46,6 @@ DRAWN_AFTER = (
     failing_to_start,
     viewed,
     traced,
+    removed,
 )
 """Functions from a plan to a plan, in the order in which they are asked."""

@@ -173,12 +173,12 @@ class RequestRescheduled:
 @record
 class RequestIsolated:
     """A request was in a batch whose process ended, and is to be executed again, alone, by the next instance of this
-    name."""
+    seat."""
 
     at_ns: int
     request: int
     model: str
-    instance: str
+    seat: int
 
 
 @record

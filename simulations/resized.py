@@ -9,10 +9,17 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from .plan import Change, ChangePlan, Plan
+from .graphs import Graphs
+from .plan import Change, ChangePlan, Fault, Plan
 
 SHARE = 0.15
 """Of the runs."""
+
+SHARE_OF_REMOVALS = 0.1
+"""Of the runs without resources."""
+
+SOON_NS = 200_000_000
+"""Processes start again after 0.1 s and more."""
 
 SHARE_OF_HOLDING = 0.12
 """Of the runs without ensembles."""
@@ -33,6 +40,30 @@ def resized(plan: Plan) -> Plan:
         for _ in range(chance.randint(1, 5))
     ]
     return replace(plan, changes=(*plan.changes, *changes))
+
+
+def removed(plan: Plan) -> Plan:
+    """The plan, in which processes end amid batches, and instances are removed soon afterwards: what they were to
+    execute again is left to others. Not under the rate limiter, where nothing is executed again."""
+    chance = Random(f"removals {plan.seed}")
+    if chance.random() >= SHARE_OF_REMOVALS or plan.resources:
+        return plan
+    graphs = Graphs(plan)
+    able = {
+        model.name
+        for model in plan.models
+        if model.dynamic and not (model.gpus or model.steps or graphs.is_stateful(model))
+        if not graphs.is_decoupled(model.name)
+    }
+    theirs = [request for request in plan.requests if request.model in able and request.fault is Fault.NONE]
+    killers = chance.sample(theirs, min(len(theirs), chance.randint(2, 12)))
+    changes = [
+        ChangePlan(killer.at_ns + chance.randint(0, SOON_NS), killer.model, Change.RESIZE, chance.randint(1, MOST))
+        for killer in (*killers, *killers)
+    ]
+    numbers = {killer.number for killer in killers}
+    requests = [replace(each, fault=Fault.KILL) if each.number in numbers else each for each in plan.requests]
+    return replace(plan, requests=tuple(requests), changes=(*plan.changes, *changes))
 
 
 def broken(plan: Plan) -> Plan:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, cast
 from ..actors.cached import CachedDoor
 from ..actors.ensemble import STUCK_S, Ensemble, FindContinuing, FindModel
 from ..actors.loading import ServerContext
-from ..actors.messages import Attach, CacheHit, Gone
+from ..actors.messages import Attach, CacheHit, Gone, Leaving, Registered, SeatLost
 from ..actors.model import Model
 from ..actors.reply import ANSWER_WINDOW
 from ..actors.scheduler import Scheduler
@@ -53,7 +53,15 @@ from .events import (
 from .generations import generation_name
 from .graphs import step_number
 from .history import ANSWER, Recorder, answer_number, error_text, request_number
-from .oracle.observed import CameToCache, DroppedAtDoor, FoundInCache, ToldSettled
+from .oracle.observed import (
+    CameToCache,
+    DroppedAtDoor,
+    FoundInCache,
+    ToldLeaving,
+    ToldSeated,
+    ToldSeatLost,
+    ToldSettled,
+)
 
 
 class TappedCore:
@@ -210,11 +218,18 @@ class _TellsOfIsolation(Scheduler):
         super().__init__(name, config, cast(SchedulerCore, tapped), *args, **options)
 
     def _gone(self, message: Gone) -> None:
-        name = self._tapped.instances.get(message.instance, "")
         super()._gone(message)
         for job in message.isolated:
             self._isolated.add(job)
-            self.recorder.record(RequestIsolated(self.recorder.now_ns(), request_number(job), self._label, name))
+            now_ns, number = self.recorder.now_ns(), request_number(job)
+            self.recorder.record(RequestIsolated(now_ns, number, self._label, message.seat))
+
+    def _instance_changed(self, message: Attach | Registered | Leaving | Gone | SeatLost) -> None:
+        if isinstance(message, Leaving) and message.instance in self.instances:
+            self.recorder.tell(ToldLeaving(self._label, self._tapped.instances[message.instance]))
+        elif isinstance(message, SeatLost):
+            self.recorder.tell(ToldSeatLost(self._label, message.seat, tuple(message.heirs)))
+        super()._instance_changed(message)
 
     def _dispatch(self, action: Dispatch) -> None:
         if action.isolated:
@@ -283,6 +298,7 @@ def tapped_scheduler(recorder: Recorder, schedulers: list[TappedDoor], generatio
             names = [self._tapped.instances[other] for other in self.instances]
             name = _unique(message.name + self._label.removeprefix(self.name), names)
             self._tapped.instances[message.instance] = name
+            recorder.tell(ToldSeated(self._label, name, message.seat))
             recorder.record(InstanceAttached(recorder.now_ns(), self._label, name))
             super().attach(message)
 

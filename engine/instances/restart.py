@@ -61,8 +61,9 @@ class RestartPolicy:
 #
 # When a process ends that executed a batch of several requests, any of them may have ended it. Each is executed once
 # more, alone, before the next instance takes anything else: who ends that one, too, is answered with an error that says
-# so, and the others get their answers. A request that was alone when a process ended is not executed again. So an input
-# that ends processes does so twice at most, and costs no other request its answer.
+# so, and the others get their answers. If there is no next instance because it was removed, another one of the model
+# does the same (`engine.scheduling.dispatcher`). A request that was alone when a process ended is not executed again.
+# So an input that ends processes does so twice at most, and costs no other request its answer.
 #
 # A request may have had effects before the process ended, which then happen twice. A model that must not be asked twice
 # says so (`PARAMETER` is ``false``). Requests of sequences, and those of decoupled models, which may have been answered

@@ -8,7 +8,7 @@ Rules:
     stands behind the others again after each batch that it gets.
  2. An instance whose credits overlap (a GPU's: one batch is copied while another is computed) is idle while it holds
     nothing. While it holds something it is *spare*: it gets only a batch that cannot grow by waiting, until just before
-    the end of what it holds (rule 9), when it is idle again.
+    the end of what it holds (rule 8), when it is idle again.
  3. An instance that has executed a batch in place while more is queued *rests*, and is idle again when its rest is
     ended, in the event loop's next turn.
  4. Where instances need leave to execute (`permits`), one that is idle by these rules is idle for the core while it has
@@ -16,16 +16,16 @@ Rules:
  5. An instance that is to leave gets nothing more, and is dismissed when it holds nothing. If it is to end what it has
     begun first, it still gets what continues its sequences, and what it is to execute alone (rule 6).
  6. Requests to be isolated are executed each alone by the next instance of their seat, before it is idle for the first
-    time. One that is cancelled meanwhile, or whose seat gets no instance any more, is rejected.
+    time. If their seat gets no instance any more, they pass to that of its heirs whose instance holds the least, which
+    executes them before anything else when it holds nothing; while no heir has an instance, to the first heir. One that
+    is cancelled meanwhile, or whose seat leaves no heir, is rejected.
  7. When the core has failed it is told nothing more, and batches that are over still count.
- 8. Batches of one instance are executed one after the other. A batch takes as long as those of about its size took
-    before on any instance of the model; twice the rows are another size. While that is not known, neither is the end.
- 9. A second batch is there to be launched the moment the first one ends. It takes no more requests once it is bound, so
-    it is bound `LEAD_S` before the end of all that the instance holds, and no earlier.
+ 8. A second batch is bound as late as its instance's `Forecast` says (`forecast`).
 
 An instance, for the core:
 
     PROVING ─ nothing to isolate ▶ IDLE ─ a batch ▶ BUSY ─ all of them over ▶ IDLE
+    any but LEAVING ─ inherits requests to be isolated ▶ PROVING
     BUSY ─ a credit is left ▶ IDLE, or with overlap SPARE ─ a batch ▶ BUSY
     SPARE ─ just before the end, or all of them over ▶ IDLE
     BUSY ─ a batch executed in place is over ▶ RESTING ─ end_rest ▶ IDLE
@@ -48,56 +48,13 @@ from ..metrics.statistics import ModelStatistics
 from . import refusals
 from .adaptive import AdaptiveBatcher
 from .core import WAIT, Action, Await, Dispatch, InstanceId, Reject, SchedulerCore, WaitUntil
+from .forecast import Durations, Forecast
 from .ordering import AnswerOrder
 from .permits import Permits
 from .sequence.batcher import SequenceBatcher
 
 Seat = int
 """The place of an instance, over its restarts."""
-
-
-LEAD_S = 0.002
-"""The event loop's timers are exact to a millisecond, and a launch takes up to one."""
-
-_WEIGHT = 0.25
-"""Of the latest batch, in the mean of those before."""
-
-Durations = dict[int, float]
-"""Seconds by size (rule 8)."""
-
-
-class Forecast:
-    """When one instance will be through with the batches that it holds.
-
-    Args:
-        durations: what is known so far; shared by the instances of a model.
-    """
-
-    __slots__ = ("_durations", "_free_s", "_held")
-
-    def __init__(self, durations: Durations) -> None:
-        self._durations = durations
-        self._held: dict[Job, tuple[int, float]] = {}  # by the first job of a batch: its size, and when it was bound
-        self._free_s = -math.inf
-
-    def begin(self, first: Job, rows: int, now: float) -> None:
-        """A batch is bound."""
-        self._held[first] = rows.bit_length(), now
-
-    def over(self, first: Job, now: float) -> None:
-        """A batch is over."""
-        size, bound_s = self._held.pop(first)
-        took_s = now - max(bound_s, self._free_s)
-        known_s = self._durations.get(size, took_s)
-        self._durations[size] = known_s + _WEIGHT * (took_s - known_s)
-        self._free_s = now
-
-    def opens_s(self) -> float:
-        """Rule 9; infinite while it is not known."""
-        end_s = self._free_s
-        for size, bound_s in self._held.values():
-            end_s = max(end_s, bound_s) + self._durations.get(size, math.inf)
-        return end_s - LEAD_S
 
 
 class CreditState(enum.Enum):
@@ -182,10 +139,36 @@ class Dispatcher:
             if job.cancelled:
                 self.cancel(job)
 
-    def give_up(self, seat: Seat, error: TriremeError) -> None:
-        """The seat gets no instance any more (rule 6)."""
-        for job in [job for job, its in self._isolated.items() if its == seat]:
-            self._reject(job, error)
+    def give_up(self, seat: Seat, error: TriremeError, heirs: Sequence[Seat] = ()) -> None:
+        """The seat gets no instance any more (rule 6).
+
+        Args:
+            heirs: seats whose instances may execute what was left to this one.
+        """
+        jobs = [job for job, its in self._isolated.items() if its == seat]
+        if not heirs:
+            for job in jobs:
+                self._reject(job, error)
+        elif jobs:
+            heir = self._inherit(heirs)
+            for job in jobs:
+                self._isolated[job] = heir
+
+    def _inherit(self, heirs: Sequence[Seat]) -> Seat:
+        """Choose who executes what is left; its instance, if it has one, gets nothing else until then (rule 6)."""
+        able = [each for each, its in self._instances.items() if its.seat in heirs and its.state is not LEAVING]
+        if not able:
+            return heirs[0]
+        instance = min(able, key=lambda each: self._instances[each].held)
+        its = self._instances[instance]
+        if its.state is not PROVING:
+            self._forget(instance)
+            its.state = PROVING
+            self._proving.append(instance)
+            self._exceptional = True
+            if not self.core_failed:
+                self.core.instance_paused(instance)
+        return its.seat
 
     def _reject(self, job: Job, error: TriremeError) -> None:
         del self._isolated[job]
@@ -241,7 +224,7 @@ class Dispatcher:
             return
         its.held -= 1
         state = its.state
-        if its.forecast is not None and state is not PROVING:
+        if its.forecast is not None:
             its.forecast.over(jobs[0], now)
         if state is LEAVING:
             if not its.held:
@@ -339,7 +322,7 @@ class Dispatcher:
         Returns:
             As `SchedulerCore.next_action`.
         """
-        if self._exceptional and (action := self._see_to_exceptions()) is not None:
+        if self._exceptional and (action := self._see_to_exceptions(now)) is not None:
             return action
         core = self.core
         if not core.queued and self.sequences is None:
@@ -357,11 +340,11 @@ class Dispatcher:
             self.end_rest()
         return action
 
-    def _see_to_exceptions(self) -> Action | None:
+    def _see_to_exceptions(self, now: float) -> Action | None:
         """Rules 5 and 6."""
         if self._rejects:
             return self._rejects.popleft()
-        if self._proving and (proof := self._prove()) is not None:
+        if self._proving and (proof := self._prove(now)) is not None:
             return proof
         parting, self._parting = self._parting, []
         for instance in parting:
@@ -400,7 +383,7 @@ class Dispatcher:
                 next_s = min(next_s, opens_s)
         return next_s
 
-    def _prove(self) -> Dispatch | None:
+    def _prove(self, now: float) -> Dispatch | None:
         """Rule 6."""
         for instance in list(self._proving):
             its = self._instances[instance]
@@ -410,6 +393,8 @@ class Dispatcher:
             if job is not None:
                 del self._isolated[job]
                 its.held = 1
+                if its.forecast is not None:
+                    its.forecast.begin(job, job.rows, now)
                 return Dispatch(instance, (job,), SealReason.UNBATCHED, isolated=True)
             self._proving.remove(instance)
             self._add(instance, its)

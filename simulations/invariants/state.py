@@ -241,10 +241,6 @@ class WorldState:
         """The model in whose queue a request stands."""
         return self._home.get(request)
 
-    def is_resized(self, name: str) -> bool:
-        """Whether a change of the number of instances was asked for of this model, or of another generation."""
-        return model_of(name) in self._counts
-
     def instant_over(self) -> None:
         self.touched.clear()
         self.changed.clear()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ...engine.scheduling.dispatcher import LEAD_S
+from ...engine.scheduling.forecast import LEAD_S
 from ..events import DONE, BatchSealed, ExecutionEnded, InstanceDetached
 from ..history import Handlers
 from ..invariants.base import Complain, Invariant

@@ -52,7 +52,7 @@ class ErrorsHaveCauses(Invariant):
 
     Args:
         little_room: the server's budget may be used up.
-        executes_again: no limiter and no change of the number of instances keeps it from that.
+        executes_again: no limiter and no change of the model keeps it from that.
         runs_short: of descriptors for segments of front ends.
     """
 
@@ -121,20 +121,13 @@ class ErrorsHaveCauses(Invariant):
             return number in self._struck and (anywhere or (batch is not None and number in batch.requests))
         if UNANSWERED in text:
             return not own or self._struck.get(request) == Fault.SILENCE.value
-        start = _START.match(text)
-        if start is not None:
-            return not own or (batch is not None and self._has_lost_its_place(request, batch, start[1]))
+        if _START.match(text):
+            return not own
         instance, of_all = _INSTANCE.search(text), any(each in text for each in OF_ALL)
         if instance is not None and own and batch is not None:
             mine = _place_of(batch)
             return mine == instance[1] or (of_all and mine.rpartition("_")[0] == instance[1].rpartition("_")[0])
         return instance is not None or of_all or UNKNOWN in text or GIVEN_UP in text
-
-    def _has_lost_its_place(self, request: int, batch: BatchSealed, instance: str) -> bool:
-        """Whether a request was to be executed again by this instance, which failed to start, and may not have been
-        wanted any more then."""
-        isolated = request in self._state.models[batch.model].isolated
-        return isolated and self._state.is_resized(batch.model) and _place_of(batch) == instance
 
     def _isolates(self, batch: BatchSealed) -> bool:
         """Whether requests are executed again that were together in this batch when its process ended."""

@@ -95,6 +95,32 @@ class ToldGone:
 
 
 @record
+class ToldSeated:
+    """A new instance, of this name in histories, has taken this seat."""
+
+    core: str
+    instance: str
+    seat: int
+
+
+@record
+class ToldLeaving:
+    """The instance of this name in histories is to leave."""
+
+    core: str
+    instance: str
+
+
+@record
+class ToldSeatLost:
+    """No instance takes this seat any more; what it was to execute alone may pass to those of `heirs`."""
+
+    core: str
+    seat: int
+    heirs: tuple[int, ...]
+
+
+@record
 class ToldRelease:
     """An instance is to go, and to get no new sequence. `free`: the core says that nothing binds it."""
 
@@ -286,6 +312,9 @@ Observation = (
     | ToldIdle
     | ToldPaused
     | ToldGone
+    | ToldSeated
+    | ToldLeaving
+    | ToldSeatLost
     | ToldRelease
     | ToldCancelled
     | ToldExecuted

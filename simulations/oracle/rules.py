@@ -54,7 +54,7 @@ def oracle_rules(
         IdleIsKnown(complain, state),
         CreditsLate(complain, state),
         AnswersLeave(complain),
-        IsolatedAlone(complain),
+        IsolatedAlone(complain, state),
         ErrorsHaveCauses(complain, state, little_room, executes_again, runs_short),
         RightDurations(complain, state, cache_ns),
         *((DoorKeepsOrder(complain, state),) if cache_ns else ()),

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...engine.scheduling.core import InstanceId, SchedulerCore
-from ...engine.scheduling.dispatcher import Dispatcher, Forecast
+from ...engine.scheduling.dispatcher import Dispatcher
+from ...engine.scheduling.forecast import Forecast
 from ...engine.scheduling.permits import Permits
 from ...engine.scheduling.queueing import QueueingCore
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...actors.instance import Instance
 from ...actors.messages import Executed
 from ...actors.scheduler import Scheduler
+from ...engine.errors import TriremeError
 from ...engine.scheduling.core import InstanceId
-from ...engine.scheduling.dispatcher import Dispatcher
+from ...engine.scheduling.dispatcher import Dispatcher, Seat
 
 
 def _still_held_in_place(
@@ -43,9 +44,18 @@ def _late_end_counts(original: Any, instance: Instance, error: Exception) -> Non
     instance._held.update(held)
 
 
+def _not_inherited(
+    original: Any, dispatcher: Dispatcher, seat: Seat, error: TriremeError, heirs: Sequence[Seat] = ()
+) -> None:
+    """What an instance was to execute alone is refused when it is removed, though others could execute it."""
+    del heirs
+    original(dispatcher, seat, error)
+
+
 EXECUTION_BUGS: Mapping[str, tuple[type, str, Callable[..., Any]]] = {
     "still-held-in-place": (Dispatcher, "over", _still_held_in_place),
     "answered-in-place": (Scheduler, "_executed", _answered_in_place),
     "one-batch-answers": (Scheduler, "_send_answers", _one_batch_answers),
+    "not-inherited": (Dispatcher, "give_up", _not_inherited),
     "late-end-counts": (Instance, "fail", _late_end_counts),
 }

@@ -60,6 +60,7 @@ FIRST_SEEDS = {
     "grant-lost": 39,
     "segment-kept": 46,
     "time-of-the-dead": 48,
+    "not-inherited": 63,
     "hit-overtakes": 68,
     "small-demands-first": 70,
     "forgotten-rows": 78,

@@ -10,7 +10,8 @@ from trireme.engine.config.model import DynamicBatching
 from trireme.engine.errors import CancelledError, InternalError
 from trireme.engine.job import Job, SealReason
 from trireme.engine.scheduling.core import WAIT, Dispatch, Reject, WaitUntil
-from trireme.engine.scheduling.dispatcher import LEAD_S, Dispatcher
+from trireme.engine.scheduling.dispatcher import Dispatcher
+from trireme.engine.scheduling.forecast import LEAD_S
 from trireme.engine.scheduling.ordering import OrderedByInstance
 from trireme.engine.scheduling.queueing import DefaultScheduler, DynamicBatcher
 
@@ -238,6 +239,77 @@ def test_isolated_requests_whose_seat_is_lost_are_rejected_and_no_others(single,
     assert single.next_action(0.0) == Reject(mine, error)
     assert single.next_action(0.0) is WAIT
     assert single.drop_all() == [other]
+
+
+def test_what_a_lost_seat_was_to_isolate_passes_to_the_heir_that_holds_least(single, make_job) -> None:
+    busy, waiting = enqueue(single, make_job(8), make_job(9))
+    single.attach(1, 2, seat=1)
+    assert dispatched(single, 0.0) == [(1, [busy]), (1, [waiting])]
+    single.attach(2, 2, seat=2)
+    (busy_too,) = enqueue(single, make_job(10))
+    assert dispatched(single, 0.0) == [(2, [busy_too])]
+    jobs = [make_job(number) for number in (1, 2)]
+    single.isolate(jobs, 7)
+    single.give_up(7, InternalError("the seat is lost"), [1, 2])
+    (later,) = enqueue(single, make_job(11))
+    assert dispatched(single, 0.0) == [], "the heir holds something, and the other one has no credit"
+    over(single, 2, [busy_too], 0.0)
+    for job in jobs:
+        action = single.next_action(0.0)
+        assert isinstance(action, Dispatch)
+        assert (action.instance, list(action.jobs), action.isolated) == (2, [job], True)
+        assert single.next_action(0.0) is WAIT, "one after the other, and nothing beside them"
+        over(single, 2, [job], 0.0)
+    assert dispatched(single, 0.0) == [(2, [later])]
+
+
+def test_who_is_to_leave_inherits_nothing(single, make_job) -> None:
+    single.attach(1, seat=1)
+    single.attach(2, seat=2)
+    (busy,) = enqueue(single, make_job(9))
+    assert dispatched(single, 0.0) == [(1, [busy])]
+    single.leave(1)
+    job = make_job(1)
+    single.isolate([job], 7)
+    single.give_up(7, InternalError("the seat is lost"), [1, 2])
+    assert dispatched(single, 0.0) == [(2, [job])]
+
+
+def test_without_an_instance_the_first_heir_isolates_when_it_has_one(single, make_job) -> None:
+    job, own = make_job(1), make_job(2)
+    single.isolate([job], 7)
+    single.isolate([own], 8)
+    single.give_up(7, InternalError("the seat is lost"), [8, 9])
+    single.attach(1, seat=9)
+    assert dispatched(single, 0.0) == []
+    single.attach(2, seat=8)
+    assert dispatched(single, 0.0) == [(2, [job])]
+    over(single, 2, [job], 0.0)
+    assert dispatched(single, 0.0) == [(2, [own])]
+
+
+def test_an_heir_that_dies_of_what_it_isolates_leaves_the_rest_to_its_next_instance(single, make_job) -> None:
+    single.attach(1, seat=8)
+    jobs = [make_job(number) for number in (1, 2)]
+    single.isolate(jobs, 7)
+    single.give_up(7, InternalError("the seat is lost"), [8])
+    assert dispatched(single, 0.0) == [(1, jobs[:1])]
+    single.detach(1)
+    single.attach(2, seat=8)
+    assert dispatched(single, 0.0) == [(2, jobs[1:])]
+
+
+def test_an_heir_whose_credits_overlap_knows_its_end_afterwards(gpu, make_job) -> None:
+    (first,) = enqueue(gpu, make_job(1))
+    assert dispatched(gpu, 0.0) == [(1, [first])]
+    job = make_job(2)
+    gpu.isolate([job], 7)
+    gpu.give_up(7, InternalError("the seat is lost"), [0])
+    over(gpu, 1, [first], 0.010)
+    assert dispatched(gpu, 0.010) == [(1, [job])]
+    over(gpu, 1, [job], 0.020)
+    (later,) = enqueue(gpu, make_job(3))
+    assert dispatched(gpu, 0.020) == [(1, [later])]
 
 
 def test_an_instance_that_is_gone_is_forgotten_whatever_it_was_doing(gpu, make_job) -> None:

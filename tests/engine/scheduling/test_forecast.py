@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from trireme.engine.scheduling.dispatcher import LEAD_S, Durations, Forecast
+from trireme.engine.scheduling.forecast import LEAD_S, Durations, Forecast
 
 
 def test_nothing_is_known_before_a_batch_of_that_size_is_over(make_job) -> None:

@@ -20,6 +20,7 @@ from trireme.simulations.oracle.observed import (
     ToldCancelled,
     ToldGone,
     ToldIdle,
+    ToldSeated,
     ToldSettled,
     ToldToStop,
     Waits,
@@ -56,7 +57,7 @@ def test_all_that_a_core_is_told_and_decides_is_heard_of_in_order() -> None:
     play_in_world(a_few_requests, 1, 100.0, clock, recorder)
     story = [event for event in heard if not isinstance(event, Waits)]
     kinds = [type(event) for event in story]
-    assert kinds[:5] == [CoreMade, ToldIdle, Admitted, Dispatched, Admitted]
+    assert kinds[:6] == [CoreMade, ToldSeated, ToldIdle, Admitted, Dispatched, Admitted]
     assert [(event.request, event.rows) for event in story if isinstance(event, Admitted)] == [(1, 1), (2, 2), (3, 1)]
     assert [(event.requests, event.reason) for event in story if isinstance(event, Dispatched)] == [
         ((1,), SealReason.PREFERRED),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trireme.engine.job import SealReason
-from trireme.engine.scheduling.dispatcher import LEAD_S
+from trireme.engine.scheduling.forecast import LEAD_S
 from trireme.simulations.events import (
     DONE,
     BatchSealed,
