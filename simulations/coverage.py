@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ..engine.job import SealReason
+from .client_memory import REACHABLE_MEMORY
 from .coverage_answers import REACHABLE_ANSWERS, AnswerCoverage
 from .coverage_gpus import REACHABLE_GPUS, GpuCoverage
 from .events import (
@@ -97,6 +98,7 @@ REACHABLE = (
     *REACHABLE_GPUS,
     *REACHABLE_FRONT_ENDS,
     *REACHABLE_REGIONS,
+    *REACHABLE_MEMORY,
     "a model loaded again",
     "a model unloaded",
     "a model changed twice at once",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .client_memory import with_client_memory
 from .control import impatient, named, polled
 from .dying import dying, killing
 from .entries import entered
@@ -47,5 +48,6 @@ DRAWN_AFTER = (
     viewed,
     traced,
     removed,
+    with_client_memory,
 )
 """Functions from a plan to a plan, in the order in which they are asked."""

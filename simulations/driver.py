@@ -28,7 +28,7 @@ from .graphs import Graphs
 from .history import Recorder, error_text
 from .invariants.serving import UNKNOWN
 from .plan import UNKNOWN_MODEL, Change, ChangePlan, Manner, Plan, ProbePlan, RequestPlan
-from .plan_parts import ViewPlan
+from .plan_parts import RegionChange, ViewPlan
 from .readers import Reader, record_taken, when_final
 from .regions import is_left, is_lost_late, spoil
 from .requests import RequestMaker
@@ -98,11 +98,11 @@ class Driver:
             self._at(change.at_ns / 1e9, partial(self._start_change, change))
         self.probes: Probes | None = None
         self._followed = followed if plan.poll_ns else None
-        self._probing = len(plan.probes) + len(plan.views)
+        self._probing = len(plan.probes) + len(plan.views) + len(plan.region_changes)
         for probe in plan.probes:
             self._at(probe.at_ns / 1e9, partial(self._probe, probe))
-        for view in plan.views:
-            self._at(view.at_ns / 1e9, partial(self._view, view))
+        for question in (*plan.views, *plan.region_changes):
+            self._at(question.at_ns / 1e9, partial(self._view, question))
         self._look_whether_done()
 
     @property
@@ -145,7 +145,7 @@ class Driver:
 
     def _service(self, plan: RequestPlan) -> ConnectionPoint | None:
         """Where a request's client connects; None if nothing listens."""
-        if self.front_ends is None or plan.region or plan.entry is WayIn.INNER:
+        if self.front_ends is None or plan.entry is WayIn.INNER or (plan.region and not self._plan.region_changes):
             return self._direct
         return self.front_ends.service(int(plan.sequence) if plan.sequence else plan.number)
 
@@ -176,8 +176,8 @@ class Driver:
             self._hand_over(plan, service, lease)
 
     def _hand_over(self, plan: RequestPlan, service: ConnectionPoint, lease: Lease | None = None) -> None:
-        request = self._submitted(plan, service)
         try:
+            request = self._submitted(plan, service)
             self._check_room(plan, service)
             if plan.entry is WayIn.INNER:
                 reply = self._ask_inside(plan, request)
@@ -185,6 +185,8 @@ class Driver:
                 model = service.entrance.description(plan)
                 reply = service.server.admit_nowait(request, lease=lease, model=model)
         except TriremeError as error:
+            if lease is not None:
+                lease.close()
             self._answered(plan, error_text(error))
             return
         if reply is None:
@@ -231,7 +233,10 @@ class Driver:
     def _submitted(self, plan: RequestPlan, service: ConnectionPoint) -> InferenceRequest:
         if service is self._direct:
             self.submitted(plan.number)
-        request = self._requests.make(plan)
+        place = None
+        if service is not self._direct and self.front_ends is not None:
+            place = partial(self.front_ends.memory.place, plan, service)
+        request = self._requests.make(plan, place)
         return request if plan.entry is WayIn.INNER else self.traces.begin(plan.number, request, service.server.tracer)
 
     def submitted(self, number: int) -> None:
@@ -258,7 +263,7 @@ class Driver:
         """The server has a request: its client may write to where its inputs were, unless they were left there."""
         if service is not self._direct and self.front_ends is not None:
             self.front_ends.followers.follow(plan.number, reply)
-        if is_left(plan, self._models.get(plan.model)) and request.trace is None:
+        if service is self._direct and is_left(plan, self._models.get(plan.model)) and request.trace is None:
             self._left[plan.number] = request
         else:
             spoil(request)
@@ -309,6 +314,8 @@ class Driver:
                 else:
                     self._check(plan, await reply.response())
             except TriremeError as error:
+                if lease is not None:
+                    lease.close()
                 self._answered(plan, error_text(error))
             else:
                 self._answered(plan, "")
@@ -337,6 +344,8 @@ class Driver:
             spoil(left)
             if is_lost_late(plan.number):
                 self._misled(f"request {plan.number} was answered, though its inputs were lost")
+        if self.front_ends is not None:
+            self.front_ends.memory.spoil(plan.number)
         rows = response.outputs[0].shape[0] if len(response.outputs[0].shape) > 1 else 1
         if (response.id, response.model_name, rows) != (str(plan.number), plan.model, plan.rows):
             self._misled(
@@ -353,6 +362,8 @@ class Driver:
     def refused(self, number: int, error: str) -> None:
         """The engine refuses a request of a front end, whose client will hear of that."""
         self._refusals[number] = error
+        if self.front_ends is not None:
+            self.front_ends.memory.refused(number, error)
         self._recorder.record(RequestAnswered(self._recorder.now_ns(), number, error))
 
     def _answered(self, plan: RequestPlan, error: str) -> None:
@@ -414,11 +425,13 @@ class Driver:
         assert self.probes is not None, "the run has them"
         self._nursery.start_soon(self.probes.ask, plan, self._clock)
 
-    def _view(self, plan: ViewPlan) -> None:
+    def _view(self, plan: ViewPlan | RegionChange) -> None:
         if self.front_ends is None:
             self.probe_over()
-        else:
+        elif isinstance(plan, ViewPlan):
             self.front_ends.view(plan, self.probe_over)
+        else:
+            self.front_ends.memory.begin(plan, self.probe_over)
 
     def probe_over(self) -> None:
         """One of them has its answer."""

@@ -34,6 +34,7 @@ from ..front_ends.port import Port
 from ..front_ends.processes import FrontEnds
 from ..front_ends.remote_server import RemoteServer
 from ..front_ends.uplink import Uplink
+from .client_memory import ClientMemory
 from .clock import JumpingClock
 from .executors import VirtualOffload
 from .following import FOLLOWED, Followers
@@ -307,6 +308,9 @@ class VirtualFrontEnds:
         forsaken: see `Forsaken`.
         complain: called with what is broken, and how.
         count: called with what happens.
+
+    Attributes:
+        memory: that its clients share with it.
     """
 
     def __init__(
@@ -349,6 +353,8 @@ class VirtualFrontEnds:
         Tapped.refused, Tapped.ended = staticmethod(refused), staticmethod(self._port_ended)
         Tapped.broken, Tapped.count = staticmethod(self._port_broken), staticmethod(self.count)
         engine = EngineSide(server, self._readiness, submitted)
+        self.memory = ClientMemory(plan, self.service, complain, self.count)
+        server.shared_memory = self.memory.regions
         heard = HeardManagement(server.management)
         self._views = Views(heard, self.plan.short > 0, complain, count)
         calls = EngineCalls(cast(Management, heard))
@@ -420,6 +426,7 @@ class VirtualFrontEnds:
             server = process.server
             if not process.serves or server is None:
                 continue
+            self.memory.check(process.pid, server.shared_memory)
             held = server._sent, server._unsent, server._calls, server._line, server._calls_line
             if any(held) or server.budget._by_number or server._full or server._held:
                 yield f"front end {process.pid} has left {server!r}"

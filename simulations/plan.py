@@ -30,7 +30,7 @@ from ..engine.request import LATEST
 from .front_ends_plan import NO_FRONT_ENDS, FrontEndsPlan
 from .models import BACKEND, Ends
 from .plain import plain, read_plain
-from .plan_parts import GpuPlan, PolicyPlan, ResourcePlan, SequencesPlan, StepPlan, ViewPlan
+from .plan_parts import GpuPlan, PolicyPlan, RegionChange, ResourcePlan, SequencesPlan, StepPlan, ViewPlan
 from .records import record
 from .shapes import WIDTH, Shapes, with_shapes
 from .workloads import WayIn
@@ -360,6 +360,7 @@ class Plan:
         trace_rate, trace_count: of so many requests one is traced, and so many at most; rate 0 for none, count -1 for
             any number.
         views: what clients of front ends ask about the server.
+        region_changes: of what they have registered; without any, who has inputs in shared memory comes to the server.
         offload_ns: what threads take for each request that they check, or read the inputs of.
         named, poll_ns, patience_s: see `control`; 0 for no polling, and for the usual patience.
         fails_to_start, first_failing: before it, the server is started in vain: of this model only so many instances
@@ -399,6 +400,7 @@ class Plan:
     trace_rate: int = 0
     trace_count: int = -1
     views: tuple[ViewPlan, ...] = ()
+    region_changes: tuple[RegionChange, ...] = ()
     fails_to_start: str = ""
     first_failing: int = 0
 

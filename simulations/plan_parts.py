@@ -98,6 +98,18 @@ class View(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class RegionChange:
+    """That clients of front ends register their memory anew, and when.
+
+    Attributes:
+        share: of all that they need; 0 if it is only unregistered.
+    """
+
+    at_ns: int
+    share: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class ViewPlan:
     """Such a question, about a model if it is about one, and when it is asked."""
 

@@ -151,7 +151,7 @@ def drain_bound_s(plan: Plan, graphs: Graphs | None = None) -> float:
         total_ns += request.arrival_ns + (request.at_ns if request.after else 0)
     total_ns += (STEPS_OF_A_LOAD * plan.load_ns * len(plan.models) + 3 * plan.poll_ns) * len(plan.changes)
     total_ns += plan.offload_ns * 4 * sum(request.region for request in plan.requests)
-    total_ns += front_ends_ns(plan.front_ends, len(plan.requests), len(plan.changes))
+    total_ns += front_ends_ns(plan.front_ends, len(plan.requests), len(plan.changes) + 2 * len(plan.region_changes))
     bound_s = total_ns / 1e9 + plan.hang_limit_s + LONGEST_RESTART_S + 1.0 + LIMIT_S * bool(plan.probes)
     if plan.gpus:  # which may have to be found out to be sick, by an instance that has just come back
         bound_s += hanging * HANGS * plan.hang_limit_s + LOOK_S + LONGEST_RESTART_S

@@ -127,7 +127,7 @@ def _takes_large(model: ModelPlan) -> bool:
     return model.shapes.is_sized and model.shapes is not Shapes.RAGGED and not model.cached
 
 
-class _HeldRegion(Region):
+class HeldRegion(Region):
     """A region in memory; it was cut short if `data` is None.
 
     Args:
@@ -184,7 +184,7 @@ class _HeldLoan(Loan):
 class _LostLoan(_HeldLoan):
     """Memory that is gone by the time that it has been used: what was found there is not the client's."""
 
-    def __init__(self, array: np.ndarray, region: _HeldRegion) -> None:
+    def __init__(self, array: np.ndarray, region: HeldRegion) -> None:
         super().__init__(np.zeros_like(array))
         self._lost = region.lost
 
@@ -194,12 +194,19 @@ class _LostLoan(_HeldLoan):
 
 def in_region(request: RequestPlan, inputs: Sequence[Tensor]) -> list[Tensor]:
     """The inputs of a request, those of them in shared memory that hold rows."""
-    data = None if request.number % CUT == 0 else inputs[0].array.tobytes()
-    nbytes = inputs[0].nbytes
-    region = _HeldRegion(request.number, data)
+    return in_place(inputs, RegionSlice(held_part(request.number, inputs[0]), 0, inputs[0].nbytes))
+
+
+def held_part(number: int, tensor: Tensor | None) -> HeldRegion:
+    """The memory in which a request has this; one in so many has been cut short."""
+    return HeldRegion(number, None if tensor is None or number % CUT == 0 else tensor.array.tobytes())
+
+
+def in_place(inputs: Sequence[Tensor], place: RegionSlice) -> list[Tensor]:
+    """The inputs, with those at that place that hold rows."""
     return [
-        RegionTensor(each.name, FP32, each.shape, RegionSlice(region, 0, nbytes))
-        if each.datatype is FP32 and each.nbytes == nbytes
+        RegionTensor(each.name, FP32, each.shape, place)
+        if each.datatype is FP32 and each.nbytes == place.byte_size
         else each
         for each in inputs
     ]
@@ -208,5 +215,5 @@ def in_region(request: RequestPlan, inputs: Sequence[Tensor]) -> list[Tensor]:
 def spoil(request: InferenceRequest) -> None:
     """Its client writes to the memory that its inputs were in."""
     for tensor in request.inputs if request.in_regions else ():
-        if isinstance(tensor, RegionTensor) and isinstance(tensor.place.region, _HeldRegion):
+        if isinstance(tensor, RegionTensor) and isinstance(tensor.place.region, HeldRegion):
             tensor.place.region.spoil()

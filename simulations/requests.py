@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
 from ..engine.datatypes import FP32
@@ -27,7 +29,14 @@ class RequestMaker:
         array = held(plan.content or plan.number, (plan.width,) if is_row else (plan.rows, plan.width))
         return array, extra_value(self._shapes.get(plan.model, Shapes.FIXED), plan.extra, array)
 
-    def make(self, plan: RequestPlan) -> InferenceRequest:
+    def make(
+        self, plan: RequestPlan, place: Callable[[Sequence[Tensor]], list[Tensor]] | None = None
+    ) -> InferenceRequest:
+        """A request.
+
+        Args:
+            place: gives inputs in shared memory, if they are elsewhere than where `regions` has them.
+        """
         array, _ = self.held(plan)
         count = self._counts[plan.model]
         inputs = [Tensor(f"INPUT{index}", FP32, array.shape, array=array) for index in range(count)]
@@ -37,7 +46,7 @@ class RequestMaker:
         return InferenceRequest(
             plan.model,
             id=str(plan.number),
-            inputs=in_region(plan, inputs) if plan.region else inputs,
+            inputs=inputs if not plan.region else in_region(plan, inputs) if place is None else place(inputs),
             in_regions=plan.region,
             priority=plan.priority,
             timeout_us=plan.timeout_us,

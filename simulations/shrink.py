@@ -135,6 +135,7 @@ def _simpler_run(plan: Plan) -> Iterator[Plan]:
     yield replace(plan, front_ends=replace(plan.front_ends, deaths_ns=plan.front_ends.deaths_ns[:-1], abandons=False))
     yield replace(plan, front_ends=replace(plan.front_ends, stuck_ns=0, stuck_for_ns=0, spurious=0, short=0))
     yield replace(plan, front_ends=replace(plan.front_ends, count=min(1, plan.front_ends.count), bell_ns=0))
+    yield replace(plan, region_changes=())
     yield replace(plan, pinned_bytes=0)
     yield replace(plan, gpus=(), models=tuple(replace(model, gpus=()) for model in plan.models))
     yield replace(plan, gpus=tuple(replace(gpu, units=1, memory_bytes=0) for gpu in plan.gpus))

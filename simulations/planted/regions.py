@@ -9,6 +9,7 @@ from ...engine.admission.large_requests import RegionReaders
 from ...engine.errors import InvalidArgumentError
 from ...engine.memory.tensors import RegionTensor
 from ...engine.scheduling.batch_regions import RegionBatch
+from ...front_ends.regions import RegionTable
 
 
 def _left_by_all(original: Any, readers: RegionReaders, tensor: RegionTensor, request: Any) -> bool:
@@ -29,8 +30,14 @@ def _lost_with_all(original: Any, regions: RegionBatch, job: Any) -> None:
                 other.fail(InvalidArgumentError("shared memory region of another one has lost its memory"))
 
 
+def _never_gone(original: Any, table: RegionTable) -> list[Any]:
+    """Front ends are not told that a region is gone."""
+    return [row for row in original(table) if len(row) > 1]
+
+
 REGION_BUGS: Mapping[str, tuple[type, str, Callable[..., Any]]] = {
     "left-by-all": (RegionReaders, "take", _left_by_all),
     "loss-unnoticed": (RegionTensor, "check", _loss_unnoticed),
+    "region-never-gone": (RegionTable, "refresh", _never_gone),
     "lost-with-all": (RegionBatch, "_borrow", _lost_with_all),
 }

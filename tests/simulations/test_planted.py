@@ -77,6 +77,7 @@ FIRST_SEEDS = {
     "followed-too-early": 145,
     "lost-with-all": 150,
     "still-held-in-place": 153,
+    "region-never-gone": 176,
     "drained-without-end": 186,
     "resource-dies-with-its-holder": 205,
     "change-unheard": 971,
