@@ -6,7 +6,7 @@ from __future__ import annotations
 import gc
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -70,7 +70,8 @@ class LoopSteps(trio.abc.Instrument):
 
 
 @pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch) -> LoopSteps:
+def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[[], LoopSteps]:
+    """Gives the instrument, which is not watching yet: one that is a fixture's value would see all of the test."""
     seen = LoopSteps()
     receive, send = PlainTransport.receive_now, PlainTransport.send_now
 
@@ -87,7 +88,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> LoopSteps:
 
     monkeypatch.setattr(PlainTransport, "receive_now", received)
     monkeypatch.setattr(PlainTransport, "send_now", sent)
-    return seen
+    return lambda: seen
 
 
 @contextmanager
@@ -118,8 +119,9 @@ def ask(port: int, request: bytes) -> bytes:
 
 @pytest.mark.parametrize("kind", DOCUMENTS)
 async def test_a_large_document_takes_little_at_once(
-    kind: str, steps: LoopSteps, monkeypatch: pytest.MonkeyPatch
+    kind: str, watch: Callable[[], LoopSteps], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    steps = watch()
     datatype, data = DOCUMENTS[kind]
     model = b"strings" if datatype == "BYTES" else b"identity"
     values = orjson.dumps(data)
