@@ -77,23 +77,25 @@ async def test_a_server_that_stops_at_once_refuses_them(autojump_clock, open_ser
             await reply.response()
 
 
-async def test_those_of_an_instance_that_is_no_longer_wanted_are_told_why(
-    autojump_clock, open_server, simulated, request_for
+@pytest.mark.parametrize("resized_s", [0.5, 1.055])
+async def test_those_of_an_instance_that_is_no_longer_wanted_are_executed_by_another(
+    autojump_clock, open_server, simulated, request_for, resized_s: float
 ) -> None:
+    """Whether it was removed before its process ended or after that."""
     async with open_server(simulated(ending_in(0), batching=BATCHING, count=2)) as server:
         replies = [await server.admit(request_for()) for _ in range(4)]
-        await trio.sleep(1.055)
-        assert server.model_statistics()[0].instances_alive == 1
+        await trio.sleep(resized_s)
         model = server._control.repository.find("m")
-        staying = next(seat.order for seat in model._instances._seats if seat.alive)
+        working = next(seat for seat in model._instances._seats if seat.instance._held or not seat.alive)
+        staying = next(seat.order for seat in model._instances._seats if seat is not working)
         assert await model._instances.resize([staying]) is None
         asked_s = trio.current_time()
         for reply in replies:
-            with pytest.raises(TriremeError, match="the process has ended"):
-                await reply.response()
-        assert trio.current_time() - asked_s < 0.01, "not when the instance would have been started again"
+            assert (await reply.response()).model_name == "m"
+        assert trio.current_time() - asked_s < 4.01, "one second each, and no wait for a restart"
+        assert server.statistics()[0].statistics.execution_count == 5
+        assert server.model_statistics()[0].restarts == 0
         assert server.budget_statistics().requests == 0
-        assert (await server.infer(request_for())).model_name == "m"
 
 
 async def test_an_instance_that_is_no_longer_wanted_executes_them_before_it_leaves(
