@@ -5,7 +5,9 @@ Rules:
     what they said; if all say the same, that is the error.
  2. What reads something is asked of the replicas that are connected. A model that not all of them have is no error. If
     any other is met, the error says at which replica: no sum without a part of it.
- 3. Who changed the models is answered when this gateway has heard of that, or after `_HEAR_LIMIT_S`.
+ 3. Who changed the models is answered when this gateway has heard of that from all that did it, or after
+    `_HEAR_LIMIT_S`. Any report that comes after the answer of a replica will do: to load a model again that has not
+    changed does nothing.
  4. Changes are made at replicas that come later, too (`late_replicas`).
 """
 
@@ -45,6 +47,8 @@ _LOAD, _UNLOAD = "RepositoryModelLoad", "RepositoryModelUnload"
 _ROUTE = "route"
 
 _Answers = dict[str, bytes | TriremeError]
+_Shows = Callable[[Replica, bool], bool]
+"""Of a replica, and whether it has told of its models anew since it was asked."""
 
 
 class ManagedFleet(Protocol):
@@ -119,10 +123,8 @@ class FleetManagement(Management):
             for key, value in parameters.items()
         }
         message = pb.RepositoryModelLoadRequest(model_name=name, parameters=given)
-        before = self._generations()
         change = _change(("model", name), f"load '{name}'", _LOAD, message, model=name, loads=True, plain=not given)
-        await self.make((change,))
-        await self._until(lambda: self._has_heard(before) and bool(self._holders(name, LATEST)))
+        await self.make((change,), shows=lambda replica, is_new: is_new and self._holds(replica, name))
 
     async def want(self, name: str, timeout_us: int = 0) -> None:
         """See `Management.want`: a replica that knows it is asked for its configuration, and so loads it."""
@@ -147,8 +149,8 @@ class FleetManagement(Management):
     async def unload_model(self, name: str, unload_dependents: bool = False) -> None:
         given = {"unload_dependents": pb.ModelRepositoryParameter(bool_param=True)} if unload_dependents else {}
         message = pb.RepositoryModelUnloadRequest(model_name=name, parameters=given)
-        await self.make((_change(("model", name), f"unload '{name}'", _UNLOAD, message, model=name, plain=not given),))
-        await self._until(lambda: not self._holders(name, LATEST))
+        change = _change(("model", name), f"unload '{name}'", _UNLOAD, message, model=name, plain=not given)
+        await self.make((change,), shows=lambda replica, _: not self._holds(replica, name))
 
     # ---- routes ----
 
@@ -170,9 +172,8 @@ class FleetManagement(Management):
     async def set_route(self, name: str, document: Mapping[str, Any]) -> None:
         given = {_ROUTE: pb.ModelRepositoryParameter(string_param=json.dumps(document))}
         message = pb.RepositoryModelLoadRequest(model_name=name, parameters=given)
-        before = self._generations()
-        await self.make((_change((_ROUTE, name), f"set route '{name}'", _LOAD, message, model=name, loads=True),))
-        await self._until(lambda: self._has_heard(before))
+        change = _change((_ROUTE, name), f"set route '{name}'", _LOAD, message, model=name, loads=True)
+        await self.make((change,), shows=lambda _, is_new: is_new)
 
     async def remove_route(self, name: str) -> None:
         await self.make((_change((_ROUTE, name), f"remove route '{name}'", _UNLOAD, _unload_of_route(name, _ROUTE)),))
@@ -239,23 +240,14 @@ class FleetManagement(Management):
 
     def _holders(self, name: str, version: int) -> list[Replica]:
         """Replicas that serve a model."""
-        found: list[Replica] = []
-        for replica in self._server.members.values():
-            ready = self._server.models.ready(replica.name).get(name, {})
-            if replica.serves and (any(ready.values()) if version == LATEST else ready.get(version)):
-                found.append(replica)
-        return found
+        return [each for each in self._server.members.values() if self._holds(each, name, version)]
 
-    def _generations(self) -> dict[str, int]:
-        return {each.name: each.generation for each in self._up()}
-
-    def _has_heard(self, before: Mapping[str, int]) -> bool:
-        """Whether replicas that are still there have reported that something has changed."""
-        now = self._generations()
-        return all(now.get(name, generation + 1) > generation for name, generation in before.items())
+    def _holds(self, replica: Replica, name: str, version: int = LATEST) -> bool:
+        ready = self._server.models.ready(replica.name).get(name, {})
+        return replica.serves and (any(ready.values()) if version == LATEST else ready.get(version, False))
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        """Rule 3."""
+        """Wait for it, for `_HEAR_LIMIT_S` at most."""
         with trio.move_on_after(_HEAR_LIMIT_S):
             await self._server.until(condition)
 
@@ -291,14 +283,20 @@ class FleetManagement(Management):
         return good
 
     async def make(
-        self, changes: Sequence[MadeChange], at_once: tuple[str, str, Any] | None = None, *, goes_on: bool = False
+        self,
+        changes: Sequence[MadeChange],
+        at_once: tuple[str, str, Any] | None = None,
+        *,
+        goes_on: bool = False,
+        shows: _Shows | None = None,
     ) -> dict[str, bytes]:
-        """Have every replica make changes (rules 1 and 4); their answers.
+        """Have every replica make changes (rules 1, 3 and 4); their answers.
 
         Args:
             at_once: what is done, the method and the message that make all of them; by default there is one, of one
                 step.
             goes_on: who comes later has to make the change before of the same, too.
+            shows: whether a replica's reports show the changes; None if they never do.
 
         Raises:
             TriremeError: some could not.
@@ -308,6 +306,7 @@ class FleetManagement(Management):
             raise UnavailableError("the fleet has no replicas")
         what, method, message = at_once or (changes[0].what, *changes[0].steps[0])
         processes = {each.name: each.process for each in replicas}
+        generations = {each.name: each.generation for each in replicas}
         answers = await self._ask_all(replicas, method.rpartition("/")[2], message, _CHANGE_LIMIT_S)
         failed = {name: answer for name, answer in answers.items() if isinstance(answer, TriremeError)}
         good = {name: answer for name, answer in answers.items() if isinstance(answer, bytes)}
@@ -320,9 +319,21 @@ class FleetManagement(Management):
             reached = {name for name, error in failed.items() if not isinstance(error, ReplicaLostError)}
             took = {processes[name] for name in good}
             self.late.note(changes, took, took | {processes[name] for name in reached})
+            if shows is not None:
+                await self._hear([each for each in replicas if each.name in good], generations, shows)
         if failed:
             raise _merged_error(what, failed, len(answers))
         return good
+
+    async def _hear(self, replicas: Sequence[Replica], generations: Mapping[str, int], shows: _Shows) -> None:
+        """Rule 3."""
+        reports = {each.name: each.reports for each in replicas}
+
+        def has_shown(replica: Replica) -> bool:
+            is_new = replica.generation > generations[replica.name]
+            return not replica.up or replica.reports > reports[replica.name] or shows(replica, is_new)
+
+        await self._until(lambda: all(map(has_shown, replicas)))
 
 
 class FleetLog:

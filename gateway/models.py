@@ -6,7 +6,7 @@ Rules:
  2. A replica whose metadata of a version disagree with that is not ready for the version, and the log says so, once. It
     is again when those who agreed do not have the version any more.
  3. Of what no replica can serve, the error is that of a replica which knows it. A replica that is lost goes on to count
-    until it reports again or leaves the fleet: its requests wait for it.
+    until it reports again or leaves the fleet: its requests wait for it, unless another one would load the model.
  4. A description stays the same object as long as it says the same.
 """
 
@@ -22,7 +22,7 @@ from typing import Any
 
 from ..engine.config.model import ModelConfig, ModelConfigMessage, model_config
 from ..engine.description import ModelDescription
-from ..engine.errors import NotFoundError, RefusalReason, TriremeError, UnavailableError
+from ..engine.errors import ColdModelError, NotFoundError, RefusalReason, TriremeError, UnavailableError
 from ..engine.request import LATEST
 from ..front_ends.values import read_error
 
@@ -45,6 +45,11 @@ class _Known:
     others: TriremeError | None
     versions: dict[int, _Result]
 
+    @property
+    def is_cold(self) -> bool:
+        """It is loaded when it is asked for."""
+        return isinstance(self.latest, ColdModelError)
+
 
 class FleetModels:
     """The models of all replicas."""
@@ -57,6 +62,7 @@ class FleetModels:
         self._others: dict[str, TriremeError | None] = {}
         self._keys: dict[str, list[tuple[str, int]]] = {}
         self._disagree: set[tuple[str, str, int]] = set()
+        self._lost: set[str] = set()
 
     def __contains__(self, name: object) -> bool:
         return name in self._others
@@ -127,8 +133,18 @@ class FleetModels:
             for name in names:
                 self._merge(name)
 
+    def lost(self, replica: str, is_lost: bool = True) -> None:
+        """A replica cannot be reached any more, or it can be again."""
+        if is_lost is (replica in self._lost):
+            return
+        self._lost ^= {replica}
+        for name in self._replicas.get(replica, {}):
+            if any(each.is_cold for _, each in self._knowing(name)):
+                self._merge(name)
+
     def forget(self, replica: str) -> None:
         """A replica has left the fleet."""
+        self._lost.discard(replica)
         self._ready.pop(replica, None)
         for name in self._replicas.pop(replica, {}):
             self._merge(name)
@@ -138,7 +154,10 @@ class FleetModels:
         before = {key: self._found.pop(key) for key in self._keys.get(name, ()) if key in self._found}
         for key in self._keys.pop(name, ()):
             self._errors.pop(key, None)
-        known = [(replica, models[name]) for replica, models in self._replicas.items() if name in models]
+        known = self._knowing(name)
+        present = [(replica, each) for replica, each in known if replica not in self._lost]
+        if any(each.is_cold for _, each in present):
+            known = present  # it is loaded there rather than waited for
         holders = self._holders(name, known, before)
         if not known:
             self._others.pop(name, None)
@@ -166,6 +185,9 @@ class FleetModels:
         else:
             self._errors[name, LATEST] = next(each for each in (*latest, _DISAGREES) if isinstance(each, TriremeError))
 
+    def _knowing(self, name: str) -> list[tuple[str, _Known]]:
+        return [(replica, models[name]) for replica, models in self._replicas.items() if name in models]
+
     def _holders(
         self, name: str, known: list[tuple[str, _Known]], before: Mapping[tuple[str, int], ModelDescription]
     ) -> dict[int, ModelDescription]:
@@ -178,9 +200,10 @@ class FleetModels:
             for version, result in each.versions.items()
             if isinstance(result, ModelDescription)
         ]
-        for (_, version), held in before.items():  # who agrees with what was said until now goes first
-            if any(each == version and _form(result) == _form(held) for _, each, result in described):
-                holders.setdefault(held.version, held)
+        for held in before.values():  # who agrees with what was said until now goes first
+            same = [each for _, version, each in described if version == held.version and _form(each) == _form(held)]
+            if same:
+                holders.setdefault(held.version, same[0])
         for replica, version, result in described:
             held = holders.setdefault(version, result)
             if held is not result and _form(held) != _form(result):

@@ -63,6 +63,7 @@ class Replica:
         why: it is not connected.
         silence: why it is connected and has not told what it serves; empty if it has, or is about to.
         generation: of what it has told of its models (`actors.fleet_report`).
+        reports: how many it has sent.
         told: the last report, without the models.
     """
 
@@ -78,7 +79,7 @@ class Replica:
         self.why = "it has not been reached yet"
         self.silence = ""
         self._heard = ""  # its process, since it is connected
-        self.generation = 0
+        self.generation = self.reports = 0
         self.told: dict[str, Any] = {}
         self._last = ReplicaReport("")
         self._server = server
@@ -131,6 +132,7 @@ class Replica:
             logger.warning("replica %s at %s is not connected: %s", self.name, self.address, why)
         self.up, self.why, self._heard = False, why, ""
         if not self.gone:
+            self._server.models.lost(self.name)
             self._server.router.lost(self.name, self._server.clock.now_s())
         self._changed()
 
@@ -138,6 +140,7 @@ class Replica:
         if self.gone:
             return
         models = self._server.models
+        models.lost(self.name, False)
         try:
             models.report(self.name, document)
             loads = {name: ModelLoad(count, wait_s) for name, count, wait_s in loads_by_name(document["loads"])}
@@ -147,6 +150,7 @@ class Replica:
             logger.error("the report of replica %s cannot be read: %s: %s", self.name, type(error).__name__, error)
             return
         self.reported = True
+        self.reports += 1
         self.silence = ""
         anew, self._heard = self.process != self._heard, self.process
         self._last = ReplicaReport(self.process, self.draining, models.ready(self.name), loads)

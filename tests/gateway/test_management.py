@@ -153,6 +153,36 @@ async def test_a_load_that_fails_in_part_says_where(world: FleetWorld, autojump_
         await world.server.management.load_model("new", {})
 
 
+async def test_a_load_that_fails_in_part_is_heard_of_too(world: FleetWorld, autojump_clock: MockClock) -> None:
+    """Who could load it serves it when the client is told who could not."""
+    world.links["b"].answers["RepositoryModelLoad"] = InternalError("no such file")
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def hear() -> None:
+            await trio.sleep(0.2)
+            world.tell("a", row("new", describe("new")), everything=False, generation=2)
+
+        with pytest.raises(InternalError, match="at 1 of 2 replicas: replica b: no such file"):
+            await world.server.management.load_model("new", {})
+    assert await world.server.management.model_ready("new")
+
+
+async def test_a_load_of_what_has_not_changed_is_answered_soon(world: FleetWorld, autojump_clock: MockClock) -> None:
+    """With the next report of each, which says nothing new."""
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def hear() -> None:
+            for name in world.links:
+                await trio.sleep(0.3)
+                world.tell(name, everything=False)
+
+        began_s = trio.current_time()
+        await world.server.management.load_model("one", {})
+        assert trio.current_time() - began_s == pytest.approx(0.6, abs=0.05)
+
+
 async def test_an_unload_is_made_at_every_replica(world: FleetWorld, autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
 

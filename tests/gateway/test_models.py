@@ -124,6 +124,39 @@ def test_who_was_first_stays_first_when_it_reports_again(models: FleetModels) ->
     assert models.describe("one", 1).config.input[0].dims == (4,)
 
 
+def test_a_configuration_that_was_changed_is_shown(models: FleetModels) -> None:
+    """Though clients find the same inputs and outputs."""
+    for replica in ("b", "a"):
+        changed = describe("one", 1)
+        changed.config.message.max_batch_size = 0
+        changed.config.message.version_policy.latest.num_versions = 7
+        models.report(replica, report(row("one", changed)))
+    assert models.describe("one").config.message.version_policy.latest.num_versions == 7
+
+
+COLD = ["Unavailable", ColdModelError("one").message, RefusalReason.NOT_IN_MEMORY.value]
+
+
+def test_a_model_is_loaded_elsewhere_rather_than_waited_for(models: FleetModels) -> None:
+    """When all that have it are lost, and others would load it."""
+    models.report("b", report(row("one", v1=COLD)))
+    assert models.describe("one", 1).version == 1
+    models.lost("a")
+    assert isinstance(refusal(models, "one"), ColdModelError)
+    models.lost("a", False)
+    assert models.describe("one", 1).version == 1
+    models.lost("a")
+    models.report("b", report(row("one", describe("one", 1))))
+    assert models.describe("one", 1).version == 1
+
+
+def test_what_a_lost_replica_has_is_waited_for(models: FleetModels) -> None:
+    models.lost("a")
+    models.lost("b")
+    assert models.describe("one").version == 2
+    assert models.describe("two").version == 1
+
+
 def test_a_route_has_no_version(models: FleetModels) -> None:
     models.report("a", report(row("route", describe("route", -1, versions=())), everything=False))
     assert models.describe("route").version == -1
