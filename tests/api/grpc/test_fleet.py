@@ -43,17 +43,17 @@ class Watched:
 
 
 @pytest.fixture
-def watched(autojump_clock: MockClock) -> Watched:
+def watched() -> Watched:
     return Watched()
 
 
-async def test_what_does_not_change_is_told_once_a_second(watched: Watched) -> None:
+async def test_what_does_not_change_is_told_once_a_second(watched: Watched, autojump_clock: MockClock) -> None:
     told = await watched.watch(2.55)
     assert len(told) == 3
     assert watched.asked == [0, *[1] * 25]
 
 
-async def test_a_change_is_told_at_the_next_interval(watched: Watched) -> None:
+async def test_a_change_is_told_at_the_next_interval(watched: Watched, autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
 
         @nursery.start_soon
@@ -61,20 +61,20 @@ async def test_a_change_is_told_at_the_next_interval(watched: Watched) -> None:
             await trio.sleep(0.31)
             watched.generation = 2
 
-        told = await watched.watch(0.55, interval_ms=50)
+        told = await watched.watch(0.52, interval_ms=50)
     assert [each["generation"] for each in told] == [1, 2]
     assert watched.asked[:8] == [0, 1, 1, 1, 1, 1, 1, 1]
     assert watched.asked[8:] == [2, 2, 2]
 
 
-async def test_it_ends_with_the_server(watched: Watched) -> None:
+async def test_it_ends_with_the_server(watched: Watched, autojump_clock: MockClock) -> None:
     """Or its drain would wait for gateways."""
     watched.server.exiting = True
     (told,) = await watched.watch(10)
     assert told["state"] == "draining"
 
 
-async def test_it_ends_when_the_service_stops(watched: Watched) -> None:
+async def test_it_ends_when_the_service_stops(watched: Watched, autojump_clock: MockClock) -> None:
     watched.client.application.stop_accepting()
     (told,) = await watched.watch(10)
     assert told["state"] == "draining"
