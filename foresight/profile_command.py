@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
+import math
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +32,13 @@ def add_profile_command(commands: Any) -> None:
         "--sizes", type=_numbers, default=(), help="rows of batches, as 1,4,8; by default powers of two"
     )
     parser.add_argument("--instances", type=_numbers, default=(), help="how many side by side, as 1,2")
-    parser.add_argument("--error", type=_percent, default=0.01, help="bound of a mean's standard error, in percent; 1")
-    parser.add_argument("--most-secs", type=_seconds, default=10.0, help="for one point; default %(default)g")
+    parser.add_argument(
+        "--error",
+        type=positive_number("percent", 0.01),
+        default=0.01,
+        help=_ERROR,
+    )
+    parser.add_argument("--most-secs", type=positive_number("seconds"), default=10.0, help=_MOST)
     parser.add_argument("--inputs", type=Path, help="an .npz file with an array for each input; else they are drawn")
     parser.add_argument("--shape", type=_shape, action="append", default=[], help="of an input, as NAME:3,224,224")
     parser.add_argument("--ways", type=_ways, default=("http", "grpc"), help=_WAYS)
@@ -79,6 +84,8 @@ def quiet_server() -> Iterator[None]:
         logger.setLevel(before)
 
 
+_ERROR = "bound of the standard error of a mean, in percent; default 1"
+_MOST = "seconds for one point; default %(default)g"
 _TRACES = "make the profile from trace files of real traffic (all requests traced), without any load"
 _WAYS = "whose cost to the server is measured: some of http, json, grpc, stream; or none; default http,grpc"
 
@@ -167,18 +174,25 @@ def _numbers(text: str) -> tuple[int, ...]:
     return numbers
 
 
-def _positive(text: str, what: str, factor: float) -> float:
-    try:
-        value = float(text) * factor
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected {what} more than 0, not '{text}'")
-    return value
+def positive_number(what: str, factor: float = 1.0, *, zero: bool = False) -> Callable[[str], float]:
+    """What reads a number of an argument.
 
+    Args:
+        factor: on what is written.
+        zero: it may be 0.
+    """
 
-_percent = partial(_positive, what="percent", factor=0.01)
-_seconds = partial(_positive, what="seconds", factor=1.0)
+    def read(text: str) -> float:
+        try:
+            value = float(text) * factor
+        except ValueError:
+            value = math.nan
+        if not (0 < value < math.inf or (zero and value == 0)):
+            least = "0 or more" if zero else "more than 0"
+            raise argparse.ArgumentTypeError(f"expected {what}, {least}, not '{text}'")
+        return value
+
+    return read
 
 
 def _shape(text: str) -> tuple[str, tuple[int, ...]]:

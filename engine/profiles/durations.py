@@ -3,7 +3,8 @@
 Rules:
  1. Kept are the number of samples, their mean, the standard error of the mean, and quantiles at fixed places
     (`PLACES`), of which those at both ends are the least and the longest.
- 2. Draws follow the quantiles, with straight lines between them, moved so that their mean is that of the samples.
+ 2. Draws follow the quantiles, with straight lines between them, and are scaled so that their mean is that of the
+    samples.
  3. Samples that were taken one after the other are not independent: a machine is slow for a while. So the standard
     error is also worked out from the means of `_GROUPS` groups of neighbours, and the larger one counts.
 """
@@ -72,10 +73,11 @@ class TimeDistribution:
         return self.error_s / self.mean_s if self.mean_s > 0 else 0.0
 
     @property
-    def shift_s(self) -> float:
-        """What is added to what the quantiles say (rule 2)."""
+    def correction(self) -> float:
+        """The factor on what the quantiles say (rule 2)."""
         pieces = zip(pairwise(PLACES), pairwise(self.quantiles_s), strict=True)
-        return self.mean_s - math.fsum((p1 - p0) * (q0 + q1) / 2 for (p0, p1), (q0, q1) in pieces)
+        straight_s = math.fsum((p1 - p0) * (q0 + q1) / 2 for (p0, p1), (q0, q1) in pieces)
+        return self.mean_s / straight_s if straight_s > 0 else 1.0
 
     def quantile(self, place: float) -> float:
         """The duration that this part (0 to 1) of the samples does not exceed, in seconds."""

@@ -114,6 +114,8 @@ class PlannedLoop:
                     cores.idle(now, when_s)
                 clock.move(when_s)
                 now = when_s
+            elif cores is not None:  # what is done now, or within less than the clock can tell
+                cores.idle(now, now)
             if not due or due[0][0] > now:
                 continue  # something has been computed, which the loop will hear of later
             with turn:

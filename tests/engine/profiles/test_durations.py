@@ -49,7 +49,7 @@ def test_draws_have_the_mean_and_the_quantiles_of_the_samples() -> None:
     random = Random(1)
     values = [random.expovariate(100.0) for _ in range(20_000)]
     kept = TimeDistribution.of(values)
-    drawn = [kept.quantile(random.random()) + kept.shift_s for _ in range(20_000)]
+    drawn = [kept.quantile(random.random()) * kept.correction for _ in range(20_000)]
     assert sum(drawn) / len(drawn) == pytest.approx(0.01, rel=0.03)
     assert sorted(drawn)[19_800] == pytest.approx(math.log(100) / 100, rel=0.05)
 

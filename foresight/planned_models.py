@@ -1,0 +1,230 @@
+"""From profiles to what is played: how long a batch takes, drawn from what was measured, and what the host adds.
+
+Rules:
+ 1. Between two measured sizes of a batch the quantiles are interpolated by rows; beyond the largest they grow as they
+    do between the last two, below the smallest they are its own.
+ 2. Batches of instances side by side are slower by what was measured. The part of it that cores explain is left to
+    the cores of the prediction, where all models and the event loop compete; the rest (caches, memory bandwidth, a
+    GPU) scales the batch. Beyond the most that were measured the rest stays what it was.
+ 3. A request's work on the event loop is split between taking it in and answering it, a batch's between waking up,
+    beginning it and hearing of its end. What is outside of the loop lies before and behind it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+
+from ..engine.config.model import ModelConfig
+from ..engine.logs.request_log import LoggedRequest
+from ..engine.profiles import ExecutorKind, HostPoint, ModelProfile, ServicePoint, TimeDistribution, Way
+from ..engine.profiles.durations import PLACES
+from ..simulations.planning import ExecutionPlace, HostCosts, PlannedModel
+from .models import ForeseenModel
+
+_TAKING_IN = 0.6
+"""Of a request's work: decoding and checking takes longer than encoding."""
+_WAKING = 0.5
+"""Of a batch's work; the rest is its beginning and its end, half and half."""
+_WAY_IN = 0.4
+"""Of what is outside."""
+_LEAST_FACTOR = 0.8
+_ALONE = ServicePoint(1, 1, 1.0, TimeDistribution.constant(0.0))
+
+_PLACES = {
+    ExecutorKind.THREAD: ExecutionPlace.THREAD,
+    ExecutorKind.PROVING: ExecutionPlace.PROVING,
+    ExecutorKind.PROCESS: ExecutionPlace.PROCESS,
+    ExecutorKind.DEVICE: ExecutionPlace.DEVICE,
+}
+
+
+class ProfiledTimes:
+    """How long batches of one model take (`simulations.planning.ServiceTime`).
+
+    Args:
+        factor: on all of it; see `prediction`, where it stands for what the measurement does not know.
+    """
+
+    def __init__(self, profile: ModelProfile, factor: float = 1.0) -> None:
+        alone = sorted((p for p in profile.service if p.side_by_side == 1), key=lambda point: point.rows)
+        self._alone = [(point.rows, point.time) for point in alone]
+        self._factor = factor
+        self._slower = interference(profile)
+        self._drawn: dict[tuple[int, int], Callable[[float], float]] = {}
+
+    def __call__(self, rows: int, busy: int, chance: Random) -> float:
+        draw = self._drawn.get((rows, busy))
+        if draw is None:
+            factor = self._factor * slowed(self._slower, busy)
+            draw = self._drawn[rows, busy] = drawing(self.distribution(rows).scaled(factor))
+        return draw(chance.random())
+
+    def distribution(self, rows: int) -> TimeDistribution:
+        """That of batches of so many rows, by one instance alone (rule 1)."""
+        sizes = [each for each, _ in self._alone]
+        index = bisect_right(sizes, rows)
+        if index and sizes[index - 1] == rows:
+            return self._alone[index - 1][1]
+        if not index:
+            return self._alone[0][1]
+        if index == len(sizes):
+            return self._beyond(rows)
+        (before, low), (after, high) = self._alone[index - 1], self._alone[index]
+        return _between(low, high, (rows - before) / (after - before))
+
+    def _beyond(self, rows: int) -> TimeDistribution:
+        largest, time = self._alone[-1]
+        if len(self._alone) == 1 or time.mean_s <= 0:
+            return time
+        before, low = self._alone[-2]
+        slope = max(0.0, (time.mean_s - low.mean_s) / (largest - before))
+        return time.scaled((time.mean_s + slope * (rows - largest)) / time.mean_s)
+
+
+def drawing(distribution: TimeDistribution) -> Callable[[float], float]:
+    """What turns a number from 0 to 1 into a duration, in seconds."""
+    places, last = PLACES, len(PLACES) - 1
+    quantiles = [each * distribution.correction for each in distribution.quantiles_s]
+
+    def draw(place: float) -> float:
+        index = min(bisect_right(places, place), last)
+        low, before = places[index - 1], quantiles[index - 1]
+        return before + (quantiles[index] - before) * (place - low) / (places[index] - low)
+
+    return draw
+
+
+def _between(low: TimeDistribution, high: TimeDistribution, part: float) -> TimeDistribution:
+    def mixed(one: float, other: float) -> float:
+        return one + (other - one) * part
+
+    quantiles = tuple(map(mixed, low.quantiles_s, high.quantiles_s))
+    count = min(low.count, high.count)
+    return TimeDistribution(count, mixed(low.mean_s, high.mean_s), mixed(low.error_s, high.error_s), quantiles)
+
+
+def interference(profile: ModelProfile) -> list[tuple[int, float]]:
+    """By instances side by side, ascending, what their batches take more than one alone and cores explain (rule 2)."""
+    alone = {point.rows: point for point in profile.service if point.side_by_side == 1}
+    ratios: dict[int, list[float]] = {1: [1.0]}
+    for point in profile.service:
+        base = alone.get(point.rows)
+        if point.side_by_side > 1 and base is not None and base.time.mean_s > 0:
+            explained = max(1.0, point.side_by_side * base.cores / profile.origin.cores)
+            ratio = point.time.mean_s / base.time.mean_s / explained
+            ratios.setdefault(point.side_by_side, []).append(max(_LEAST_FACTOR, ratio))
+    return [(count, sum(each) / len(each)) for count, each in sorted(ratios.items())]
+
+
+def slowed(known: Sequence[tuple[int, float]], busy: int) -> float:
+    """The factor for so many instances side by side, interpolated between those that are known."""
+    counts = [count for count, _ in known]
+    index = bisect_right(counts, busy)
+    if index == len(counts):
+        return known[-1][1]
+    (before, low), (after, high) = known[index - 1], known[index]
+    return low + (high - low) * (busy - before) / (after - before)
+
+
+def planned_model(model: ForeseenModel, factor: float = 1.0, config: ModelConfig | None = None) -> PlannedModel:
+    """A model as `simulations.planning.play` takes it.
+
+    Args:
+        factor: see `ProfiledTimes`.
+        config: another configuration than the present one, to be tried.
+    """
+    profile = model.profile
+    config = config or model.config
+    if profile is None:
+        return PlannedModel(config)
+    points = [point for point in profile.service if point.side_by_side == 1]
+    weights = sum(point.time.mean_s for point in points)
+    cores = sum(point.cores * point.time.mean_s for point in points) / weights if weights > 0 else _ALONE.cores
+    return PlannedModel(config, ProfiledTimes(profile, factor), _PLACES[profile.executor], cores)
+
+
+class ProfiledCosts(HostCosts):
+    """What requests cost the host (rule 3).
+
+    Args:
+        profiles: by the name of the model; a model without one, an ensemble, costs what others do on average.
+        cores: that the server has for all its work.
+        way: how requests come that do not say.
+        factor: on the loop's work.
+        loop_first: see `HostCosts`.
+    """
+
+    def __init__(
+        self,
+        profiles: Mapping[str, ModelProfile],
+        cores: float,
+        way: Way,
+        chance: Random,
+        factor: float = 1.0,
+        loop_first: bool = True,
+    ) -> None:
+        self.cores = cores
+        self.loop_first = loop_first
+        self._chance = chance
+        self._points = {name: host_point(profile, way) for name, profile in profiles.items()}
+        known = [point for point in self._points.values() if point is not None]
+        self._usual = _usual_point(known, way)
+        self._factor = factor
+        self._batch_s = factor * self._usual.batch_s
+        self._outside = {name: drawing(self._of(name).outside) for name in self._points}
+        self._usual_outside = drawing(self._usual.outside)
+        self._start = {name: drawing(profile.start) for name, profile in profiles.items()}
+        self._notice = {name: drawing(profile.notice) for name, profile in profiles.items()}
+
+    def _of(self, model: str) -> HostPoint:
+        return self._points.get(model) or self._usual
+
+    def wake(self, events: int) -> float:
+        return self._batch_s * _WAKING
+
+    def admit(self, request: LoggedRequest) -> float:
+        return self._factor * self._of(request.model).request_s * _TAKING_IN
+
+    def answer(self, model: PlannedModel, rows: int, well: bool) -> float:
+        return self._factor * self._of(model.name).request_s * (1 - _TAKING_IN)
+
+    def begin(self, model: PlannedModel, requests: int, rows: int) -> float:
+        return self._factor * self._of(model.name).batch_s * (1 - _WAKING) / 2
+
+    def over(self, model: PlannedModel, requests: int, rows: int) -> float:
+        return self.begin(model, requests, rows)
+
+    def start(self, model: PlannedModel, requests: int, rows: int) -> float:
+        draw = self._start.get(model.name)
+        return draw(self._chance.random()) if draw is not None else 0.0
+
+    def notice(self, model: PlannedModel, requests: int, rows: int) -> float:
+        draw = self._notice.get(model.name)
+        return draw(self._chance.random()) if draw is not None else 0.0
+
+    def way_in(self, request: LoggedRequest) -> float:
+        return self._of(request.model).outside.mean_s * _WAY_IN
+
+    def way_out(self, model: PlannedModel, well: bool) -> float:
+        draw = self._outside.get(model.name, self._usual_outside)
+        mean_s = self._of(model.name).outside.mean_s
+        return max(0.0, draw(self._chance.random()) - mean_s * _WAY_IN)
+
+
+def host_point(profile: ModelProfile, way: Way) -> HostPoint | None:
+    """What requests of this way cost; those of another one, if that was not measured; None if nothing was."""
+    return next((point for point in profile.host if point.way is way), next(iter(profile.host), None))
+
+
+def _usual_point(known: Sequence[HostPoint], way: Way) -> HostPoint:
+    """The mean of those that are known; nothing, if none is."""
+    if not known:
+        return HostPoint(way, 0, 0, 0.0, 0.0, TimeDistribution.constant(0.0))
+    count = len(known)
+    outside = known[0].outside
+    for number, point in enumerate(known[1:], start=2):
+        outside = _between(outside, point.outside, 1 / number)
+    request_s, batch_s = sum(each.request_s for each in known) / count, sum(each.batch_s for each in known) / count
+    return HostPoint(way, 0, known[0].front_ends, request_s, batch_s, outside)

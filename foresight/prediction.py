@@ -1,0 +1,131 @@
+"""Plays traffic in virtual time, several times, and says what comes of it and how sure that is.
+
+Rules:
+ 1. Each play draws anew what the profile does not know: one factor on each model's service times and one on the loop's
+    work, normal about 1, whose deviation is the standard error of the measurement. So the spread of the plays is that
+    of chance and of the profile's error together.
+ 2. All settings that are compared are played with the same seeds, and each model has chance of its own, so that a
+    difference is the settings'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from ..engine.config.model import ModelConfig
+from ..engine.errors import InvalidArgumentError
+from ..engine.logs.request_log import LoggedRequest
+from ..engine.options import ServerOptions
+from ..engine.profiles import ModelProfile, Way
+from ..simulations.planning import PlayedRun, play
+from .models import ForeseenModel
+from .planned_models import ProfiledCosts, planned_model
+from .summary import Estimate, RunSummary, estimate, summarise
+
+PLAYS = 5
+_MOST_DEVIATION = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class ForeseenHost:
+    """The machine that is foreseen.
+
+    Attributes:
+        cores: that the server has.
+        client_cores: of these, what clients on the same machine take.
+        way: how requests come that do not say.
+        loop_first: see `HostCosts`.
+    """
+
+    cores: float
+    client_cores: float = 0.0
+    way: Way = Way.HTTP
+    loop_first: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What comes of traffic.
+
+    Attributes:
+        overall: one summary a play.
+        models: the same of each model that was asked.
+        runs: the plays.
+    """
+
+    overall: Sequence[RunSummary]
+    models: Mapping[str, Sequence[RunSummary]] = field(default_factory=dict)
+    runs: Sequence[PlayedRun] = ()
+
+    def estimate(self, name: str, model: str = "") -> Estimate:
+        """Of an attribute of `RunSummary`."""
+        return estimate(self.models[model] if model else self.overall, name)
+
+
+def predict(
+    models: Sequence[ForeseenModel],
+    log: Sequence[LoggedRequest],
+    options: ServerOptions,
+    host: ForeseenHost,
+    *,
+    plays: int = PLAYS,
+    seed: int = 1,
+    configs: Mapping[str, ModelConfig] | None = None,
+) -> Prediction:
+    """Play a log.
+
+    Args:
+        models: all that are asked, and the members of ensembles.
+        plays: how often, at least once.
+        configs: by model, configurations to try in place of the present ones.
+
+    Raises:
+        InvalidArgumentError: the log asks for a model that is not among them, or is empty.
+    """
+    configs = configs or {}
+    known = {model.config.name: model for model in models}
+    asked = list(dict.fromkeys(logged.model for logged in log))
+    missing = sorted(set(asked) - known.keys())
+    if missing:
+        raise InvalidArgumentError(f"the log asks for model '{missing[0]}', which is not there")
+    if not log:
+        raise InvalidArgumentError("the log has no requests")
+    profiles = {name: model.profile for name, model in known.items() if model.profile is not None}
+    counts = {name: instance_count(configs.get(name, known[name].config)) for name in profiles}
+    runs: list[PlayedRun] = []
+    for number in range(plays):
+        chance = Random(f"prediction {seed} {number}")
+        planned = [
+            planned_model(model, _factor(model.profile, chance), configs.get(name)) for name, model in known.items()
+        ]
+        loop_factor = _drawn_factor(_outside_error(profiles), chance)
+        free = max(0.1, host.cores - host.client_cores)
+        costs = ProfiledCosts(profiles, free, host.way, chance, loop_factor, host.loop_first)
+        runs.append(play(planned, log, options, seed * 1000 + number, costs=costs))
+    overall = [summarise(run, counts) for run in runs]
+    each = {name: [summarise(run, counts, name) for run in runs] for name in asked}
+    return Prediction(overall, each, runs)
+
+
+def instance_count(config: ModelConfig) -> int:
+    """Instances that execute requests."""
+    return sum(group.count * max(1, len(group.gpus)) for group in config.instance_group if not group.passive)
+
+
+def _factor(profile: ModelProfile | None, chance: Random) -> float:
+    """Rule 1, of a model."""
+    if profile is None:
+        return 1.0
+    errors = [point.time.relative_error for point in profile.service if point.side_by_side == 1]
+    return _drawn_factor(sum(errors) / len(errors), chance)
+
+
+def _drawn_factor(deviation: float, chance: Random) -> float:
+    return max(0.1, chance.gauss(1.0, min(deviation, _MOST_DEVIATION)))
+
+
+def _outside_error(profiles: Mapping[str, ModelProfile]) -> float:
+    errors = [point.outside.relative_error for profile in profiles.values() for point in profile.host]
+    return max(errors, default=0.0)

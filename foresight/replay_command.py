@@ -1,0 +1,103 @@
+"""`trireme replay`: play a request log in virtual time, and say what would have come of it (docs/foresight.md)."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .profile_command import add_repository_arguments, positive_number, repository_models
+
+if TYPE_CHECKING:
+    from ..engine.logs.request_log import LoggedRequest
+    from .models import ForeseenModel
+    from .prediction import ForeseenHost
+    from .summary import RunSummary
+
+
+def add_replay_command(commands: Any) -> None:
+    """Add the sub-command to those of `argparse`."""
+    parser = commands.add_parser("replay", help="play a request log in virtual time, with profiles of the models")
+    parser.add_argument("log", type=Path, metavar="LOG", help="as --request-log writes it")
+    add_repository_arguments(parser)
+    add_host_arguments(parser)
+    parser.add_argument("--measured", type=Path, metavar="LOG", help="the same log with results of a real run")
+    parser.add_argument("--plays", type=int, default=5, help="how often, with other chance; default %(default)s")
+    parser.add_argument("--seed", type=int, default=1, help="default %(default)s")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run_replay_command)
+
+
+def add_host_arguments(parser: argparse.ArgumentParser) -> None:
+    """The machine that is foreseen."""
+    cores, share = positive_number("cores"), positive_number("cores", zero=True)
+    parser.add_argument("--cores", type=cores, help="that the server has; default those of this process")
+    parser.add_argument("--client-cores", type=share, default=0.0, help="of these, what clients take; default none")
+    parser.add_argument("--way", choices=["http", "json", "grpc", "stream"], default="http", help="default %(default)s")
+
+
+def foreseen_host(given: argparse.Namespace) -> ForeseenHost:
+    """What `add_host_arguments` read."""
+    from ..engine.profiles import Way
+    from .prediction import ForeseenHost
+
+    cores = given.cores or len(os.sched_getaffinity(0))
+    return ForeseenHost(cores, given.client_cores, Way(given.way))
+
+
+def run_replay_command(given: argparse.Namespace) -> int:
+    """Do what the command line says; returns the exit code."""
+    from ..engine.errors import TriremeError
+
+    try:
+        return _run(given)
+    except TriremeError as error:
+        sys.stderr.write(f"trireme replay: {error}\n")
+        return 1
+
+
+def _run(given: argparse.Namespace) -> int:
+    from ..engine.errors import InvalidArgumentError
+    from .prediction import predict
+    from .real_runs import summary_of_log
+    from .replay_report import as_json, report
+
+    if given.plays < 1:
+        raise InvalidArgumentError(f"--plays must be at least 1, not {given.plays}")
+    log = read_log(given.log)
+    models = foreseen_models(given, log)
+    measured: RunSummary | None = summary_of_log(read_log(given.measured)) if given.measured else None
+    models_options = repository_models(given).options
+    prediction = predict(models, log, models_options, foreseen_host(given), plays=given.plays, seed=given.seed)
+    text = as_json(prediction, measured) if given.json else report(prediction, measured)
+    sys.stdout.write(text)
+    return 0
+
+
+def read_log(path: Path) -> list[LoggedRequest]:
+    """The arrivals of a request log.
+
+    Raises:
+        InvalidArgumentError: it cannot be read, or is none.
+    """
+    from ..engine.errors import InvalidArgumentError
+    from ..engine.logs.request_log import read_request_log
+
+    try:
+        with path.open(encoding="utf-8") as file:
+            return list(read_request_log(file))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgumentError(f"request log '{path}' cannot be read: {error}") from error
+
+
+def foreseen_models(given: argparse.Namespace, log: Sequence[LoggedRequest]) -> list[ForeseenModel]:
+    """All models that a log asks for, and the members of ensembles. Says on standard error which profiles are stale."""
+    models = repository_models(given)
+    found = [models.foreseen(name) for name in models.with_members(dict.fromkeys(each.model for each in log))]
+    for each in found:
+        if each.stale:
+            sys.stderr.write(f"the profile of '{each.config.name}' is out of date: {'; '.join(each.stale)}\n")
+    return found

@@ -1,0 +1,144 @@
+"""Predictions against what queueing theory knows, and against each other."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from predicted_models import exponential, foreseen_model, poisson
+
+from trireme.engine.config.model import DynamicBatching
+from trireme.engine.errors import InvalidArgumentError
+from trireme.engine.options import ServerOptions
+from trireme.engine.profiles import ExecutorKind, HostPoint, ServicePoint, TimeDistribution, Way
+from trireme.foresight.prediction import ForeseenHost, predict
+
+OPTIONS, ROOMY = ServerOptions(), ForeseenHost(cores=64.0)
+SERVICE_S = 0.010
+
+
+def constant(rows: int = 1, seconds: float = SERVICE_S, cores: float = 1.0, side_by_side: int = 1) -> ServicePoint:
+    return ServicePoint(rows, side_by_side, cores, TimeDistribution.constant(seconds))
+
+
+def test_one_instance_with_constant_times_waits_as_m_d_1() -> None:
+    """Pollaczek and Khinchine: the mean wait is half of that with exponential times."""
+    load = 0.7
+    prediction = predict([foreseen_model("m", constant())], poisson(load / SERVICE_S, 30_000), OPTIONS, ROOMY, plays=1)
+    waiting_s = load * SERVICE_S / (2 * (1 - load))
+    assert prediction.estimate("mean_s").value == pytest.approx(SERVICE_S + waiting_s, rel=0.05)
+    assert prediction.overall[0].instances["m"] == pytest.approx(load, rel=0.03)
+
+
+@pytest.mark.parametrize("servers", [1, 2, 4])
+def test_several_instances_with_exponential_times_wait_as_m_m_c(servers: int) -> None:
+    """Erlang's C formula."""
+    load = 0.7
+    point = ServicePoint(1, 1, 1.0, exponential(SERVICE_S))
+    model = foreseen_model("m", point, instances=servers)
+    log = poisson(servers * load / SERVICE_S, 30_000)
+    offered = servers * load
+    tail = offered**servers / math.factorial(servers) / (1 - load)
+    waits = tail / (sum(offered**k / math.factorial(k) for k in range(servers)) + tail)
+    wanted_s = SERVICE_S + waits * SERVICE_S / (servers * (1 - load))
+    prediction = predict([model], log, OPTIONS, ROOMY, plays=1)
+    assert prediction.estimate("mean_s").value == pytest.approx(wanted_s, rel=0.07)
+
+
+def test_cores_are_shared() -> None:
+    """Four instances on two cores do no more than two; if they only wait, four."""
+    log = poisson(1_000.0, 2_000)
+    host = ForeseenHost(cores=2.0)
+    for cores, limit in ((1.0, 200.0), (0.0, 400.0)):
+        model = foreseen_model("m", constant(cores=cores), instances=4)
+        found = predict([model], log, OPTIONS, host, plays=1).estimate("throughput").value
+        assert found == pytest.approx(limit, rel=0.03)
+
+
+def test_clients_on_the_same_cores_take_their_part() -> None:
+    log = poisson(1_000.0, 2_000)
+    host = ForeseenHost(cores=2.0, client_cores=1.0)
+    model = foreseen_model("m", constant(), instances=4)
+    assert predict([model], log, OPTIONS, host, plays=1).estimate("throughput").value == pytest.approx(100, rel=0.03)
+
+
+def test_what_instances_disturb_each_other_is_not_counted_twice() -> None:
+    """Two side by side took 24 ms where cores alone explain 20: the rest, a factor of 1.2, is memory bandwidth, say."""
+    points = constant(), constant(seconds=0.024, side_by_side=2)
+    log = poisson(1_000.0, 2_000)
+    for cores, throughput in ((1.0, 2 / 0.024), (2.0, 2 / 0.012)):
+        profile = {"origin": _on(1)}
+        model = foreseen_model("m", *points, instances=2, **profile)
+        found = predict([model], log, OPTIONS, ForeseenHost(cores=cores), plays=1).estimate("throughput").value
+        assert found == pytest.approx(throughput, rel=0.04)
+
+
+def _on(cores: int) -> object:
+    from dataclasses import replace
+
+    from some_profiles import ORIGIN
+
+    return replace(ORIGIN, cores=cores)
+
+
+def test_the_loop_is_a_resource() -> None:
+    """Requests that cost it 1 ms each are answered at no more than 1,000 a second, however fast the model is."""
+    host = HostPoint(Way.HTTP, 16, 0, 0.001, 0.0, TimeDistribution.constant(0.0005))
+    model = foreseen_model("m", constant(seconds=0.0001), instances=8, host=(host,))
+    prediction = predict([model], poisson(2_000.0, 3_000), OPTIONS, ROOMY, plays=1)
+    assert prediction.estimate("throughput").value == pytest.approx(1_000, rel=0.02)
+    assert prediction.overall[0].loop == pytest.approx(1.0, abs=0.02)
+    alone = predict([model], poisson(1.0, 20), OPTIONS, ROOMY, plays=1).estimate("p50_s").value
+    assert alone == pytest.approx(0.001 + 0.0001 + 0.0005, rel=0.01)
+
+
+def test_what_is_executed_on_the_loop_holds_up_the_others() -> None:
+    """In place, two models share the loop; on threads they do not."""
+    log = sorted([*poisson(2_200.0, 4_000, 1, "a"), *poisson(2_200.0, 4_000, 2, "b")], key=lambda each: each.offset_s)
+    for kind, least_s, most_s in ((ExecutorKind.PROVING, 0.01, 10.0), (ExecutorKind.THREAD, 0.0, 0.003)):
+        models = [foreseen_model(name, constant(seconds=0.0003), executor=kind) for name in "ab"]
+        found = predict(models, log, OPTIONS, ROOMY, plays=1).estimate("p50_s").value
+        assert least_s < found < most_s
+
+
+def test_batches_grow_with_the_load() -> None:
+    """Service times between the measured sizes are interpolated."""
+    points = constant(1, 0.010), constant(8, 0.024)
+    model = foreseen_model("m", *points, batching=DynamicBatching((8,), 0))
+    slow, fast = (
+        predict([model], poisson(rate, 3_000), OPTIONS, ROOMY, plays=1).estimate("batch_rows").value
+        for rate in (20.0, 300.0)
+    )
+    assert slow < 1.3
+    assert fast > 4
+
+
+def test_an_uncertain_profile_makes_an_uncertain_prediction() -> None:
+    sure = TimeDistribution.constant(SERVICE_S)
+    unsure = TimeDistribution(100, sure.mean_s, 0.1 * SERVICE_S, sure.quantiles_s)
+    log = poisson(50.0, 500)
+    spreads = []
+    for time in (sure, unsure):
+        model = foreseen_model("m", ServicePoint(1, 1, 1.0, time))
+        found = predict([model], log, OPTIONS, ROOMY, plays=8).estimate("p50_s")
+        assert found.low <= found.value <= found.high
+        spreads.append(found.high / found.low)
+    assert spreads[0] == pytest.approx(1.0)
+    assert spreads[1] > 1.05
+
+
+def test_the_same_seed_predicts_the_same() -> None:
+    model = foreseen_model("m", ServicePoint(1, 1, 1.0, exponential(SERVICE_S)))
+    once, again, other = (
+        predict([model], poisson(50.0, 300), OPTIONS, ROOMY, plays=2, seed=seed).estimate("p99_s") for seed in (1, 1, 2)
+    )
+    assert once == again
+    assert once != other
+
+
+def test_a_log_that_cannot_be_played_is_refused() -> None:
+    model = foreseen_model("m", constant())
+    with pytest.raises(InvalidArgumentError, match="asks for model 'other', which is not there"):
+        predict([model], poisson(1.0, 1, model="other"), OPTIONS, ROOMY)
+    with pytest.raises(InvalidArgumentError, match="no requests"):
+        predict([model], [], OPTIONS, ROOMY)
