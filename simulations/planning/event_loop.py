@@ -41,7 +41,7 @@ class PlannedLoop:
         self.failure: Exception | None = None
         self._on_failure = on_failure
         self.busy_s = 0.0
-        self.cores = Cores(costs.cores) if costs is not None and costs.cores < math.inf else None
+        self.cores = Cores(costs.cores, costs.loop_first) if costs is not None and costs.cores < math.inf else None
         self._clock = clock
         self._costs = costs
         self._turn: Turn | None = None

@@ -22,10 +22,14 @@ class HostCosts:
     `start`, `notice`, `way_in` and `way_out` pass beside it.
 
     Attributes:
-        cores: which the event loop, threads and processes share: when more are wanted, all are slowed down alike.
+        cores: which the event loop, threads and processes share, possibly with a fraction: when more are wanted, all
+            that compute are slowed down alike.
+        loop_first: while the event loop works it has a core to itself, as who has just woken up has, and the others
+            share the rest. False: it is slowed down as they are.
     """
 
     cores: float = math.inf
+    loop_first: bool = True
 
     def wake(self, events: int) -> float:
         """The loop wakes up, for so many events."""
@@ -76,10 +80,16 @@ class Cores:
 
     Args:
         cores: how many there are.
+        loop_first: see `HostCosts`.
+
+    Attributes:
+        busy_s: seconds of cores that were given, but for the event loop's.
     """
 
-    def __init__(self, cores: float) -> None:
+    def __init__(self, cores: float, loop_first: bool = True) -> None:
+        self.busy_s = 0.0
         self._cores = cores
+        self._loop_first = loop_first
         self._wanted = 0.0
         self._given_s = 0.0
         self._ends: list[tuple[float, int, float, Ended, Any]] = []
@@ -94,44 +104,57 @@ class Cores:
         self._wanted += cores
         heapq.heappush(self._ends, (self._given_s + seconds, next(self._numbers), cores, ended, what))
 
-    def _rate(self, loop: int) -> float:
+    def _rates(self, loop: int) -> tuple[float, float]:
+        """How fast the event loop goes, and how fast what computes, while the loop works (1) or sleeps (0)."""
         wanted = self._wanted + loop
-        return self._cores / wanted if wanted > self._cores else 1.0
+        if wanted <= self._cores:
+            return 1.0, 1.0
+        if loop and self._loop_first:
+            own = min(1.0, self._cores)
+            return own, max(0.0, self._cores - own) / self._wanted if self._wanted else 1.0
+        return self._cores / wanted, self._cores / wanted
+
+    def _give(self, seconds: float) -> None:
+        self._given_s += seconds
+        self.busy_s += seconds * self._wanted
 
     def next_end_s(self, now: float) -> float:
         """When the first of them is done if nothing comes before; infinite for never."""
         if not self._ends:
             return math.inf
-        return now + max(0.0, self._ends[0][0] - self._given_s) / self._rate(0)
+        return now + max(0.0, self._ends[0][0] - self._given_s) / self._rates(0)[1]
 
     def idle(self, now: float, until: float) -> None:
         """Time passes while the event loop sleeps."""
         while self._ends and (end_s := self.next_end_s(now)) <= until:
             now = max(now, end_s)
             self._end(now)
-        self._given_s += (until - now) * self._rate(0)
+        self._give((until - now) * self._rates(0)[1])
 
     def work(self, now: float, seconds: float) -> float:
-        """The event loop works, with a core to itself for so long.
+        """The event loop works: for so long, if it has a core to itself.
 
         Returns:
             When it is done.
         """
         while self._ends:
-            rate = self._rate(1)
+            own, others = self._rates(1)
             left_s = max(0.0, self._ends[0][0] - self._given_s)
-            if left_s > seconds:
+            if left_s * own > seconds * others:
                 break
-            now += left_s / rate
-            seconds -= left_s
+            passed_s = left_s / others if others else 0.0
+            now += passed_s
+            seconds -= passed_s * own
             self._end(now)
-        self._given_s += seconds
-        return now + seconds / self._rate(1)
+        own, others = self._rates(1)
+        passed_s = max(0.0, seconds) / own
+        self._give(passed_s * others)
+        return now + passed_s
 
     def _end(self, now: float) -> None:
         """The first is done, and with it what would be in less than `_ALMOST`."""
         ends = self._ends
-        self._given_s = max(self._given_s, ends[0][0])
+        self._give(max(0.0, ends[0][0] - self._given_s))
         while ends and ends[0][0] <= self._given_s + _ALMOST:
             _, _, cores, ended, what = heapq.heappop(ends)
             self._wanted -= cores

@@ -250,6 +250,7 @@ class _Run:
             REASONS,
             **made,
             loop_busy_s=self._loop.busy_s,
+            cores_busy_s=0.0 if self._loop.cores is None else self._loop.cores.busy_s,
             ended_s=ended_s if math.isfinite(ended_s) else self.clock.now_s(),
         )
 

@@ -36,6 +36,7 @@ class PlayedRun:
         batch_started_s, batch_ended_s: when the computing began and ended.
         batch_heard_s: when the event loop knew of the end.
         loop_busy_s: seconds for which the event loop worked.
+        cores_busy_s: seconds of cores that what else computes was given; 0 if cores were not counted.
         ended_s: when everything was over.
     """
 
@@ -59,6 +60,7 @@ class PlayedRun:
     batch_ended_s: Seconds
     batch_heard_s: Seconds
     loop_busy_s: float
+    cores_busy_s: float
     ended_s: float
 
     def __len__(self) -> int:

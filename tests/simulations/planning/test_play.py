@@ -285,8 +285,13 @@ class OneCore(HostCosts):
     cores = 1.0
 
 
-class OneCoreBusyLoop(Costly):
+class SharedCore(Costly):
     cores = 1.0
+    loop_first = False
+
+
+class CoreAndAHalf(Costly):
+    cores = 1.5
 
 
 @pytest.mark.parametrize(
@@ -306,8 +311,18 @@ def test_what_computes_at_once_shares_the_cores(place: ExecutionPlace, cores: fl
 
 
 def test_the_loop_and_what_computes_slow_each_other_down() -> None:
-    run = play([planned(instances=2)], at(0.0, 0.006), OPTIONS, 1, costs=OneCoreBusyLoop())
+    run = play([planned(instances=2)], at(0.0, 0.006), OPTIONS, 1, costs=SharedCore())
     # The first computes from 3 ms on. At 6 ms, with 7 ms to do, the loop works for 3 ms on half a core: both take 6 ms.
     assert run.admitted_s == pytest.approx([0.001, 0.008])
     assert run.batch_started_s == pytest.approx([0.003, 0.012])
     assert run.batch_ended_s[0] == pytest.approx(0.012 + 2 * 0.004)
+
+
+def test_the_loop_can_go_first() -> None:
+    run = play([planned(instances=2)], at(0.0, 0.006), OPTIONS, 1, costs=CoreAndAHalf())
+    # At 6 ms the first has 7 ms to do. While the loop works, for 3 ms, it has half a core, and then there is 0.75 for
+    # each of the two.
+    assert run.admitted_s == pytest.approx([0.001, 0.007])
+    assert run.batch_started_s == pytest.approx([0.003, 0.009])
+    assert run.batch_ended_s[0] == pytest.approx(0.009 + 0.0055 / 0.75)
+    assert run.cores_busy_s == pytest.approx(0.02)
