@@ -42,8 +42,8 @@ class RunSummary:
     instances: Mapping[str, float] = field(default_factory=dict)
 
 
-def latencies(seconds: Sequence[float] | np.ndarray) -> dict[str, float]:
-    """Quantiles and mean of latencies; NaN if there are none."""
+def latencies(seconds: Sequence[float] | np.ndarray) -> dict[str, Any]:
+    """Quantiles and mean of latencies, by the names that `RunSummary` has for them; NaN if there are none."""
     values = np.asarray(seconds, np.float64)
     if not len(values):
         return dict.fromkeys((*PLACES, "mean_s"), float("nan"))
@@ -71,7 +71,7 @@ def summarise(run: PlayedRun, instances: Mapping[str, int], model: str = "") -> 
         batch_rows=float(rows.mean()) if len(rows) and len(of_batches) == 1 else float("nan"),
         refused=dict(run.refused(model)),
         loop=run.loop_busy_s / span_s if span_s > 0 else float("nan"),
-        cores=(run.loop_busy_s + getattr(run, "cores_busy_s", 0.0)) / span_s if span_s > 0 else float("nan"),
+        cores=(run.loop_busy_s + run.cores_busy_s) / span_s if span_s > 0 else float("nan"),
         instances={name: run.utilisation(name, count) for name, count in instances.items() if name in run.models},
     )
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from predicted_models import exponential, foreseen_model, poisson
+from some_profiles import ORIGIN
 
 from trireme.engine.config.model import DynamicBatching
 from trireme.engine.errors import InvalidArgumentError
@@ -67,18 +69,9 @@ def test_what_instances_disturb_each_other_is_not_counted_twice() -> None:
     points = constant(), constant(seconds=0.024, side_by_side=2)
     log = poisson(1_000.0, 2_000)
     for cores, throughput in ((1.0, 2 / 0.024), (2.0, 2 / 0.012)):
-        profile = {"origin": _on(1)}
-        model = foreseen_model("m", *points, instances=2, **profile)
+        model = foreseen_model("m", *points, instances=2, origin=replace(ORIGIN, cores=1))
         found = predict([model], log, OPTIONS, ForeseenHost(cores=cores), plays=1).estimate("throughput").value
         assert found == pytest.approx(throughput, rel=0.04)
-
-
-def _on(cores: int) -> object:
-    from dataclasses import replace
-
-    from some_profiles import ORIGIN
-
-    return replace(ORIGIN, cores=cores)
 
 
 def test_the_loop_is_a_resource() -> None:
