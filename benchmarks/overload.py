@@ -39,10 +39,12 @@ from typing import Any
 
 import attack_payloads as payloads
 from attack import Memory, second_client
-from bench.connections import BUFFER_BYTES, SOURCES, TRANSPORTS, Connection, RefusedError
+from bench.loop import TRANSPORTS
 from rich.console import Console
 from rich.table import Table
 from servers import Server, machine, model_config, trireme, write_identity
+
+from trireme.clients.connections import BUFFER_BYTES, SOURCES, LoadConnection
 
 MIB = 1 << 20
 WARM_UP_S = 1.0
@@ -123,7 +125,7 @@ class OpenLoop:
         self._request = request
         self._poller = select.epoll()
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
-        self._open: dict[int, Connection] = {}
+        self._open: dict[int, LoadConnection] = {}
         for number in range(connections):
             connection = TRANSPORTS[transport](port, number)
             self._open[connection.socket.fileno()] = connection
@@ -166,20 +168,14 @@ class OpenLoop:
             return
         connection = self._idle.popleft()
         connection.began_s = now_s
-        connection.ask(self._request)
+        connection.ask((self._request,))
 
     def _hear(self, patience_s: float) -> None:
         for descriptor, _ in self._poller.poll(patience_s):
             connection = self._open[descriptor]
-            refused = False
-            try:
-                if not connection.receive(self._buffer):
-                    continue
-            except RefusedError:
-                refused = True
-                for name in ("_error", "_received"):  # the next answer begins anew
-                    getattr(connection, name, bytearray()).clear()
-            if refused:
+            if not connection.receive(self._buffer):
+                continue
+            if connection.status:
                 self._driven.refused += 1
             else:
                 self._driven.good += 1

@@ -33,6 +33,7 @@ FOLDERS = (
     "cluster",
     "engine",
     "foresight",
+    "clients",
     "front_ends",
     "gateway",
     "package",

@@ -35,6 +35,7 @@ COMMANDS = {
     "check": "check:add_check_command",
     "route": "route:add_route_command",
     "cluster": "cluster:add_cluster_command",
+    "request-log": "request_log:add_request_log_command",
     "key": "key:add_key_command",
     "openapi": "openapi:add_openapi_command",
     "completion": "completion:add_completion_command",

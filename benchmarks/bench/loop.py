@@ -21,11 +21,12 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-import httptools
 from servers import FailedError
 
-from .connections import BUFFER_BYTES, TRANSPORTS, RefusedError
+from trireme.clients.connections import BUFFER_BYTES, HttpLoadConnection, LoadConnection, RefusedError
+from trireme.clients.grpc_connection import GrpcLoadConnection
 
+TRANSPORTS: dict[str, type[LoadConnection]] = {"http": HttpLoadConnection, "grpc": GrpcLoadConnection}
 ANSWER_TIMEOUT_S = 60.0
 READY = b"warm\n"
 
@@ -115,6 +116,8 @@ class Loop:
                 self._poller.modify(descriptor, connection.wanted)
             if not what & ~select.EPOLLOUT or not connection.receive(self._buffer):
                 continue
+            if connection.status:
+                raise RefusedError(f"answered with {connection.status}: {connection.reason}")
             if not connection.began_s:
                 raise RefusedError("the server sent what it was not asked for")
             sent_s, connection.began_s = connection.began_s, 0.0
@@ -126,7 +129,7 @@ class Loop:
         request = self._requests[self._next]
         self._next = (self._next + 1) % len(self._requests)
         connection.began_s = time.perf_counter()
-        connection.ask(request)
+        connection.ask((request,))
         if connection.wanted & select.EPOLLOUT:
             self._poller.modify(connection.socket.fileno(), connection.wanted)
 
@@ -185,7 +188,7 @@ def main() -> None:
         for figures in Loop(load).run(load.warm_up_s, load.seconds):
             sys.stdout.write(json.dumps(figures) + "\n" if figures else READY.decode())
             sys.stdout.flush()
-    except (OSError, RefusedError, httptools.HttpParserError) as error:
+    except (OSError, RefusedError) as error:
         print(json.dumps({"error": str(error)}), flush=True)
 
 

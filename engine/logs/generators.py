@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from random import Random
 from typing import Protocol
@@ -19,7 +19,14 @@ from .request_log import LoggedLoop, LoggedRequest, RequestTraffic
 
 
 class ArrivalProcess(Protocol):
-    """When requests come."""
+    """When requests come.
+
+    Attributes:
+        most_hz: the highest rate, in requests a second.
+    """
+
+    @property
+    def most_hz(self) -> float: ...
 
     def offsets(self, chance: Random, seconds: float) -> Iterator[float]:
         """Seconds from the beginning, in order, all of them less than `seconds`."""
@@ -52,6 +59,11 @@ class PoissonArrivals:
     def __post_init__(self) -> None:
         _check_rates(rate_hz=self.rate_hz)
 
+    @property
+    def most_hz(self) -> float:
+        """See `ArrivalProcess`."""
+        return self.rate_hz
+
     def offsets(self, chance: Random, seconds: float) -> Iterator[float]:
         """See `ArrivalProcess`."""
         return takewhile(lambda at_s: at_s < seconds, poisson_offsets(chance, self.rate_hz))
@@ -70,6 +82,11 @@ class BurstArrivals:
     def __post_init__(self) -> None:
         _check_rates(rate_hz=self.rate_hz, on_s=self.on_s, off_s=self.off_s)
         _check_range("quiet_hz", self.quiet_hz, 0.0)
+
+    @property
+    def most_hz(self) -> float:
+        """See `ArrivalProcess`."""
+        return max(self.rate_hz, self.quiet_hz)
 
     def offsets(self, chance: Random, seconds: float) -> Iterator[float]:
         """See `ArrivalProcess`."""
@@ -117,6 +134,11 @@ class StepArrivals:
         for rate_hz in self.rates_hz:
             _check_range("each of rates_hz", rate_hz, 0.0)
 
+    @property
+    def most_hz(self) -> float:
+        """See `ArrivalProcess`."""
+        return max(self.rates_hz)
+
     def offsets(self, chance: Random, seconds: float) -> Iterator[float]:
         """See `ArrivalProcess`."""
         rates = self.rates_hz
@@ -124,7 +146,7 @@ class StepArrivals:
         def rate_hz(at_s: float) -> float:
             return rates[int(at_s / self.each_s) % len(rates)]
 
-        return varying_offsets(chance, rate_hz, max(rates), seconds)
+        return varying_offsets(chance, rate_hz, self.most_hz, seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,15 +237,8 @@ def generate_closed(loop: LoggedLoop, kinds: Sequence[RequestKind], count: int, 
     for number, (at_s, kind) in enumerate(_kinds(chance, kinds, iter(lambda: 0.0, None)), start=1):
         if len(requests) >= count:
             break
-        drawn = kind if not kind.think_s else _without_pauses(kind)
-        requests += drawn.draw(chance, at_s, number)
+        requests += replace(kind, think_s=0.0).draw(chance, at_s, number)  # it is the loop's clients who think
     return RequestTraffic(requests, loop)
-
-
-def _without_pauses(kind: RequestKind) -> RequestKind:
-    """The loop's clients think."""
-    values = {name: getattr(kind, name) for name in kind.__slots__}
-    return RequestKind(**{**values, "think_s": 0.0})
 
 
 def _kinds(

@@ -115,6 +115,12 @@ class LoggedLoop:
     clients: int
     think_s: float = 0.0
 
+    def __post_init__(self) -> None:
+        if self.clients < 1:
+            raise InvalidArgumentError(f"clients must be at least 1, not {self.clients!r}")
+        if not 0 <= self.think_s < math.inf:
+            raise InvalidArgumentError(f"think_s must be at least 0 and finite, not {self.think_s!r}")
+
 
 @dataclass(frozen=True, slots=True)
 class RequestTraffic:

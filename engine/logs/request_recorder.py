@@ -98,8 +98,8 @@ class WaitingRecords(NamedTuple):
     dropped: int
 
     @property
-    def count(self) -> int:
-        """How many requests there are."""
+    def requests(self) -> int:
+        """How many there are."""
         return sum([len(each.times) for each in self.arrivals])
 
 
@@ -223,8 +223,8 @@ class RequestRecorder:
 
     def lost(self, waiting: WaitingRecords) -> None:
         """What was taken could not be written."""
-        self.dropped += waiting.count
-        self._untold += waiting.count + waiting.dropped
+        self.dropped += waiting.requests
+        self._untold += waiting.requests + waiting.dropped
 
     def encode(self, waiting: WaitingRecords) -> Iterator[bytes]:
         """Lines, ended. From any thread."""

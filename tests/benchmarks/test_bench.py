@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,6 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # last: names th
 from bench import chart, goals, report
 from bench.clients import ClosedLoop, ManyModels, PerfAnalyzer, random_data, request_bytes, verify
 from bench.command import QUICK_MINUTES, main
-from bench.connections import DATA, END_HEADERS, END_STREAM, HEADERS, GrpcConnection, RefusedError, frame
 from bench.document import METRICS, DifferentError, Document, RowFacts, Sample, Spread, is_ahead, merge, ratio, spread
 from bench.loop import summary
 from bench.machine import load_warning
@@ -320,44 +318,6 @@ def test_networks_are_served_with_the_instances_and_threads_of_the_runtime_alone
     code = (tmp_path / "python" / "digits" / "1" / "model.py").read_text()
     assert "sys.path += ['/opt/there']" in code
     assert "intra_op_num_threads = 3" in code
-
-
-class Unconnected(GrpcConnection):
-    """A gRPC connection whose frames come from the test."""
-
-    def __init__(self) -> None:
-        self._received = bytearray()
-        self._stream = 1
-        self._has_data = False
-        self.sent = b""
-
-    @property
-    def _unsent(self) -> bytes:
-        return b""
-
-    def send(self, data: bytes) -> None:
-        self.sent += data
-
-
-def test_grpc_answers_are_complete_with_their_trailers_however_they_arrive() -> None:
-    message = b"\0" + struct.pack(">L", 3) + b"abc"
-    answer = frame(HEADERS, END_HEADERS, 1, b"\x88") + frame(DATA, 0, 1, message)
-    answer += frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\x88")
-    for cut in range(len(answer)):
-        connection = Unconnected()
-        assert not connection.take(memoryview(answer[:cut]))
-        assert connection.take(memoryview(answer[cut:]))
-
-
-def test_a_grpc_answer_without_a_message_is_an_error() -> None:
-    with pytest.raises(RefusedError, match="answered with an error"):
-        Unconnected().take(memoryview(frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\x88")))
-
-
-def test_settings_and_pings_are_acknowledged() -> None:
-    connection = Unconnected()
-    assert not connection.take(memoryview(frame(4, 0, 0, b"") + frame(6, 0, 0, b"12345678")))
-    assert connection.sent == frame(4, 1, 0, b"") + frame(6, 1, 0, b"12345678")
 
 
 def test_workloads_name_models_that_there_are() -> None:

@@ -20,8 +20,9 @@ MAY_IMPORT = {
     "gateway": {"actors", "engine", "front_ends", "proto"},
     "cluster": {"actors", "engine", "gateway"},
     "simulations": {"actors", "engine", "front_ends", "gateway", "proto"},
-    "api": {"actors", "cluster", "engine", "front_ends", "gateway", "proto"},
-    "foresight": {"actors", "engine", "front_ends", "proto", "simulations"},
+    "api": {"actors", "clients", "cluster", "engine", "front_ends", "gateway", "proto"},
+    "clients": {"engine", "proto"},
+    "foresight": {"actors", "clients", "engine", "front_ends", "proto", "simulations"},
 }
 """The import rule: which folders each folder may import from, besides itself."""
 
@@ -40,6 +41,7 @@ PLAIN = (
     "proto",
     "simulations",
     "foresight",
+    "clients",
     "docs",
     "README.md",
     "CONTRIBUTING.md",

@@ -1,0 +1,146 @@
+"""Requests as bytes, made before any is sent, so that sending them costs next to nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ..engine.logs.request_log import LoggedRequest
+from ..engine.request import LATEST
+from ..proto.messages import inference
+from .model_inputs import MadeInput, ModelInputs, describe_model, make_inputs
+from .target import LoadProtocol, LoadTarget
+
+Parts = tuple[bytes, ...]
+
+_RAW_CONTENTS_TAG = b"\x3a"
+_INT64_END = 1 << 63
+
+
+class RequestPreparer:
+    """Makes requests for one server. Requests that are alike share their bytes, those of sequences all but the head.
+
+    Args:
+        describe: what a model takes; by default the server is asked, once for each model.
+    """
+
+    def __init__(
+        self, target: LoadTarget, describe: Callable[[LoadTarget, str, int], ModelInputs] = describe_model
+    ) -> None:
+        self._target = target
+        self._describe = describe
+        self._models: dict[tuple[str, int], ModelInputs] = {}
+        self._inputs: dict[LoggedRequest, list[MadeInput]] = {}
+        self._made: dict[LoggedRequest, Parts] = {}
+        self._write = _http_parts if target.protocol is LoadProtocol.HTTP else _grpc_parts
+
+    def make(self, request: LoggedRequest) -> Parts:
+        """A request as a connection of the target's protocol takes it.
+
+        Raises:
+            RefusedError: the server does not describe the model.
+        """
+        alike = replace(request, offset_s=0.0, tenant="", protocol="", result=None, ensemble=False)
+        parts = self._made.get(alike)
+        if parts is None:
+            parts = self._write(self._target, alike, self._inputs_of(alike))
+            if not alike.sequence:
+                self._made[alike] = parts
+        return parts
+
+    def _inputs_of(self, request: LoggedRequest) -> list[MadeInput]:
+        key = LoggedRequest(
+            0.0, request.model, request.version, request.rows, request.nbytes, elements=request.elements
+        )
+        made = self._inputs.get(key)
+        if made is None:
+            name = request.model, request.version
+            model = self._models.get(name)
+            if model is None:
+                model = self._models[name] = self._describe(self._target, *name)
+            made = self._inputs[key] = make_inputs(model, request.rows, request.elements, request.nbytes)
+        return made
+
+
+def _http_parts(target: LoadTarget, request: LoggedRequest, inputs: Sequence[MadeInput]) -> Parts:
+    parameters: dict[str, object] = {"binary_data_output": True}
+    if request.priority:
+        parameters["priority"] = request.priority
+    if request.timeout_us:
+        parameters["timeout"] = request.timeout_us
+    if request.sequence:
+        parameters |= {
+            "sequence_id": request.sequence,
+            "sequence_start": request.start,
+            "sequence_end": request.end,
+        }
+    tensors = [
+        {
+            "name": each.name,
+            "datatype": each.datatype,
+            "shape": each.shape,
+            "parameters": {"binary_data_size": len(each.data)},
+        }
+        for each in inputs
+    ]
+    document = json.dumps({"parameters": parameters, "inputs": tensors}, separators=(",", ":")).encode()
+    nbytes = len(document) + sum([len(each.data) for each in inputs])
+    version = "" if request.version == LATEST else f"/versions/{request.version}"
+    lines = [
+        f"POST /v2/models/{request.model}{version}/infer HTTP/1.1",
+        f"Host: {target.host}:{target.port}",
+        f"Inference-Header-Content-Length: {len(document)}",
+        f"Content-Length: {nbytes}",
+        *(f"{name}: {value}" for name, value in target.headers()),
+        "\r\n",
+    ]
+    return _joined(["\r\n".join(lines).encode() + document, *(each.data for each in inputs)])
+
+
+def _grpc_parts(_target: LoadTarget, request: LoggedRequest, inputs: Sequence[MadeInput]) -> Parts:
+    made = inference.ModelInferRequest(
+        model_name=request.model,
+        model_version="" if request.version == LATEST else str(request.version),
+        inputs=[
+            inference.ModelInferRequestInferInputTensor(name=each.name, datatype=each.datatype, shape=list(each.shape))
+            for each in inputs
+        ],
+    )
+    if request.priority:
+        made.parameters["priority"] = inference.InferParameter(uint64_param=request.priority)
+    if request.timeout_us:
+        made.parameters["timeout"] = inference.InferParameter(int64_param=request.timeout_us)
+    if request.sequence:
+        made.parameters["sequence_id"] = _sequence_parameter(request.sequence)
+        made.parameters["sequence_start"] = inference.InferParameter(bool_param=request.start)
+        made.parameters["sequence_end"] = inference.InferParameter(bool_param=request.end)
+    parts = [bytes(made)]
+    for each in inputs:
+        parts += [_RAW_CONTENTS_TAG + _varint(len(each.data)), each.data]
+    return _joined(parts)
+
+
+def _sequence_parameter(sequence: int | str) -> inference.InferParameter:
+    if isinstance(sequence, str):
+        return inference.InferParameter(string_param=sequence)
+    if sequence < _INT64_END:
+        return inference.InferParameter(int64_param=sequence)
+    return inference.InferParameter(uint64_param=sequence)
+
+
+def _varint(value: int) -> bytes:
+    """A length as protobuf writes it."""
+    written = bytearray()
+    while value >= 0x80:
+        written.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*written, value))
+
+
+_SMALL_BYTES = 16_384
+
+
+def _joined(parts: list[bytes]) -> Parts:
+    """In one piece if they are small, so that large ones are not copied for each request of a sequence."""
+    return (b"".join(parts),) if sum(map(len, parts)) <= _SMALL_BYTES else tuple(parts)
