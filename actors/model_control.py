@@ -457,9 +457,11 @@ class ModelControl:
 
     async def _unused(self, source: ModelSource) -> None:
         """A temporary source is disposed of when nothing runs from it, or might be loaded from it again."""
+        if source not in self._temporary or self.repository.uses(source):
+            return
         needed = any(source in (known.source, known.origin) for known in self._known.values())
         needed = needed or any(source is origin for made, origin in self._temporary.items() if made is not source)
-        if source in self._temporary and not needed and not self.repository.uses(source):
+        if not needed:
             origin = self._temporary.pop(source)
             await self._context.executors.briefly(source.dispose)
             if origin is not source:

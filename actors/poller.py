@@ -45,14 +45,20 @@ class Poller:
     _slow: SlowLoads
     scan: Scan = field(default=Scan(()), init=False)
     ended: dict[str, str] = field(default_factory=dict, init=False)
+    _sources: Mapping[str, ModelSource] = field(default_factory=dict, init=False)
+    _ids: dict[str, list[str]] = field(default_factory=dict, init=False)  # by name
 
     async def rescan(self) -> None:
         """Look what the repositories hold. Raises `TriremeError` if one cannot be read."""
-        self.scan = await self._context.executors.look(self._source.scan)
+        self.scan = scan = await self._context.executors.look(self._source.scan)
+        self._sources = {source.id: source for source in scan.models}
+        self._ids = {}
+        for identity, source in self._sources.items():
+            self._ids.setdefault(source.name, []).append(identity)
 
-    def sources(self) -> dict[str, ModelSource]:
-        """What the repositories held at the last look, by id."""
-        return {source.id: source for source in self.scan.models}
+    def sources(self) -> Mapping[str, ModelSource]:
+        """What the repositories held at the last look, by id. There may be many: it is not made anew for each call."""
+        return self._sources
 
     def is_current(self, source: ModelSource) -> bool:
         """Whether a model is known as it is. Only for one that is distant: it reads no files for that."""
@@ -64,16 +70,19 @@ class Poller:
         model."""
         if override is not None and override.source is not None:
             return [override.source.id]
-        return [source.id for source in self.scan.models if source.name == name] or [name]
+        return [*self._ids.get(name, ())] or [name]
 
     async def versions_by_policy(self, name: str) -> frozenset[int] | None:
         """The versions that the policies of the models of a name choose, by their files as they are now; None if that
         cannot be told before they are loaded."""
-        sources = [source for source in self.scan.models if source.name == name]
+        sources = self._sources_of(name)
         if not sources or any(source.distant for source in sources):
             return None
         found = await self._context.executors.offload(lambda: [self._versions(source) for source in sources])
         return None if None in found else frozenset[int]().union(*filter(None, found))
+
+    def _sources_of(self, name: str) -> list[ModelSource]:
+        return [self._sources[identity] for identity in self._ids.get(name, ())]
 
     def _versions(self, source: ModelSource) -> tuple[int, ...] | None:
         try:
@@ -91,7 +100,7 @@ class Poller:
         Raises:
             InvalidArgumentError: it does.
         """
-        own = [source for source in self.scan.models if source.name == override.name]
+        own = self._sources_of(override.name)
         await self._context.executors.offload(partial(check_override, override, own, self._context.options))
 
     async def poll(self, sources: Mapping[str, ModelSource], override: Override | None = None) -> dict[str, Known]:
@@ -120,7 +129,7 @@ class Poller:
         """
         known, there = self._known, self.sources()
         if override is not None and override.source is not None:
-            there[override.source.id] = override.source
+            there = {**there, override.source.id: override.source}
         polled: dict[str, Known] = {}
         asked = set(ids)
         tried: set[str] = set()

@@ -329,8 +329,8 @@ class Repository(Catalog[Model], Actor[RepositoryMessage]):
         self._forget_found(model.name)
 
     def _unload(self, identity: str) -> None:
-        for model in self._all():
-            if model.id == identity and not model.ended:
+        for model in self._of(identity):
+            if not model.ended:
                 model.mailbox.send_nowait(Drain(unloads=True))
         if not self._versions(identity):
             self._models.pop(identity, None)

@@ -206,7 +206,7 @@ class Catalog(Generic[M]):
         """The version of these models that has the sequence which a request continues; None if there is none."""
         if request.sequence_start or not request.correlation_id:
             return None
-        meant = (each for each in self._all() if each.id in ids and (each.ready or each.retiring))
+        meant = [each for identity in ids for each in self._of(identity) if each.ready or each.retiring]
         return self._having(meant, request, version)
 
     @staticmethod
@@ -224,8 +224,7 @@ class Catalog(Generic[M]):
     def find_draining(self, request: InferenceRequest, name: str, version: int = LATEST) -> M | None:
         """While the server stops: the version of a model that has the sequence which a request continues; None if there
         is none, or none any more."""
-        meant = (each for each in self._all() if each.draining and each.name == name)
-        return self._having(meant, request, version)
+        return self._having((each for each in self._named(name) if each.draining), request, version)
 
     def describe(self, name: str, version: int = LATEST) -> ModelDescription:
         """The version that answers, described; or one that only continues its sequences. Errors as of `find`."""
@@ -239,7 +238,7 @@ class Catalog(Generic[M]):
         try:
             model = self.find(name, version)
         except TriremeError:
-            retiring = [each for each in self._all() if (each.name, each.version) == (name, version) and each.retiring]
+            retiring = [each for each in self._named(name) if each.version == version and each.retiring]
             if not retiring:
                 raise
             return retiring[0].describe(tuple(self.ready_versions(retiring[0].id)))
@@ -274,7 +273,7 @@ class Catalog(Generic[M]):
 
     def living_of(self, name: str) -> list[M]:
         """All versions of a name that are not unloaded yet."""
-        return [model for model in self._all() if model.name == name and not model.ended]
+        return [model for model in self._named(name) if not model.ended]
 
     def has_live_sequences(self, name: str) -> bool:
         """Whether a request may continue one of a model."""
@@ -369,7 +368,7 @@ class Catalog(Generic[M]):
 
     def uses(self, source: ModelSource) -> bool:
         """Whether any version that was loaded from `source` is not unloaded yet."""
-        return any(model.source is source and not model.ended for model in self._all())
+        return any(model.source is source and not model.ended for model in self._of(source.id))
 
     def ready_versions(self, identity: str) -> list[int]:
         """Ascending."""
@@ -393,6 +392,14 @@ class Catalog(Generic[M]):
     def _all(self) -> list[M]:
         """Those out of sight too: loading in order to replace another one, or replaced and still at work."""
         return [*self.models(), *self._hidden]
+
+    def _of(self, identity: str) -> list[M]:
+        """Of one model, those out of sight too."""
+        return [*self._versions(identity), *(model for model in self._hidden if model.id == identity)]
+
+    def _named(self, name: str) -> list[M]:
+        """Of all models of a name, those out of sight too."""
+        return [model for identity in self._ids.get(name, ()) for model in self._of(identity)]
 
     def _versions(self, identity: str) -> list[M]:
         return [model for _, model in sorted(self._models.get(identity, {}).items())]

@@ -292,6 +292,24 @@ def test_loads_do_not_look_through_the_repositories(monkeypatch: pytest.MonkeyPa
     served(test, load_s=0.01)
 
 
+def test_a_load_looks_at_no_model_that_has_nothing_to_do_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be thousands that were in memory once, and the event loop has requests to answer."""
+    asked: set[str] = set()
+
+    async def test(world: World, server: InferenceServer, models: list[SimulatedModel]) -> None:
+        for name in "abcdefgh":
+            assert isinstance(await world.ask(simple_request(name)), InferenceResponse)
+        repository = server._control.repository
+        versions = repository._versions
+        monkeypatch.setattr(repository, "_versions", lambda identity: asked.add(identity) or versions(identity))
+        assert isinstance(await world.ask(simple_request("a")), InferenceResponse)
+        await trio.sleep(1)
+        assert "a" in asked
+        assert len(asked) <= 3, "it, one that leaves, and one that may have sequences"
+
+    served(test, *(model(name) for name in "abcdefgh"), load_s=0.01)
+
+
 def test_names_that_are_unknown_are_looked_for_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[float] = []
 
