@@ -17,8 +17,10 @@ each is preferred in 65 buckets, give or take 8; `load_bound` evens that out.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from hashlib import blake2b
+from zlib import crc32
 
 import numpy as np
 
@@ -29,11 +31,14 @@ _STEP = 40_503
 
 _NONE = -1
 _SCALE = 2.0**-64
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+_SHIFT = np.uint64(33)
+_FACTORS = (np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53))
 
 
 def bucket_of(key: bytes) -> int:
     """Rule 1."""
-    return int.from_bytes(blake2b(key, digest_size=2).digest(), "big")
+    return crc32(key) % BUCKETS
 
 
 def sequence_key(name: str, sequence: int | str) -> bytes:
@@ -49,7 +54,8 @@ class Rendezvous:
         self._names: list[str] = []
         self._seeds = np.zeros(0, np.uint64)
         self._weights = np.zeros(0)
-        self._first: np.ndarray = np.full(BUCKETS, _NONE, np.int32)
+        self._firsts = array("i", [_NONE]) * BUCKETS
+        self._first: np.ndarray = np.frombuffer(self._firsts, np.int32)  # the same memory
         self._draws: np.ndarray = np.zeros(BUCKETS)  # of the first
 
     def __len__(self) -> int:
@@ -65,7 +71,7 @@ class Rendezvous:
         self._weights = np.append(self._weights, weight)
         known = np.flatnonzero(self._first != _NONE)
         if known.size:
-            drawn = _draw(known.astype(np.uint64), self._seeds[number]) / weight
+            drawn = _draw(known.astype(np.uint64) * _SPREAD, self._seeds[number]) / weight
             better = drawn < self._draws[known]
             gained = known[better]
             self._first[gained] = number
@@ -88,12 +94,12 @@ class Rendezvous:
 
     def first(self, bucket: int) -> str | None:
         """None if there is no replica."""
-        number = self._first[bucket]
+        number = self._firsts[bucket]
         if number == _NONE:
             if not self._names:
                 return None
             drawn = self._drawn(bucket)
-            number = self._first[bucket] = drawn.argmin()
+            number = self._firsts[bucket] = int(drawn.argmin())
             self._draws[bucket] = drawn[number]
         return self._names[number]
 
@@ -113,19 +119,28 @@ class Rendezvous:
                     yield self._names[number]
 
     def _drawn(self, bucket: int) -> np.ndarray:
-        return _draw(np.uint64(bucket), self._seeds) / self._weights
+        drawn = _draw(self._seeds, np.uint64(bucket * int(_SPREAD) % 2**64))
+        drawn /= self._weights
+        return drawn
 
 
 def _seed(name: str) -> int:
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big")
 
 
-def _draw(buckets: np.ndarray | np.uint64, seeds: np.ndarray | np.uint64) -> np.ndarray:
-    """What replicas draw in buckets: distributed exponentially, above 0. One of the two is an array."""
-    with np.errstate(over="ignore"):
-        mixed = (buckets * np.uint64(0x9E3779B97F4A7C15)) ^ seeds
-        for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
-            mixed = mixed ^ (mixed >> np.uint64(33))
-            mixed = mixed * np.uint64(factor)
-        mixed = mixed ^ (mixed >> np.uint64(33))
-    return -np.log((mixed.astype(np.float64) + 0.5) * _SCALE) + _SCALE
+def _draw(many: np.ndarray, one: np.uint64) -> np.ndarray:
+    """What replicas draw in buckets: distributed exponentially, above 0. Buckets are given times `_SPREAD`, replicas by
+    their seeds."""
+    mixed = many ^ one
+    shifted = mixed >> _SHIFT
+    for factor in _FACTORS:
+        mixed ^= shifted
+        mixed *= factor
+        np.right_shift(mixed, _SHIFT, out=shifted)
+    mixed ^= shifted
+    drawn = mixed.astype(np.float64)
+    drawn += 0.5
+    drawn *= _SCALE
+    np.log(drawn, out=drawn)
+    np.subtract(_SCALE, drawn, out=drawn)
+    return drawn

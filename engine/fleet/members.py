@@ -31,6 +31,8 @@ _LEAST_START = 0.1
 _ABOUT_AS_BUSY = 1.02
 _BASE_S = 0.01
 """Of a request's time, beside its time in queues: so much a pending request counts where none has waited."""
+_SAMPLE = 8
+_MEAN_S = 0.01
 
 
 class FleetMember:
@@ -45,6 +47,27 @@ class FleetMember:
         ejected_s: until when it is ejected.
         keys: of the groups that it is in.
     """
+
+    __slots__ = (
+        "name",
+        "weight",
+        "connected",
+        "room",
+        "report",
+        "reported_s",
+        "in_flight",
+        "sequences",
+        "since_s",
+        "ejected_s",
+        "keys",
+        "sent",
+        "failed",
+        "retried",
+        "_others",
+        "_ejections",
+        "_failures",
+        "_losses",
+    )
 
     def __init__(self, name: str, weight: float) -> None:
         self.name = name
@@ -146,6 +169,10 @@ class FleetGroup:
     def __init__(self) -> None:
         self.members: list[FleetMember] = []
         self.draining: list[FleetMember] = []
+        self._mean = 0.0
+        self._mean_s = -math.inf
+        self._mean_left = 0
+        self._mean_from = 0
         self._places: dict[str, tuple[list[FleetMember], int]] = {}
         self._order: Rendezvous | None = None
 
@@ -156,6 +183,19 @@ class FleetGroup:
     def able(self) -> list[FleetMember]:
         """To have new requests, if they must be had."""
         return self.members or self.draining
+
+    def mean_pending(self, now_s: float, stale_s: float) -> float:
+        """What a replica has pending, mean over some of them: `_SAMPLE` at most, others each time. It is taken anew after
+        as many requests as replicas were looked at, and after `_MEAN_S`: so it costs a request one look."""
+        self._mean_left -= 1
+        if self._mean_left <= 0 or now_s - self._mean_s > _MEAN_S:
+            able = self.able
+            begin = self._mean_from if self._mean_from < len(able) else 0
+            sample = able[begin : begin + _SAMPLE]
+            self._mean_from = begin + _SAMPLE
+            self._mean = sum([each.pending(now_s, stale_s) for each in sample]) / len(sample)
+            self._mean_s, self._mean_left = now_s, len(sample)
+        return self._mean
 
     @property
     def order(self) -> Rendezvous:
@@ -227,16 +267,18 @@ class FleetMembers:
         Args:
             tried: names of those that may not.
         """
-        members = group.able
+        members = group.members or group.draining
         count = len(members)
         if count > 2:
+            chance, usable = self._chance.random, self.usable
             found: FleetMember | None = None
             for _ in range(4):
-                member = members[int(self._chance.random() * count)]
-                if member is not found and self.usable(member, now_s) and member.name not in tried:
+                member = members[int(chance() * count)]
+                if member is not found and usable(member, now_s) and member.name not in tried:
                     if found is not None:
                         settings = self.settings
-                        return min(found, member, key=lambda each: each.cost(name, now_s, settings))
+                        is_less = member.cost(name, now_s, settings) < found.cost(name, now_s, settings)
+                        return member if is_less else found
                     found = member
         if tried:
             members = [each for each in members if each.name not in tried]

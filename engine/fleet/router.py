@@ -50,7 +50,7 @@ from .types import (
 )
 
 _NOT_EXECUTED = (AttemptEnd.REFUSED, AttemptEnd.UNREACHABLE)
-_SAMPLE = 8
+_PREFERRED = 8
 """Replicas that are looked at for a sticky key."""
 
 
@@ -153,7 +153,8 @@ class FleetRouter:
     def place(self, request: FleetRequest, now_s: float) -> FleetDecision:
         """What is to be done with a request that has come."""
         settings = self._settings
-        self._retries = min(self._retries + settings.retry_budget, float(settings.retry_burst))
+        if self._retries < settings.retry_burst:
+            self._retries = min(self._retries + settings.retry_budget, float(settings.retry_burst))
         if not request.sequence:
             return self._decide(request, now_s)
         known = self._sequences.get(request, now_s)
@@ -317,12 +318,11 @@ class FleetRouter:
     ) -> FleetMember | None:
         """One of the first few; None if all of them are busy, or cannot be used."""
         members, stale_s = self._members, self._settings.stale_s
-        sample = group.able[:_SAMPLE]
-        mean = sum(each.pending(now_s, stale_s) for each in sample) / len(sample)
-        most = self._settings.load_bound * mean + 1
-        for member in islice(self._in_order(group, bucket_of(sticky)), _SAMPLE):
-            allowed = member.name not in request.tried and members.usable(member, now_s)
-            if allowed and member.pending(now_s, stale_s) <= most:
+        most = self._settings.load_bound * group.mean_pending(now_s, stale_s) + 1
+        by_name, tried = members.by_name, request.tried
+        for name in islice(group.order.in_order(bucket_of(sticky)), _PREFERRED):
+            member = by_name[name]
+            if name not in tried and members.usable(member, now_s) and member.pending(now_s, stale_s) <= most:
                 return member
         return None
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from random import Random
+from zlib import crc32
 
 from ...engine.fleet.router import FleetRouter
 from ...engine.fleet.types import (
@@ -90,7 +91,7 @@ class NaiveFleet:
     def order(self, request: FleetRequest) -> list[str]:
         """In which its sequence prefers those that have the model ready."""
         key = f"{request.name}\0{request.sequence!r}".encode()
-        bucket = int.from_bytes(blake2b(key, digest_size=2).digest(), "big")
+        bucket = crc32(key) % 65_536
         names = [name for name in self.replicas if self.has_ready(name, request)]
         known = (bucket, *((name, self.replicas[name].weight) for name in sorted(names)))
         if known not in self._orders:
