@@ -16,9 +16,9 @@ from typing import Protocol, TypeVar
 import ray
 from ray import serve
 
+from ..engine.fleet.roster import GatewayTold
 from ..gateway.fleet_file import fleet_text
 from ..gateway.server import FleetServer
-from .roster import GatewayTold
 from .roster_actor import find_roster
 from .settings import ClusterSettings
 

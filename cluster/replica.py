@@ -23,9 +23,9 @@ from ..actors.server import InferenceServer
 from ..engine.clock import SystemClock
 from ..engine.description import ModelState
 from ..engine.errors import TriremeError
+from ..engine.fleet.roster import ReplicaTold
 from ..engine.repository.opening import open_repositories
 from .load_meter import LoadMeter, write_readings
-from .roster import ReplicaTold
 from .roster_actor import find_roster
 from .settings import ClusterSettings
 

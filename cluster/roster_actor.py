@@ -1,4 +1,4 @@
-"""The actor that keeps the roster of a fleet on Ray (`roster`), found by its name."""
+"""The actor that keeps the roster of a fleet on Ray (`engine.fleet.roster`), found by its name."""
 
 # pyright: reportMissingImports=false
 # Ray is in no environment of the tools.
@@ -10,7 +10,7 @@ from typing import Any
 
 import ray
 
-from .roster import FleetRoster, GatewayTold, ReplicaTold
+from ..engine.fleet.roster import FleetRoster, GatewayTold, ReplicaTold
 from .settings import ClusterSettings
 
 NAMESPACE = "trireme"

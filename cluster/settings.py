@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..engine.errors import InvalidArgumentError
+from ..engine.fleet.roster import ModelSettings
 from ..engine.fleet.scaling import ScalingSettings
 from ..engine.strict_toml import FileTable, read_strictly
 from ..gateway.fleet_file import ConnectionSettings, read_connection
@@ -17,19 +18,6 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _SIZE = re.compile(r"(\d+)\s*([KMGT]?)i?B?", re.IGNORECASE)
 _SIZES = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 _SIZE_TEXT = 'bytes, as a whole number or as text like "500M" or "8G"'
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSettings:
-    """What the file says of a model.
-
-    Attributes:
-        nbytes: of memory; None for what the files of the model take.
-        copies: on so many replicas.
-    """
-
-    nbytes: int | None = None
-    copies: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

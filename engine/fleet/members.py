@@ -49,24 +49,24 @@ class FleetMember:
     """
 
     __slots__ = (
-        "name",
-        "weight",
-        "connected",
-        "room",
-        "report",
-        "reported_s",
-        "in_flight",
-        "sequences",
-        "since_s",
-        "ejected_s",
-        "keys",
-        "sent",
-        "failed",
-        "retried",
-        "_others",
         "_ejections",
         "_failures",
         "_losses",
+        "_others",
+        "connected",
+        "ejected_s",
+        "failed",
+        "in_flight",
+        "keys",
+        "name",
+        "report",
+        "reported_s",
+        "retried",
+        "room",
+        "sent",
+        "sequences",
+        "since_s",
+        "weight",
     )
 
     def __init__(self, name: str, weight: float) -> None:
@@ -185,8 +185,8 @@ class FleetGroup:
         return self.members or self.draining
 
     def mean_pending(self, now_s: float, stale_s: float) -> float:
-        """What a replica has pending, mean over some of them: `_SAMPLE` at most, others each time. It is taken anew after
-        as many requests as replicas were looked at, and after `_MEAN_S`: so it costs a request one look."""
+        """What a replica has pending, mean over some of them: `_SAMPLE` at most, others each time. It is taken anew
+        after `_MEAN_S`, and after as many requests as replicas were looked at: so it costs a request one look."""
         self._mean_left -= 1
         if self._mean_left <= 0 or now_s - self._mean_s > _MEAN_S:
             able = self.able

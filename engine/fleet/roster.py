@@ -1,10 +1,10 @@
-"""Who belongs to a fleet on Ray, and which models each replica is to hold: state without I/O, kept by one small actor.
+"""Who belongs to a fleet on Ray, and which models each replica is to hold; kept by one small actor.
 
 Rules:
  1. Replicas and gateways tell of themselves every second. One that has not been heard of for `silent_s` does not belong
     to the fleet any more. So nothing is lost with the actor: when it is started again, all tell it within a second. In
     its first `settle_s` it does not know of all: gateways keep those that they know, and nothing is planned.
- 2. Where replicas have room for some of the models only, each is told which ones to hold (`engine.fleet.placement`).
+ 2. Where replicas have room for some of the models only, each is told which ones to hold (`placement`).
     It is planned anew when a replica has come or gone, or models have changed; room that is left is for further copies
     of those with most to do then.
  3. A model that is to move is loaded in its new place first: its old one is told to unload it when it is ready there.
@@ -20,11 +20,23 @@ import math
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
-from ..engine.fleet.placement import FleetLayout, ModelNeed, place_models
-from .settings import ModelSettings
+from .placement import FleetLayout, ModelNeed, place_models
 
 SILENT_S = 6.0
 SETTLE_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """What the settings of a fleet say of a model.
+
+    Attributes:
+        nbytes: of memory; None for what the files of the model take.
+        copies: on so many replicas.
+    """
+
+    nbytes: int | None = None
+    copies: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

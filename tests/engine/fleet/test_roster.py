@@ -1,9 +1,8 @@
-"""Who belongs to a fleet, and which models each replica holds (`cluster.roster`)."""
+"""Who belongs to a fleet, and which models each replica holds (`engine.fleet.roster`)."""
 
 from __future__ import annotations
 
-from trireme.cluster.roster import SETTLE_S, SILENT_S, FleetRoster, GatewayTold, ReplicaTold
-from trireme.cluster.settings import ModelSettings
+from trireme.engine.fleet.roster import SETTLE_S, SILENT_S, FleetRoster, GatewayTold, ModelSettings, ReplicaTold
 
 SIZES = {f"m{number:02}": 10 for number in range(20)}
 
