@@ -22,7 +22,9 @@ from .events import Calendar
 from .gateways import SimulatedGateway
 from .replicas import MODEL, ClientAsk, SimulatedReplica
 
-FAULTS_S = 4.0
+BEGIN_S = 1.0
+"""When the first requests come."""
+FAULTS_S = 3.0
 """So long is the safety phase."""
 CALM_S = 4.0
 """And so long it takes at most until the last fault is forgotten: what was ejected has come back."""
@@ -99,17 +101,23 @@ def play_fleet(seed: int) -> DrawnRun:
 
 
 class FleetSwarm:
-    """A run in the making."""
+    """A run in the making.
+
+    Attributes:
+        surge: times as many requests as usual.
+    """
+
+    surge = 1.0
 
     def __init__(self, plan: FleetPlan, draw: Random) -> None:
         self.plan = plan
         self.run = DrawnRun()
         self.calendar = Calendar()
         self._draw = draw
+        self.begin_s = BEGIN_S
         self._ids = 0
         self._lives = 0
         self._faulty: dict[str, list[list[float]]] = {}  # by replica: since when, until when
-        self._queues_full = False
         self.replicas: dict[str, SimulatedReplica] = {}
         self.gateways: list[SimulatedGateway] = []
         for number in range(plan.gateways):
@@ -126,12 +134,12 @@ class FleetSwarm:
     def play(self) -> None:
         """To the end, or the first violation."""
         plan, draw, calendar = self.plan, self._draw, self.calendar
-        calendar.at(1.0, self._traffic)
+        calendar.at(self.begin_s, self._traffic)
         for number in range(plan.sequences):
-            calendar.at(1.0 + draw.random(), self._sequence, number)
+            calendar.at(self.begin_s + draw.random(), self._sequence, number)
         for rate, happen in ((plan.faults, self._fault), (plan.changes, self._change)):
-            time_s = 1.0 + (draw.expovariate(rate) if rate else math.inf)
-            while time_s < FAULTS_S:
+            time_s = self.begin_s + (draw.expovariate(rate) if rate else math.inf)
+            while time_s < self.begin_s + FAULTS_S:
                 calendar.at(time_s, happen)
                 time_s += draw.expovariate(rate)
         calendar.run(END_S, self._goes_on)
@@ -141,31 +149,44 @@ class FleetSwarm:
                     self.complain(f"a request of {ask.submitted_s:.3f} s is never answered: {ask.ends}")
 
     def _goes_on(self) -> bool:
-        if self.calendar.now_s <= FAULTS_S + CALM_S + 2:
+        if self.calendar.now_s <= self._ends_s + 1:
             return not self.run.violation
         return not self.run.violation and any(gateway.waiting for gateway in self.gateways)
+
+    @property
+    def _ends_s(self) -> float:
+        """When the last requests come."""
+        return self.begin_s + FAULTS_S + CALM_S + 1
 
     # ---- clients ----
 
     def _traffic(self) -> None:
         """Requests without a sequence, until the end of the liveness phase."""
         draw, plan = self._draw, self.plan
-        if self.calendar.now_s > FAULTS_S + CALM_S + 1:
+        now_s = self.calendar.now_s
+        if now_s > self._ends_s:
             return
-        late = FAULTS_S < self.calendar.now_s < FAULTS_S + CALM_S
-        self.calendar.after(draw.expovariate(plan.rate) * (4 if late else 1), self._traffic)
+        calms_down = FAULTS_S < now_s - self.begin_s < FAULTS_S + CALM_S
+        self.calendar.after(draw.expovariate(plan.rate * self.surge) * (4 if calms_down else 1), self._traffic)
         for _ in range(draw.choice((1, 1, 1, 4))):
             sticky = str(draw.randrange(plan.keys)).encode() if plan.keys and draw.random() < 0.5 else None
             gateway = draw.choice(self.gateways)
-            ask = ClientAsk(FleetRequest(MODEL, sticky=sticky), then=self._answered)
+            ask = ClientAsk(self.request(sticky), then=self._answered)
             gateway.submit(ask)
             if draw.random() < 0.05:
                 self.calendar.after(0.05 * draw.random(), gateway.give_up, ask)
 
+    def request(self, sticky: bytes | None) -> FleetRequest:
+        """What a client asks for."""
+        return FleetRequest(MODEL, sticky=sticky)
+
+    def model_of(self, number: int) -> str:
+        """Which model a client's sequences are for."""
+        del number
+        return MODEL
+
     def _answered(self, ask: ClientAsk) -> None:
         self.run.counts["answered" if ask.answer == "ok" else "failed"] += 1
-        if any(end is AttemptEnd.REFUSED for _, end, _, _ in ask.ends):
-            self._queues_full = True
         if len(ask.ends) > 1:
             self.run.counts["looked up" if ask.request.sequence and not ask.request.start else "retried"] += 1
         if ask.answer.startswith("refused"):
@@ -199,7 +220,7 @@ class FleetSwarm:
 
     def _sequence(self, number: int) -> None:
         """A client that sends sequences, one after the other."""
-        if self.calendar.now_s > FAULTS_S + CALM_S + 1:
+        if self.calendar.now_s > self._ends_s:
             return
         self._lives += 1
         if self.plan.hops:  # who changes gateways takes another id each time
@@ -276,15 +297,18 @@ class FleetSwarm:
             self.calendar.after(1.0, self._drain, replica, kind == "upgrade")
 
     def _scale_out(self) -> None:
-        self._ids += 1
         plan = self.plan
         replica = SimulatedReplica(
-            f"r{self._ids}", self.calendar, self._draw, plan.service_s, plan.instances, plan.queue
+            self._new_name(), self.calendar, self._draw, plan.service_s, plan.instances, plan.queue
         )
         replica.complain = self.complain
         self.replicas[replica.name] = replica
         for gateway in self.gateways:
             gateway.join(replica)
+
+    def _new_name(self) -> str:
+        self._ids += 1
+        return f"r{self._ids}"
 
     def _drain(self, replica: SimulatedReplica, comes_back: bool) -> None:
         """When it has nothing more to do it stops; then it leaves the fleet, or comes back as another process."""
@@ -319,6 +343,7 @@ class _SequenceClient:
         self._swarm = swarm
         self._id = number
         self._life = life
+        self._model = swarm.model_of(number)
         self._gateway = gateway
         self._length = length
         self._pipelined = pipelined
@@ -335,7 +360,7 @@ class _SequenceClient:
         for _ in range(self._length - self._next if self._pipelined else 1):
             index, self._next = self._next, self._next + 1
             last = self._next == self._length
-            request = FleetRequest(MODEL, sequence=self._id, start=index == 0, end=last)
+            request = FleetRequest(self._model, sequence=self._id, start=index == 0, end=last)
             self._left += 1
             gateway = self._swarm._draw.choice(self._swarm.gateways) if self._swarm.plan.hops else self._gateway
             gateway.submit(ClientAsk(request, self._life, index, self._pipelined, then=self._answered))
