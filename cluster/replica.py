@@ -80,7 +80,7 @@ class ServedReplica:
             self._sizes = self._server.call(_model_bytes)
         self._wait_until_ready()
         self._loads = ThreadPoolExecutor(1, "trireme loads")  # one after the other: each needs all cores
-        self._wanted: frozenset[str] | None = None
+        self._change_asked: tuple[frozenset[str], frozenset[str]] | None = None
         self._failed: dict[str, str] = {}
         self._retry_s = math.inf
         self._teller = threading.Thread(target=self._keep_telling, name="trireme roster", daemon=True)
@@ -145,16 +145,18 @@ class ServedReplica:
         wanted = ray.get(self._roster.tell.remote(self._name, told, self._settings), timeout=10)
         if wanted is None:
             return frozenset()
-        if (wanted != self._wanted or time.monotonic() >= self._retry_s) and not self._draining:
-            self._wanted, self._retry_s = wanted, math.inf
-            self._loads.submit(self._hold, wanted)
+        change = wanted, told.ready - wanted
+        if (change != self._change_asked or time.monotonic() >= self._retry_s) and not self._draining:
+            self._change_asked, self._retry_s = change, math.inf
+            self._loads.submit(self._hold, *change)
         return wanted
 
-    def _hold(self, wanted: frozenset[str]) -> None:
-        """Have these models in memory, and no others. Those that cannot be loaded are tried again later."""
+    def _hold(self, wanted: frozenset[str], leaving: frozenset[str]) -> None:
+        """Have these models in memory, and those that leave no more. One that has become ready since stays until the
+        roster has heard of it. Those that cannot be loaded are tried again later."""
         ready = self._server.call(_ready_models)
         self._failed = {}
-        for name in sorted(ready - wanted):
+        for name in sorted(ready & leaving):
             self._change(name, loads=False)
         for name in sorted(wanted - ready):
             self._change(name, loads=True)
@@ -170,15 +172,21 @@ class ServedReplica:
             self._retry_s = time.monotonic() + _RETRY_S
             logger.error("trireme: model '%s' was not %s: %s", name, "loaded" if loads else "unloaded", error.message)
 
+    def _holds_on(self) -> bool:
+        """Whether it has models that are not ready in their new places yet; or the roster is away, and it may be so."""
+        try:
+            return bool(self._tell())
+        except ray.exceptions.RayError:
+            return self._settings.room is not None
+
     async def __del__(self) -> None:
         """Drain: say so, serve until others have the models, answer what there is, and end."""
         if not hasattr(self, "_teller"):
             return  # it did not start
         self._draining = True
         end_s = time.monotonic() + self._settings.drain_s
-        with contextlib.suppress(ray.exceptions.RayError):
-            while self._tell() and time.monotonic() < end_s:  # models that are not ready in their new places yet
-                self._ended.wait(0.2)
+        while self._holds_on() and time.monotonic() < end_s:
+            self._ended.wait(0.2)
         self._loads.shutdown(wait=False, cancel_futures=True)
         self._server.stop(self._settings.drain_s + 10)
         self._ended.set()

@@ -7,7 +7,8 @@ Rules:
  2. Where replicas have room for some of the models only, each is told which ones to hold (`placement`).
     It is planned anew when a replica has come or gone, or models have changed; room that is left is for further copies
     of those with most to do then.
- 3. A model that is to move is loaded in its new place first: its old one is told to unload it when it is ready there.
+ 3. A model that is to move is loaded in its new place first: its old one is told to unload it when it has been ready
+    there for `heard_s`, so that all gateways know.
  4. A replica that drains gets nothing new. Its models are planned for the others, and those that have a place are kept
     until they are ready there.
  5. While one release takes the place of another, replicas of the earlier one keep what they have, and that needs no
@@ -24,6 +25,7 @@ from .placement import FleetLayout, ModelNeed, place_models
 
 SILENT_S = 6.0
 SETTLE_S = 3.0
+HEARD_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +82,14 @@ class GatewayTold:
 
 @dataclass(slots=True)
 class _Member:
+    """Attributes:
+    heard_s: when it last told.
+    ready_s: since when each of its models is ready.
+    """
+
     told: ReplicaTold
     heard_s: float
+    ready_s: Mapping[str, float]
 
 
 class FleetRoster:
@@ -102,11 +110,13 @@ class FleetRoster:
         models: Mapping[str, ModelSettings] | None = None,
         silent_s: float = SILENT_S,
         settle_s: float = SETTLE_S,
+        heard_s: float = HEARD_S,
     ) -> None:
         self.layout = FleetLayout({})
         self.configure(room, copies, models or {})
         self._silent_s = silent_s
         self._settle_s = settle_s
+        self._heard_s = heard_s
         self._began_s = math.inf
         self._members: dict[str, _Member] = {}
         self._gateways: dict[str, tuple[GatewayTold, float]] = {}
@@ -123,7 +133,9 @@ class FleetRoster:
 
     def tell(self, name: str, told: ReplicaTold, now_s: float) -> frozenset[str] | None:
         """A replica tells of itself; which models it is to hold, or None if that is for itself to know."""
-        self._members[name] = _Member(told, now_s)
+        before = self._members.get(name)
+        since_s = before.ready_s if before is not None else {}
+        self._members[name] = _Member(told, now_s, {model: since_s.get(model, now_s) for model in told.ready})
         self._forget(now_s)
         is_settled = self._is_settled(now_s)
         if self._room is None:
@@ -132,7 +144,7 @@ class FleetRoster:
             return told.ready
         self._plan()
         wanted = frozenset() if told.draining else self.layout.on.get(name, frozenset())
-        return wanted | {model for model in told.ready - wanted if not self._is_replaced(model)}
+        return wanted | {model for model in told.ready - wanted if not self._is_replaced(model, now_s)}
 
     def tell_gateway(self, name: str, told: GatewayTold, now_s: float) -> tuple[dict[str, ReplicaTold], bool]:
         """A gateway tells of itself; the members of the fleet, and whether these are all."""
@@ -198,7 +210,8 @@ class FleetRoster:
             self._copies if settings.copies is None else settings.copies,
         )
 
-    def _is_replaced(self, model: str) -> bool:
+    def _is_replaced(self, model: str, now_s: float) -> bool:
         """Rule 3. A model that is planned for none has no place, or is not in the repository any more."""
         holders = self.layout.replicas_of(model)
-        return all(model in self._members[name].told.ready for name in holders if name in self._members)
+        members = [self._members[name] for name in holders if name in self._members]
+        return all(now_s - each.ready_s.get(model, math.inf) >= self._heard_s for each in members)

@@ -14,7 +14,8 @@ Rules:
     beyond its deadline. At most `most_waiting` do.
  4. A request is sent again only if it surely was not executed, `most_attempts` times at most, to replicas that it has
     not been at; never one of a sequence, but for the first; and only while there are fewer retries than `retry_budget`
-    of all requests.
+    of all requests. If a replica did not have the model any more, and no other is known to, it waits (rule 3): a model
+    that moves is ready in its new place, which this gateway is about to hear.
 
 States of a request:
 
@@ -49,7 +50,7 @@ from .types import (
     WaitForReplica,
 )
 
-_NOT_EXECUTED = (AttemptEnd.REFUSED, AttemptEnd.UNREACHABLE)
+_NOT_EXECUTED = (AttemptEnd.REFUSED, AttemptEnd.UNREACHABLE, AttemptEnd.ABSENT)
 _PREFERRED = 8
 """Replicas that are looked at for a sticky key."""
 
@@ -188,7 +189,18 @@ class FleetRouter:
         if request.sequence:
             return self._settle_sequence(request, member, end, now_s)
         found = self._retry(request, member, now_s) if end in _NOT_EXECUTED else None
-        return None if found is None else self._send(request, found, retry=True)
+        if found is not None:
+            return self._send(request, found, retry=True)
+        return self._wait_for_another(request, member, end, now_s)
+
+    def _wait_for_another(
+        self, request: FleetRequest, member: FleetMember, end: AttemptEnd, now_s: float
+    ) -> FleetDecision | None:
+        """Rule 4, for a request that `_retry` has found no replica for; None if it does not wait."""
+        if end is not AttemptEnd.ABSENT or request.tried[-1:] != (member.name,):
+            return None
+        self._retries -= 1
+        return self._wait(request, now_s)
 
     def _retry(self, request: FleetRequest, member: FleetMember, now_s: float) -> FleetMember | None:
         """Rule 4: where else a request goes; None if it does not."""
@@ -227,6 +239,9 @@ class FleetRouter:
             if found is not None:
                 known.move(found)
                 return self._send(request, found, retry=True)
+            decision = self._wait_for_another(request, member, end, now_s)
+            if isinstance(decision, WaitForReplica):
+                return decision
             known.lose()  # those behind it would be taken for an older sequence of the same id
         elif end in (AttemptEnd.LOST, AttemptEnd.NOT_STARTED) and known.member is member:
             known.lose()

@@ -4,7 +4,8 @@ Rules:
  1. Too slow: requests for some model have waited longer than the target, on average over all replicas, for `up_s`. Then
     replicas are added, in proportion to how much too long they waited: one at least, and at most as many as there are.
  2. Too many: with one replica less, requests for any model would be expected to wait half the target at most
-    (`expected_wait_s`), and that has been so for `down_s`. Then one is taken away.
+    (`expected_wait_s`), and that has been so for `down_s`. Then one is taken away. Which one is not known, so it is
+    taken for one of those that have told of the model; a model that is on one replica only moves to another one.
  3. After a change nothing is decided for `settle_s`: new replicas have to start, and figures to follow.
  4. Never fewer than `least`, never more than `most`; outside of these the number is brought back at once.
  5. Without readings nothing changes but by rule 4: that no replica reports does not mean that none is needed.
@@ -81,7 +82,8 @@ class ReplicaScaler:
     def _by_load(self, replicas: int, readings: Mapping[str, Sequence[LoadReading]], now_s: float) -> int:
         settings = self.settings
         wait_s, model = max((mean_wait_s(told), name) for name, told in readings.items())
-        fewer_s = max(expected_wait_s(told, replicas - 1) for told in readings.values()) if replicas > 1 else math.inf
+        fewer_s = max(expected_wait_s(told, max(len(told) - 1, 1)) for told in readings.values())
+        fewer_s = fewer_s if replicas > 1 else math.inf
         self._slow_since_s = min(self._slow_since_s, now_s) if wait_s > settings.target_s else math.inf
         self._idle_since_s = min(self._idle_since_s, now_s) if fewer_s <= settings.target_s / 2 else math.inf
         if now_s < self._settled_s:

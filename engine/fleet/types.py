@@ -157,6 +157,7 @@ class AttemptEnd(enum.Enum):
     LOST = "lost"  # the connection was lost, and the request may have been executed
     REFUSED = "refused"  # it was surely not executed, and another replica may take it
     UNREACHABLE = "unreachable"  # the same, because the replica could not be reached
+    ABSENT = "absent"  # the same, because the model is not ready there any more, or the replica ends
     NOT_STARTED = "not_started"  # refused, because the sequence is not known there
     CANCELLED = "cancelled"  # the client gave it up, or its time is over
 
@@ -173,16 +174,16 @@ _ANOTHER_MAY = frozenset(
         RefusalReason.BUDGET,
         RefusalReason.CLIENT_BYTES,
         RefusalReason.CONNECTION_LIMIT,
-        RefusalReason.STOPPING,
-        RefusalReason.NOT_READY,
         RefusalReason.NO_INSTANCE,
-        RefusalReason.UNKNOWN_MODEL,
         RefusalReason.MODEL_MEMORY,
         RefusalReason.LOAD_FAILED,
         RefusalReason.LOAD_WAIT,
     }
 )
 """A request that one replica refused for such a reason may be taken by another one."""
+
+_NOT_THERE = frozenset({RefusalReason.STOPPING, RefusalReason.NOT_READY, RefusalReason.UNKNOWN_MODEL})
+"""For such a reason it is refused where the router has not heard yet that a model has left, or a replica ends."""
 
 
 def attempt_end(error: TriremeError | None, executed: bool = True) -> AttemptEnd:
@@ -200,6 +201,8 @@ def attempt_end(error: TriremeError | None, executed: bool = True) -> AttemptEnd
         return AttemptEnd.CANCELLED
     if error.kind is ErrorKind.INVALID_ARGUMENT and error.message.endswith(NOT_STARTED_TEXT):
         return AttemptEnd.NOT_STARTED
+    if not executed and error.refusal_reason in _NOT_THERE:
+        return AttemptEnd.ABSENT
     if not executed:
         return AttemptEnd.REFUSED if error.refusal_reason in _ANOTHER_MAY else AttemptEnd.ANSWERED
     return AttemptEnd.FAILED if error.kind in (ErrorKind.INTERNAL, ErrorKind.UNKNOWN) else AttemptEnd.ANSWERED

@@ -1,5 +1,5 @@
-"""Simulated replicas: servers with models that have a queue, some instances and sequences. They hold executions against what
-clients have sent: nothing is executed twice, and a request of a sequence finds what the one before it left."""
+"""Simulated replicas: servers with models that have a queue, some instances and sequences. They hold executions against
+what clients have sent: nothing is executed twice, and a request of a sequence finds what the one before it left."""
 
 from __future__ import annotations
 
@@ -150,7 +150,10 @@ class SimulatedReplica:
             at = self.work[request.name] = ModelWork()
         key = (request.name, request.sequence)
         lives = bool(request.sequence) and not request.start and key in self._sequences
-        if self.stopping or len(at.queue) >= self._most or not (lives or self.has_ready(request.name, request.version)):
+        if self.stopping or not (lives or self.has_ready(request.name, request.version)):
+            work.answer(AttemptEnd.ABSENT)
+            return
+        if len(at.queue) >= self._most:
             work.answer(AttemptEnd.REFUSED)
             return
         if request.start and request.sequence:

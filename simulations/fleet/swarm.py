@@ -31,6 +31,8 @@ CALM_S = 4.0
 END_S = 40.0
 NOTICE_S = 0.4
 """After which a partition is noticed."""
+NOT_TAKEN = (AttemptEnd.REFUSED, AttemptEnd.UNREACHABLE, AttemptEnd.ABSENT)
+"""Another replica may take the request."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +204,7 @@ class FleetSwarm:
             refused = end is AttemptEnd.REFUSED and self.plan.queue < 1000
             if refused or self._was_faulty(replica, sent_s, ended_s):
                 return
-            if end in (AttemptEnd.REFUSED, AttemptEnd.UNREACHABLE) and self._alone(replica, sent_s, ended_s):
+            if end in NOT_TAKEN and self._alone(replica, sent_s, ended_s):
                 return
         if at and self._was_faulty(at, since_s, self.calendar.now_s):
             return
@@ -314,12 +316,13 @@ class FleetSwarm:
         """When it has nothing more to do it stops; then it leaves the fleet, or comes back as another process."""
         if not replica.alive or not replica.draining:
             return  # it was killed meanwhile
-        at_it = any(gateway.router.sequences_at(replica.name) for gateway in self.gateways)
+        knowing = [each for each in self.gateways if replica.name in each.links]
+        at_it = any(gateway.router.sequences_at(replica.name) for gateway in knowing)
         if not replica.stopping and (not replica.idle or at_it) and self.calendar.now_s < END_S - 10:
             self.calendar.after(0.1, self._drain, replica, comes_back)
             return
         if not replica.stopping:
-            replica.stopping = True
+            self._stop(replica)
             self.calendar.after(0.3, self._drain, replica, comes_back)
             return
         if comes_back:
@@ -328,6 +331,14 @@ class FleetSwarm:
                 gateway.links[replica.name].lose(told=True)
             self.calendar.after(0.3, self._restart, replica)
             return
+        self._end(replica)
+
+    def _stop(self, replica: SimulatedReplica) -> None:
+        """It refuses what comes from now on."""
+        replica.stopping = True
+
+    def _end(self, replica: SimulatedReplica) -> None:
+        """It has nothing to do any more, and leaves the fleet."""
         del self.replicas[replica.name]
         for gateway in self.gateways:
             gateway.leave(replica.name)

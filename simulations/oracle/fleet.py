@@ -24,6 +24,7 @@ from ...engine.fleet.types import (
 )
 
 _MASK = (1 << 64) - 1
+_NOT_TAKEN = (AttemptEnd.REFUSED, AttemptEnd.UNREACHABLE, AttemptEnd.ABSENT)
 _LEAST_SENT = 5
 """So many failures in a row are enough to eject a replica, and fewer are not."""
 
@@ -245,6 +246,10 @@ class WatchedFleetRouter(FleetRouter):
             return None
         if isinstance(decision, SendTo):
             self._check_again(decision, end, tried, sent.replica)
+        elif isinstance(decision, WaitForReplica):
+            if end is not AttemptEnd.ABSENT:
+                self._complain(f"a request waits that ended at {sent.replica}: {end}")
+            self._count_retry()
         self._check(decision, now_s, again=True)
         return decision
 
@@ -259,7 +264,7 @@ class WatchedFleetRouter(FleetRouter):
                 followed.at = None
         elif end is AttemptEnd.LOST or (end is AttemptEnd.NOT_STARTED and followed.at == sent.replica):
             followed.at = "" if followed.at is not None else None
-        elif end in (AttemptEnd.REFUSED, AttemptEnd.UNREACHABLE) and request.start:
+        elif end in _NOT_TAKEN and request.start:
             followed.at = ""
 
     def _check_again(self, decision: SendTo, end: AttemptEnd, tried: tuple[str, ...], last: str) -> None:
@@ -268,17 +273,21 @@ class WatchedFleetRouter(FleetRouter):
         settings = naive.settings
         if decision.replica in (*tried, last):
             self._complain(f"a request is sent to {decision.replica} again")
-        drains = end is AttemptEnd.REFUSED and self.naive.drains(last)
+        drains = end in (AttemptEnd.REFUSED, AttemptEnd.ABSENT) and self.naive.drains(last)
         if (end is AttemptEnd.NOT_STARTED or drains) and request.sequence and not request.start:
             if len(tried) + 1 >= settings.lookups:
                 self._complain(f"{len(tried) + 2} replicas are asked for a sequence")
             return
-        if end not in (AttemptEnd.REFUSED, AttemptEnd.UNREACHABLE):
+        if end not in _NOT_TAKEN:
             self._complain(f"a request that may have been executed is sent again: {end}")
         if request.sequence and not request.start:
             self._complain("a request of a sequence is sent again")
         if len(tried) + 2 > settings.most_attempts:
             self._complain(f"a request is sent {len(tried) + 2} times")
+        self._count_retry()
+
+    def _count_retry(self) -> None:
+        naive, settings = self.naive, self.naive.settings
         naive.retries += 1
         if naive.retries > settings.retry_burst + settings.retry_budget * naive.requests + 1e-6:
             self._complain(f"{naive.retries} retries of {naive.requests} requests")

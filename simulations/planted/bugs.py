@@ -21,6 +21,7 @@ from .fleet import FLEET_BUGS
 from .front_ends import FRONT_END_BUGS
 from .gpus import GPU_BUGS
 from .limiter import LIMITER_BUGS
+from .managed_fleet import MANAGED_FLEET_BUGS
 from .regions import REGION_BUGS
 from .residency import RESIDENCY_BUGS
 from .residents import RESIDENTS_BUGS
@@ -53,6 +54,7 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     **ROUTE_BUGS,
     **ROUTED_BUGS,
     **FLEET_BUGS,
+    **MANAGED_FLEET_BUGS,
 }
 """By name: the class and the method that is wrong, and what it does instead."""
 

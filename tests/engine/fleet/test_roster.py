@@ -67,7 +67,7 @@ def test_a_replica_that_drains_keeps_its_models_until_others_have_them() -> None
     fleet = Fleet(FleetRoster(room=100), "abc")
     fleet.go_on()
     fleet.draining.add("c")
-    fleet.go_on(rounds=4, always=set(SIZES))
+    fleet.go_on(rounds=6, always=set(SIZES))
     assert not fleet.ready["c"], "so it may end"
     assert fleet.ready["a"] | fleet.ready["b"] == set(SIZES)
 
@@ -92,7 +92,7 @@ def test_one_release_takes_the_place_of_another_with_all_models_served() -> None
         fleet.go_on(rounds=3, always=set(SIZES))
         assert {name: fleet.ready[name] for name in before} == before, "an earlier release loads and unloads nothing"
         fleet.draining.add(old)
-        fleet.go_on(rounds=3, always=set(SIZES))
+        fleet.go_on(rounds=6, always=set(SIZES))
         assert not fleet.ready.pop(old)
         fleet.roster.leave(old, fleet.now_s)
     fleet.go_on(always=set(SIZES))
@@ -100,15 +100,17 @@ def test_one_release_takes_the_place_of_another_with_all_models_served() -> None
 
 
 def test_a_model_leaves_its_old_place_when_it_is_ready_in_the_new_one() -> None:
-    roster = FleetRoster(room=20, models={"m": ModelSettings(nbytes=20)}, settle_s=1.0)
+    roster = FleetRoster(room=20, models={"m": ModelSettings(nbytes=20)}, settle_s=1.0, heard_s=2.0)
     sizes = {"m": 1, "n": 1}
     before = ReplicaTold("a:1", sizes, frozenset({"m", "n"}))
     roster.tell("b", ReplicaTold("b:1", sizes), 0.0)
     roster.tell("a", before, 0.0)
     assert roster.tell("a", before, 1.0) == {"m", "n"}, "n is to move, and is not there yet"
     assert roster.tell("b", ReplicaTold("b:1", sizes), 1.0) == {"n"}
-    roster.tell("b", ReplicaTold("b:1", sizes, frozenset({"n"})), 2.0)
-    assert roster.tell("a", before, 2.0) == {"m"}
+    for now_s in (2.0, 3.0):
+        assert roster.tell("a", before, now_s) == {"m", "n"}, "gateways have not all heard that n is ready there"
+        roster.tell("b", ReplicaTold("b:1", sizes, frozenset({"n"})), now_s)
+    assert roster.tell("a", before, 4.0) == {"m"}
 
 
 def test_a_roster_that_was_lost_learns_again_where_models_are() -> None:
