@@ -23,6 +23,7 @@ from ..engine.routing.comparison import TargetOutcome
 from ..engine.routing.rollout import RolloutEvent, RolloutState
 from ..engine.routing.route import Canary, ModelRoute, Target
 from ..engine.routing.router import ModelRouter
+from .drawn_run import DrawnRun
 
 ROUTE = "classifier"
 NEW = Target("digits", 9)
@@ -188,6 +189,18 @@ def _stalls(chance: Random, kind: CanaryKind) -> Stalls:
     every_s = chance.uniform(5, 60)
     most = 0.05 if kind in (CanaryKind.GOOD, CanaryKind.FAILING) else 0.003
     return Stalls(every_s, every_s * chance.uniform(0, most), chance.random() < 0.5)
+
+
+def play_canaries(seed: int) -> DrawnRun:
+    """One of each kind; a violation is one that ends otherwise than it should."""
+    run = DrawnRun()
+    for kind in CanaryKind:
+        plan = draw_canary(seed, kind)
+        end = play_canary(plan)
+        run.counts[f"{kind.value}: {end.state.value}"] += 1
+        if not end.right(plan):
+            run.complain(f"a canary ({kind.value}) is {end.state.value} in step {end.step}: {end.events[-1].reason}")
+    return run
 
 
 def play_canary(plan: CanaryPlan) -> CanaryEnd:

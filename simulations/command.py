@@ -2,6 +2,7 @@
 
 ``--seeds N`` plays N swarm runs and stops at the first violation, which it makes as small as it can. ``--seed S`` plays
 one of them and shows it, ``--replay FILE`` a plan from a file, ``--scenario NAME`` a scenario written by hand.
+``--swarm NAME`` plays runs of another swarm, such as that of a fleet, and says what was wrong first.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from .report import describe, tally
 from .scenarios import SCENARIOS
 from .svg import draw_svg
 from .swarm import draw_plan
+from .swarms import SWARMS, DrawnEnd, play_drawn_seeds
 from .timeline import draw_timeline
 from .trace import plan_of_log
 from .world import run_world
@@ -42,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit status: 0 if all is well, 1 if an invariant is broken, or a hole found."""
     options = _parser().parse_args(arguments)
     console = Console(highlight=False, markup=False, soft_wrap=True)
+    if options.swarm:
+        return _play_swarm(console, options)
     if options.seeds:
         return _hunt(console, options)
     if options.scenario:
@@ -59,6 +63,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         outcome = play(plan)
     _show(console, options, next(iter(describe(plan))), outcome.history)
     return _verdict(console, outcome)
+
+
+def _play_swarm(console: Console, options: argparse.Namespace) -> int:
+    """Play many seeds of a swarm that is drawn as it goes, or one."""
+    first = options.first_seed if options.seed is None else options.seed
+    seeds = range(first, first + (options.seeds or 1))
+    counts: Counter[str] = Counter()
+    failed: DrawnEnd | None = None
+    columns = (TextColumn("seeds"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("", total=len(seeds))
+        for end in play_drawn_seeds(options.swarm, seeds, options.jobs, options.plant):
+            counts += end.counts
+            progress.advance(task)
+            if end.violation:
+                failed = end
+                break
+    console.print("\n".join(f"    {count:,} times: {what}" for what, count in sorted(counts.items())))
+    if failed is not None:
+        planting = f" --plant {options.plant}" * bool(options.plant)
+        again = f"    python -m trireme.simulations --swarm {options.swarm} --seed {failed.seed}{planting}"
+        console.print(f"seed {failed.seed} breaks a promise: {failed.violation}", "see it again:", again, sep="\n")
+        return 1
+    console.print(f"{options.swarm}: seeds {seeds[0]} to {seeds[-1]}, no promise was broken")
+    return 0
 
 
 def _hunt(console: Console, options: argparse.Namespace) -> int:
@@ -161,6 +190,7 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument("--first-seed", type=int, default=1, metavar="S", help="the first of them (default: 1)")
     which.add_argument("--jobs", type=_positive, default=1, metavar="N", help="processes to play them in (default: 1)")
     which.add_argument("--reach", action="store_true", help="with --seeds: in how many runs each feature came up")
+    which.add_argument("--swarm", choices=list(SWARMS), help="which runs --seeds and --seed mean, if not whole servers")
     which.add_argument("--seed", type=int, metavar="S", help="play one swarm run, or one scenario, and show it")
     which.add_argument("--replay", type=_plan, metavar="FILE", help="play a plan that a failing seed was shrunk to")
     which.add_argument("--trace", type=_trace, metavar="FILE", help="play a request log, on models that batch")

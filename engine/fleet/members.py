@@ -2,7 +2,8 @@
 
 Rules:
  1. A replica can have requests for a version of a model while it is connected, has reported, and has said that the
-    version is ready. One that is ejected, silent, or drains, has new ones only if no other can.
+    version is ready. If it refuses one all the same, since it is not, it has no more of them until it reports again.
+    One that is ejected, silent, or drains, has new ones only if no other can.
  2. How busy a replica is: what this gateway has in flight there, and what others had when it last reported. The latter
     counts less the older the report is, and nothing after `stale_s`. Both count for as much longer as requests have
     waited in queues there of late.
@@ -46,6 +47,7 @@ class FleetMember:
         since_s: when it became one that may have requests.
         ejected_s: until when it is ejected.
         keys: of the groups that it is in.
+        outdated: it has refused what its report says that it has ready.
     """
 
     __slots__ = (
@@ -59,6 +61,7 @@ class FleetMember:
         "in_flight",
         "keys",
         "name",
+        "outdated",
         "report",
         "reported_s",
         "retried",
@@ -81,6 +84,7 @@ class FleetMember:
         self.since_s = -math.inf
         self.ejected_s = -math.inf
         self.keys: frozenset[GroupKey] = frozenset()
+        self.outdated = False
         self.sent = self.failed = self.retried = 0
         self._others = 0.0
         self._ejections = 0
@@ -260,6 +264,14 @@ class FleetMembers:
                 group = self.groups[key] = FleetGroup()
             group.add(member)
         member.keys = keys
+        member.outdated = False
+
+    def absent(self, member: FleetMember, key: GroupKey) -> None:
+        """It does not have ready what it has reported; so it is, until its next report."""
+        if key in member.keys:
+            self.groups[key].remove(member)
+            member.keys -= {key}
+            member.outdated = True
 
     def pick(self, group: FleetGroup, name: str, now_s: float, tried: tuple[str, ...]) -> FleetMember | None:
         """The less busy one of two, at random; None if there is none that may have a request.

@@ -137,7 +137,8 @@ class FleetRouter:
         before = member.report
         if member.take(report, now_s):
             self._sequences.lose(member)
-        if before is None or before.models is not report.models or before.draining is not report.draining:
+        same = before is not None and before.models is report.models and before.draining is report.draining
+        if not same or member.outdated:
             self._changed(member)
 
     def _changed(self, member: FleetMember) -> None:
@@ -186,6 +187,8 @@ class FleetRouter:
                 self._members.eject(member, now_s)
         elif end is AttemptEnd.ANSWERED:
             member.answered()
+        elif end is AttemptEnd.ABSENT:
+            self._members.absent(member, (request.name, request.version))
         if request.sequence:
             return self._settle_sequence(request, member, end, now_s)
         found = self._retry(request, member, now_s) if end in _NOT_EXECUTED else None

@@ -19,7 +19,8 @@ class Calendar:
 
     def after(self, delay_s: float, call: Callable[..., None], *arguments: Any) -> None:
         """Have something called later."""
-        self.at(self.now_s + delay_s, call, *arguments)
+        self._number += 1
+        heapq.heappush(self._calls, (self.now_s + delay_s, self._number, call, arguments))
 
     def at(self, time_s: float, call: Callable[..., None], *arguments: Any) -> None:
         """Have something called at a time, which may be now."""
@@ -28,6 +29,7 @@ class Calendar:
 
     def run(self, until_s: float, going: Callable[[], bool]) -> None:
         """Let time pass until nothing is left to happen, or `going` says that it is over."""
-        while self._calls and going() and self._calls[0][0] <= until_s:
-            self.now_s, _, call, arguments = heapq.heappop(self._calls)
+        calls, pop = self._calls, heapq.heappop
+        while calls and going() and calls[0][0] <= until_s:
+            self.now_s, _, call, arguments = pop(calls)
             call(*arguments)

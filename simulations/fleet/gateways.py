@@ -144,8 +144,9 @@ class SimulatedGateway:
 
     def leave(self, name: str) -> None:
         """At once; what is in flight there is lost."""
+        self.router.leave(name, self.calendar.now_s)
         self.links.pop(name).close()
-        self.hear(lambda router, now_s: router.leave(name, now_s))
+        self._pump()
 
     def submit(self, ask: ClientAsk) -> None:
         """A client's request has come."""

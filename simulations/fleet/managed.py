@@ -20,7 +20,7 @@ from ...engine.fleet.types import AttemptEnd, FleetRequest, FleetSettings
 from ...engine.request import LATEST
 from ..drawn_run import DrawnRun
 from .managed_replicas import ManagedReplica
-from .manager import HEARD_S, SILENT_S, FleetManager, ManagedPlan
+from .manager import HEARD_S, NOTICE_S, SILENT_S, FleetManager, ManagedPlan
 from .replicas import ClientAsk, SimulatedReplica
 from .swarm import NOT_TAKEN, FleetPlan, FleetSwarm
 
@@ -96,6 +96,11 @@ class ModelPlaces:
     def held_within(self, since_s: float, until_s: float) -> list[str]:
         return [name for name, (begin_s, end_s) in self.held.items() if begin_s <= until_s and since_s <= end_s]
 
+    def known_within(self, since_s: float, until_s: float) -> list[str]:
+        """Those that all gateways have heard of by the end."""
+        held = self.held.items()
+        return [name for name, (begin_s, end_s) in held if begin_s + HEARD_S <= until_s and since_s <= end_s]
+
     def gap_within(self, since_s: float, until_s: float) -> bool:
         return any(begin_s <= until_s and since_s <= end_s for begin_s, end_s in self.gaps)
 
@@ -103,7 +108,7 @@ class ModelPlaces:
 class ManagedSwarm(FleetSwarm):
     """A run in the making."""
 
-    replicas: dict[str, ManagedReplica]
+    replicas: dict[str, ManagedReplica]  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, plan: FleetPlan, managed: ManagedPlan, draw: Random) -> None:
         super().__init__(plan, draw)
@@ -141,7 +146,7 @@ class ManagedSwarm(FleetSwarm):
         now_s = self.calendar.now_s
         places = self._places[ask.request.name]
         heard_s = since_s - HEARD_S
-        holders = places.held_within(heard_s, now_s)
+        holders = places.known_within(since_s, now_s)
         for replica, end, sent_s, ended_s in ask.ends[-1:]:
             full = end is AttemptEnd.REFUSED and self.plan.queue < 1000
             if full or self._was_faulty(replica, sent_s, ended_s):
@@ -179,8 +184,8 @@ class ManagedSwarm(FleetSwarm):
             self._end_gap(name, places, now_s)
 
     def _begin_gap(self, name: str, places: ModelPlaces, now_s: float) -> None:
-        """Promise 1. A roster hears a while later that a replica is gone."""
-        since_s = now_s - 1.5 * SILENT_S
+        """Promise 1. A roster hears a while later that a replica is gone, and who drains does not turn back."""
+        since_s = now_s - NOTICE_S - 1.5 * SILENT_S
         if not any(self._was_faulty(each, since_s, now_s) for each in places.held_within(since_s, now_s)):
             self.complain(f"'{name}' is ready nowhere any more, without a fault: {places.held}")
         self._count("nowhere")

@@ -10,6 +10,8 @@ from ...engine.fleet.scaling import LoadReading
 from .events import Calendar
 from .replicas import SimulatedReplica
 
+MOST_JOBS = 1_000
+
 
 class ManagedReplica(SimulatedReplica):
     """One server, which loads and unloads models, one after the other.
@@ -52,8 +54,8 @@ class ManagedReplica(SimulatedReplica):
         super().start()
         self.models = {}
         self._asked: tuple[frozenset[str], frozenset[str]] | None = None
-        self._jobs: deque[tuple[frozenset[str], frozenset[str]]] = deque()
-        self._to_load: deque[str] = deque()
+        self._jobs: deque[tuple[frozenset[str], frozenset[str]]] = deque(maxlen=MOST_JOBS)
+        self._to_load: deque[str] = deque(maxlen=MOST_JOBS)
         self._is_loading = False
         self._read_s = self.calendar.now_s
         self._read: dict[str, tuple[int, float, float]] = {}

@@ -57,7 +57,7 @@ class ManagedPlan:
         return (1, release) if self.keeps_first and release > 1 else (release,)
 
 
-class Managed(Protocol):
+class FleetToManage(Protocol):
     """What of the swarm it takes."""
 
     replicas: dict[str, ManagedReplica]
@@ -76,7 +76,7 @@ class FleetManager:
     def __init__(
         self,
         plan: ManagedPlan,
-        fleet: Managed,
+        fleet: FleetToManage,
         calendar: Calendar,
         draw: Random,
         complain: Callable[[str], None],

@@ -171,7 +171,7 @@ class SimulatedReplica:
             for work in at.queue:
                 if work in gone:
                     self._sequences.pop((name, work.ask.request.sequence), None)
-            at.queue = deque(each for each in at.queue if each not in gone)
+            at.queue = deque((each for each in at.queue if each not in gone), self._most)
 
     def _go_on(self, at: ModelWork) -> None:
         while at.queue and at.busy < self.instances:

@@ -40,6 +40,7 @@ class _Replica:
     reported_s: float = -math.inf
     failures: int = 0
     losses: list[float] = field(default_factory=list)
+    absent: set[tuple[str, int]] = field(default_factory=set)  # refused since the latest report
 
 
 @dataclass
@@ -66,6 +67,8 @@ class NaiveFleet:
         """Whether a replica can do what a request asks for."""
         replica = self.replicas.get(name)
         if replica is None or not replica.connected or replica.report is None:
+            return False
+        if (request.name, request.version) in replica.absent:
             return False
         versions = replica.report.models.get(request.name, {})
         return any(versions.values()) if request.version < 0 else versions.get(request.version, False)
@@ -155,6 +158,7 @@ class WatchedFleetRouter(FleetRouter):
         super().lost(replica, now_s)
         known = self.naive.replicas[replica]
         known.connected, known.report = False, None
+        known.absent.clear()
         known.losses.append(now_s)
         self._lost_with(replica)
         known.losses = [each for each in known.losses if now_s - each < 10]
@@ -168,6 +172,7 @@ class WatchedFleetRouter(FleetRouter):
         super().report(replica, report, now_s)
         known = self.naive.replicas[replica]
         before, known.report, known.reported_s = known.report, report, now_s
+        known.absent.clear()
         if before is not None and before.epoch != report.epoch:
             self._lost_with(replica)
 
@@ -236,6 +241,8 @@ class WatchedFleetRouter(FleetRouter):
         tried, naive = request.tried, self.naive
         decision = super().settle(sent, end, now_s)
         known = naive.replicas.get(sent.replica)
+        if known is not None and end is AttemptEnd.ABSENT and known.report is not None:
+            known.absent.add((request.name, request.version))
         if known is not None and end in (AttemptEnd.FAILED, AttemptEnd.ANSWERED):
             known.failures = known.failures + 1 if end is AttemptEnd.FAILED else 0
             self._check_ejection(sent.replica, before, known.failures >= _LEAST_SENT, now_s)

@@ -137,9 +137,10 @@ class WatchedRoster(FleetRoster):
             if fits or after.replicas_of(model):
                 self.complain(f"'{model}' has no place, though there is room on {fits}")
         placed_before = {model for models in before.on.values() for model in models}
-        if after.unplaced or not set(before.on) <= set(after.on):
+        if before.unplaced or after.unplaced or not set(before.on) <= set(after.on):
             return
         for model in placed_before:
             was, now = before.replicas_of(model), after.replicas_of(model)
-            if now and not set(was) & set(now):
+            has = {name for name, member in self._members.items() if model in member.told.ready}
+            if now and not set(was) & set(now) and not has & set(now):
                 self.complain(f"'{model}' moves from {was} to {now}, though all replicas are there")

@@ -35,6 +35,18 @@ def test_it_prints_hash_timeline_and_summary_and_writes_files(
     assert (tmp_path / "s").read_text() == draw_svg(history)
 
 
+def test_it_plays_other_swarms_and_says_what_was_wrong_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--swarm", "fleet", "--seeds", "3", "--first-seed", "5"]) == 0
+    assert capsys.readouterr().out.endswith("fleet: seeds 5 to 7, no promise was broken\n")
+    assert main(["--swarm", "fleet", "--seeds", "30", "--plant", "overtaken"]) == 1
+    printed = capsys.readouterr().out
+    found = re.search(r"seed (\d+) breaks a promise: at .* goes on with another request than its next one", printed)
+    assert found is not None, printed
+    again = ["--swarm", "fleet", "--seed", found[1], "--plant", "overtaken"]
+    assert " ".join(again) in printed
+    assert main(again) == 1
+
+
 def test_a_summary_counts_equal_errors_and_reasons_together() -> None:
     submitted = [RequestSubmitted(0, number, "m", 1, 0, 0) for number in range(1, 5)]
     refused = [RequestAnswered(1, number, f"[request id: {number}] Full") for number in (1, 2)]

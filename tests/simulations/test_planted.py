@@ -10,6 +10,7 @@ from trireme.simulations.hunt import hunt, shrunk
 from trireme.simulations.museum import EXHIBITS, Exhibit
 from trireme.simulations.planted import PLANTED, planted
 from trireme.simulations.planted.fleet import FLEET_BUGS
+from trireme.simulations.planted.managed_fleet import MANAGED_FLEET_BUGS
 from trireme.simulations.planted.residency import RESIDENCY_BUGS
 from trireme.simulations.planted.residents import RESIDENTS_BUGS
 from trireme.simulations.planted.routed import ROUTED_BUGS
@@ -136,7 +137,8 @@ RARE = {"stays-in-line"}
         bug
         for bug in PLANTED
         if bug not in RARE
-        and bug not in {**RESIDENCY_BUGS, **RESIDENTS_BUGS, **ROUTE_BUGS, **ROUTED_BUGS, **FLEET_BUGS}
+        and bug
+        not in {**RESIDENCY_BUGS, **RESIDENTS_BUGS, **ROUTE_BUGS, **ROUTED_BUGS, **FLEET_BUGS, **MANAGED_FLEET_BUGS}
     ],
 )
 def test_a_planted_bug_is_found_within_a_thousand_seeds(bug: str) -> None:
