@@ -19,6 +19,7 @@ import os
 import queue
 import re
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -186,11 +187,20 @@ class LogFacade(Protocol):
         ...
 
 
+class PeopleFormatter(logging.Formatter, ABC):
+    """Lines for a person who watches, in place of those of the format "default"."""
+
+    @abstractmethod
+    def shows(self, record: logging.LogRecord) -> bool:
+        """Whether there is to be a line at all."""
+
+
 class Log:
     """The running log, and what is set about it; where the log goes cannot be changed."""
 
-    def __init__(self, settings: LogSettings, handler: LineHandler) -> None:
+    def __init__(self, settings: LogSettings, handler: LineHandler, people: PeopleFormatter | None = None) -> None:
         self.handler = handler
+        self._people = people
         self._followers: list[Callable[[LogSettings], object]] = []
         self._apply(settings)
 
@@ -211,8 +221,10 @@ class Log:
 
     def _apply(self, settings: LogSettings) -> None:
         self.settings = settings
-        self.handler.setFormatter(JsonFormatter() if settings.format == "json" else LineFormatter(settings))
-        self.handler.filters[:] = [_switches(settings)]
+        people = self._people if settings.format == "default" else None
+        formatter = JsonFormatter() if settings.format == "json" else LineFormatter(settings)
+        self.handler.setFormatter(people or formatter)
+        self.handler.filters[:] = [_switches(settings)] if people is None else [_switches(settings), people.shows]
         logger.setLevel(verbose(min(settings.verbose, 9)) if settings.verbose > 0 else logging.INFO)
         for hear in self._followers:
             hear(settings)
@@ -235,8 +247,11 @@ def verbose_level(number: int) -> int:
 
 
 @contextlib.contextmanager
-def logging_to(settings: LogSettings) -> Iterator[Log]:
+def logging_to(settings: LogSettings, people: PeopleFormatter | None = None) -> Iterator[Log]:
     """Send the log where the settings say, for the length of a `with` block.
+
+    Args:
+        people: makes the lines, as long as their format is "default".
 
     Raises:
         OSError: the log file cannot be opened.
@@ -254,7 +269,7 @@ def logging_to(settings: LogSettings) -> Iterator[Log]:
             stack.callback(_restore, each, handler, each.level, each.propagate)
             each.propagate = False
             each.addHandler(handler)
-        yield Log(settings, handler)
+        yield Log(settings, handler, people)
 
 
 def _restore(logger: logging.Logger, handler: logging.Handler, level: int, propagate: bool) -> None:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import logging
 import sys
@@ -16,7 +15,8 @@ from .parser import FAILED, USAGE, CommandError
 if TYPE_CHECKING:
     from ...engine.description import IndexEntry
     from ...engine.options import ServerOptions
-    from .findings import Finding, LoadLog
+    from .findings import Finding
+    from .load_log import LoadLog
 
 
 def add_check_command(commands: Any) -> None:
@@ -43,7 +43,8 @@ def add_check_command(commands: Any) -> None:
 def run_check(given: argparse.Namespace) -> int:
     """Do what the command line says; returns the exit code."""
     from ...engine.errors import TriremeError
-    from .findings import Finding, LoadLog, configuration_findings, load_findings
+    from .findings import Finding, configuration_findings, load_findings
+    from .load_log import LoadLog
     from .remedies import remedy
 
     options = _options(given)
@@ -105,20 +106,13 @@ def _load(options: ServerOptions, log: LoadLog) -> list[IndexEntry]:
         async with server:
             return server.repository_index() if server.started else []
 
-    with _logging_to(log):
-        return trio.run(run)
-
-
-@contextlib.contextmanager
-def _logging_to(handler: logging.Handler) -> Iterator[None]:
     logger = logging.getLogger("trireme")
     before = logger.propagate
     logger.propagate = False
-    logger.addHandler(handler)
     try:
-        yield
+        with log.listening():
+            return trio.run(run)
     finally:
-        logger.removeHandler(handler)
         logger.propagate = before
 
 

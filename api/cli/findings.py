@@ -8,7 +8,6 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,9 +22,6 @@ from ...engine.options import ServerOptions
 from ...engine.repository.cloud.addresses import is_store_address
 from .remedies import remedy
 
-_FAILED = re.compile(
-    r"(?:Poll failed for model directory|failed to load|failed to poll model) '(.+?)'(?: version \d+)?: (.*)", re.DOTALL
-)
 _OF_ALLOWED = re.compile(r"'([^']*)', allowed \w+ are: (.*)")
 _BACKEND = re.compile(r"backend library for backend '([^']*)'")
 _MOST_ALLOWED = 12
@@ -68,29 +64,6 @@ class Finding:
         """All fields that are known."""
         names = ("model", "file", "line", "column", "text", "found", "allowed", "nearest", "remedy")
         return {name: getattr(self, name) for name in names if getattr(self, name)}
-
-
-class LoadLog(logging.Handler):
-    """Keeps of the server's log why models did not load, by model, and warnings.
-
-    Attributes:
-        failures: the last text of each model.
-        warnings: one after the other.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.failures: dict[str, str] = {}
-        self.warnings: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if getattr(record, "bare", False):
-            return
-        message = record.getMessage()
-        if found := _FAILED.match(message):
-            self.failures[found[1]] = found[2]
-        elif record.levelno == logging.WARNING:
-            self.warnings.append(message)
 
 
 def configuration_findings(options: ServerOptions) -> dict[str, list[Finding]]:

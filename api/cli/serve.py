@@ -38,9 +38,11 @@ from .command import MetricsSettings, ServeCommand, build_command, limits_in_vai
 from .flag_table import FLAGS, GROUPS
 from .flags import UsageError, parse
 from .interpreter import return_code, settle_memory, switch_often
+from .load_log import LoadLog
 from .request_logging import RequestLogService
 from .services import ClientServices, Listening, OwnServices, StartError, open_service
 from .shutdown import EndSignals
+from .start_view import StartView, start_view, tell_failures, tell_remedy
 from .tables import load_display, startup_tables
 from .usage import ServerProgram, answer_as_triton, answer_usage_error
 
@@ -57,10 +59,11 @@ def serve(words: Sequence[str]) -> int:
     """Serve, as the command line after ``serve`` says, until told to stop. Returns the exit code: 0 after a shutdown in
     time; 1 if the command line was wrong, the server could not start, or time ran out."""
     try:
-        command = build_command(parse(words, FLAGS), os.environ)
+        flags = parse(words, FLAGS)
+        command = build_command(flags, os.environ)
     except UsageError as error:
         return answer_usage_error(error, _PROGRAM)
-    return _serve_command(command)
+    return _serve_command(command, start_view(flags, os.environ))
 
 
 def serve_as_triton(words: Sequence[str]) -> int:
@@ -72,31 +75,34 @@ def serve_as_triton(words: Sequence[str]) -> int:
     return _serve_command(command)
 
 
-def _serve_command(command: ServeCommand) -> int:
+def _serve_command(command: ServeCommand, view: StartView | None = None) -> int:
     for line in command.deprecations:
         sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
     with contextlib.ExitStack() as stack:
         try:
-            log = stack.enter_context(logging_to(command.log))
+            log = stack.enter_context(logging_to(command.log, view))
         except OSError as error:
             sys.stderr.write(f"error: cannot open log file '{command.log.file}': {error.strerror}\n")
             return _FAILED
         switch_often()
-        return trio.run(_run, command, log)
+        return trio.run(_run, command, log, view)
 
 
-async def _run(command: ServeCommand, log: Log) -> int:
+async def _run(command: ServeCommand, log: Log, view: StartView | None) -> int:
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        return await run_server(command, log, signals, lambda _server, _addresses: None)
+        return await run_server(command, log, signals, lambda _server, _addresses: None, view)
 
 
-async def run_server(command: ServeCommand, log: Log, signals: AsyncIterable[int], opened: Opened) -> int:
+async def run_server(
+    command: ServeCommand, log: Log, signals: AsyncIterable[int], opened: Opened, view: StartView | None = None
+) -> int:
     """Serve until told to stop.
 
     Args:
         signals: numbers of signals as they come; the first one ends the server (`EndSignals`).
         opened: told of the server and of where it listens, as soon as it does.
+        view: shows the start to a person; None if there is none.
 
     Returns:
         The exit code.
@@ -112,14 +118,14 @@ async def run_server(command: ServeCommand, log: Log, signals: AsyncIterable[int
         nursery.start_soon(shutdown.heed, signals)
         with shutdown.everything:
             exit_code = _FAILED
-            exit_code = await _serve(command, log, shutdown, opened)
+            exit_code = await _serve(command, log, shutdown, opened, view)
         if not shutdown.serving and shutdown.asked:
             exit_code = 0
         nursery.cancel_scope.cancel()
     return exit_code
 
 
-async def _serve(command: ServeCommand, log: Log, shutdown: EndSignals, opened: Opened) -> int:
+async def _serve(command: ServeCommand, log: Log, shutdown: EndSignals, opened: Opened, view: StartView | None) -> int:
     try:
         async with contextlib.AsyncExitStack() as stack:
             gate = await _open_access(command, stack)
@@ -127,12 +133,12 @@ async def _serve(command: ServeCommand, log: Log, shutdown: EndSignals, opened: 
             if routes is not None:
                 with _reading_routes():
                     await routes.read()
-            server = await _load(command, log, stack, gate)
+            server = await _load(command, log, stack, gate, view)
             if routes is not None:
                 with _reading_routes():
                     await routes.follow(server.routes)
             log.follow(lambda settings: server.tell_requests(settings.verbose > 0))
-            in_time = await _serve_ports(server, command, log, shutdown, opened)
+            in_time = await _serve_ports(server, command, log, shutdown, opened, view)
             if not in_time:
                 logger.error("failed to stop server: Internal - Exit timeout expired. Exiting immediately.")
                 shutdown.everything.cancel()
@@ -172,10 +178,15 @@ def _reading_routes() -> Iterator[None]:
 
 
 async def _load(
-    command: ServeCommand, log: Log, stack: contextlib.AsyncExitStack, gate: LocalAccess | None
+    command: ServeCommand,
+    log: Log,
+    stack: contextlib.AsyncExitStack,
+    gate: LocalAccess | None,
+    view: StartView | None,
 ) -> InferenceServer:
     """Open the server and show what it has got. StartError if it does not open."""
     server = None
+    failed = LoadLog()
     try:
         log_requests = None
         if command.request_log is not None:
@@ -185,18 +196,25 @@ async def _load(
             logger.debug("ModelConfig 64-bit fields:")
             for field in wide_fields():
                 logger.debug("\t%s", field)
-        with load_display(log.handler) as on_load:
+        with load_display(log.handler) as on_load, failed.listening():
             source = None if command.server.model_repository else _Unspecified()
-            server = InferenceServer(command.server, on_load, source=source, request_log=log_requests, access=gate)
+            progress = on_load if view is None else view.following(on_load)
+            server = InferenceServer(command.server, progress, source=source, request_log=log_requests, access=gate)
             await stack.enter_async_context(server)
     except TriremeError as error:
         if server is not None and isinstance(error, StartupError):
             _show_tables(server, error.index)
+            tell_failures(command.server, error.index, failed.failures, view)
+            if view is not None:
+                view.show_failed(error.index)
         log_bare(f"error: creating server: {error.kind.value} - {error.message}", logging.ERROR)
+        tell_remedy(error.message, view)
         raise StartError from error
     for warning in limits_in_vain(command.server.gpu_limits, server.gpus):
         logger.warning("%s", warning)
     _show_tables(server)
+    if server.started:
+        tell_failures(command.server, server.repository_index(), failed.failures, view)
     return server
 
 
@@ -206,7 +224,12 @@ def _show_tables(server: InferenceServer, index: Sequence[IndexEntry] | None = N
 
 
 async def _serve_ports(
-    server: InferenceServer, command: ServeCommand, log: Log, shutdown: EndSignals, opened: Opened
+    server: InferenceServer,
+    command: ServeCommand,
+    log: Log,
+    shutdown: EndSignals,
+    opened: Opened,
+    view: StartView | None,
 ) -> bool:
     """Open the ports, serve until a signal comes, and stop in order; whether everything in flight was answered in time.
     StartError if a port cannot be opened."""
@@ -216,19 +239,22 @@ async def _serve_ports(
         services = _services_of(server, command, log, reserved)
         async with trio.open_nursery() as nursery:
             metrics = None if command.metrics is None else _start_metrics(server, command.metrics, nursery)
+            own: list[Listening] = []
             clouds = CloudServices(server, command, None if metrics is None else metrics.page)
             try:
                 await services.open(nursery)
                 await clouds.open(nursery)
                 if metrics is not None and command.metrics is not None:
                     service = HttpService(metrics, command.metrics.service, server.client_accounts)
-                    await open_service(service, "Metrics", "Metrics Service", nursery)
+                    own = await open_service(service, "Metrics", "Metrics Service", nursery)
             except StartError as error:
                 start_error = error
             else:
                 settle_memory()
                 shutdown.serving = True
                 opened(server, services.addresses)
+                if view is not None:
+                    view.show_started(server, [*services.addresses, *own], command.http)
                 await trio.to_thread.run_sync(return_code)
                 await shutdown.until_asked()
                 if shutdown.drains_s:

@@ -157,7 +157,7 @@ def load_display(log: LineHandler) -> Iterator[OnLoad]:
         board, console = LoadBoard(progress), progress.console
 
         def above(line: bytes) -> None:
-            console.print(Text(line.decode(errors="replace").rstrip("\n")), soft_wrap=True)
+            console.print(Text.from_ansi(line.decode(errors="replace").rstrip("\n")), soft_wrap=True)
 
         before = log.log
         if before is log.console:

@@ -70,7 +70,7 @@ def test_at_a_terminal_the_display_comes_and_goes_and_the_log_stays_whole(
     """Both go to one terminal: every log line is there, whole, on a line of its own, and the cursor is back."""
     ours, theirs = os.openpty()
     try:
-        serve = start_serve(f"--model-repository={repository}", console=theirs)
+        serve = start_serve(f"--model-repository={repository}", "--log-format=default", console=theirs)
         os.close(theirs)
         screen = b""
         while b"Started Metrics Service" not in screen:
@@ -90,9 +90,10 @@ def test_at_a_terminal_a_failed_load_is_counted_and_its_reason_stays(start_serve
     shutil.copytree(repository / "simple", repository / "broken")
     (repository / "broken" / "config.pbtxt").unlink()
     (repository / "broken" / "1" / "model.onnx").write_bytes(b"no model")
+    words = ("--exit-on-error=false", "--log-format=default")
     ours, theirs = os.openpty()
     try:
-        serve = start_serve(f"--model-repository={repository}", "--exit-on-error=false", console=theirs)
+        serve = start_serve(f"--model-repository={repository}", *words, console=theirs)
         os.close(theirs)
         screen = b""
         while b"Started Metrics Service" not in screen:
