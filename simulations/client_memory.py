@@ -157,7 +157,7 @@ class ClientMemory:
         for request in _comers(plan):
             self._places[request.number] = self._end
             self._end += request.rows * request.width * FP32.size
-        self._changes = 0  # that were asked for
+        self._changes = self._pending = 0  # that were asked for, and of these not over
         self._known: int | None = None  # bytes that are registered; None while that is not certain
         self._lost = False  # a call was lost with its front end, and may be carried out at any time
         self._sent: dict[int, int] = {}  # by request that its client may rightly send, after how many changes
@@ -171,6 +171,7 @@ class ClientMemory:
             over()
         else:
             self._changes += 1
+            self._pending += 1
             self._known = None
             service.start_soon(self._change, plan, service.server.management, self._changes, over)
 
@@ -181,7 +182,7 @@ class ClientMemory:
                 nbytes = round(plan.share * self._end)
                 await self._carry_out(management, nbytes, f"/segment {number}")
                 self._count(CHANGED)
-                if number == self._changes and not self._lost:
+                if self._pending == 1 and not self._lost:
                     self._known = nbytes
                 done = True
         except TriremeError as error:
@@ -189,6 +190,7 @@ class ClientMemory:
             if not (self._short or self._lost):
                 self._complain(INVARIANT, f"a client could not change what is registered: {error.message}")
         finally:
+            self._pending -= 1
             self._lost = self._lost or not done
             over()
 
