@@ -104,8 +104,9 @@ def predict(
         free = max(0.1, host.cores - host.client_cores)
         costs = ProfiledCosts(profiles, free, host.way, chance, loop_factor, host.loop_first)
         runs.append(play(planned, log, options, seed * 1000 + number, costs=costs))
-    overall = [summarise(run, counts) for run in runs]
-    each = {name: [summarise(run, counts, name) for run in runs] for name in asked}
+    stateful = {name for name, model in known.items() if model.config.has_sequence_batching}
+    overall = [summarise(run, counts, "", stateful) for run in runs]
+    each = {name: [summarise(run, counts, name, stateful) for run in runs] for name in asked}
     return Prediction(overall, each, runs)
 
 

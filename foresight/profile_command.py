@@ -87,7 +87,7 @@ def quiet_server() -> Iterator[None]:
 _ERROR = "bound of the standard error of a mean, in percent; default 1"
 _MOST = "seconds for one point; default %(default)g"
 _TRACES = "make the profile from trace files of real traffic (all requests traced), without any load"
-_WAYS = "whose cost to the server is measured: some of http, json, grpc, stream; or none; default http,grpc"
+_WAYS = "whose cost to the server is measured: some of http and grpc, or none; default both"
 
 
 def add_repository_arguments(parser: argparse.ArgumentParser) -> None:
@@ -207,7 +207,7 @@ def _ways(text: str) -> tuple[str, ...]:
 
     if text == "none":
         return ()
-    known = [way.value for way in Way]
+    known = [Way.HTTP.value, Way.GRPC.value]
     ways = tuple(text.split(","))
     wrong = [way for way in ways if way not in known]
     if wrong:

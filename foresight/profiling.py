@@ -12,7 +12,8 @@ import trio
 
 from ..engine.config.json_text import config_json
 from ..engine.config.model import ModelConfig
-from ..engine.profiles import HostPoint, ModelProfile, ProfileOrigin, present_origin
+from ..engine.profiles import HostPoint, ModelProfile, ProfileOrigin, Way, present_origin
+from .host_costs import measure_host
 from .models import ForeseenModels, config_uses_gpus
 from .progress import Progress
 from .sample_inputs import SampleInputs, load_arrays
@@ -47,7 +48,11 @@ class Profiler:
 
         options = self.models.options
         measured = trio.run(measure_model, name, options, self.plan, make_inputs, progress)
-        host: tuple[HostPoint, ...] = ()
+        host: list[HostPoint] = []
+        if self.ways:
+            progress(f"{name}: what requests cost the server", 0.99)
+            nbytes = make_inputs(measured.config).nbytes(1)
+            host = measure_host(measured, options, [Way(each) for each in self.ways], nbytes, self.plan.most_s)
         return ModelProfile(
             model=name,
             version=measured.version,
@@ -56,7 +61,7 @@ class Profiler:
             service=tuple(measured.service),
             start=measured.start,
             notice=measured.notice,
-            host=host,
+            host=tuple(host),
             starting=measured.starting,
             origin=origin_now(self.models, name, measured.config),
         )

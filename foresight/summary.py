@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,24 +51,37 @@ def latencies(seconds: Sequence[float] | np.ndarray) -> dict[str, Any]:
     return {**found, "mean_s": float(values.mean())}
 
 
-def summarise(run: PlayedRun, instances: Mapping[str, int], model: str = "") -> RunSummary:
+def mean_rows(run: PlayedRun, models: Sequence[str], stateful: Container[str] = ()) -> float:
+    """Rows of an execution by these models; NaN if there was none. Rows that only fill gaps, as batches of stateful
+    models have them, do not count."""
+    rows = [
+        (run.batch_requests if name in stateful else run.batch_rows)[run.batch_model == run.models.index(name)]
+        for name in models
+    ]
+    joined = np.concatenate(rows) if rows else np.empty(0)
+    return float(joined.mean()) if len(joined) else float("nan")
+
+
+def summarise(
+    run: PlayedRun, instances: Mapping[str, int], model: str = "", stateful: Container[str] = ()
+) -> RunSummary:
     """Of a run in virtual time.
 
     Args:
         instances: that execute, by model; ensembles have none.
         model: of whose requests; empty for all.
+        stateful: models with sequences.
     """
     wanted = run.model == run.models.index(model) if model else np.ones(len(run), bool)
     executed = [name for name in instances if name in run.models]
     of_batches = [model] if model in executed else executed
-    rows = run.batch_rows[np.isin(run.batch_model, [run.models.index(name) for name in of_batches])]
     span_s = run.ended_s - (float(run.sent_s.min()) if len(run) else 0.0)
     return RunSummary(
         requests=int(wanted.sum()),
         answered=int(run.well(model).sum()),
         **latencies(run.latencies_s(model)),
         throughput=run.throughput(model),
-        batch_rows=float(rows.mean()) if len(rows) and len(of_batches) == 1 else float("nan"),
+        batch_rows=mean_rows(run, of_batches, stateful) if len(of_batches) == 1 else float("nan"),
         refused=dict(run.refused(model)),
         loop=run.loop_busy_s / span_s if span_s > 0 else float("nan"),
         cores=(run.loop_busy_s + run.cores_busy_s) / span_s if span_s > 0 else float("nan"),

@@ -25,8 +25,8 @@ def constant(rows: int = 1, seconds: float = SERVICE_S, cores: float = 1.0, side
 
 def test_one_instance_with_constant_times_waits_as_m_d_1() -> None:
     """Pollaczek and Khinchine: the mean wait is half of that with exponential times."""
-    load = 0.7
-    prediction = predict([foreseen_model("m", constant())], poisson(load / SERVICE_S, 30_000), OPTIONS, ROOMY, plays=1)
+    load = 0.5
+    prediction = predict([foreseen_model("m", constant())], poisson(load / SERVICE_S, 12_000), OPTIONS, ROOMY, plays=1)
     waiting_s = load * SERVICE_S / (2 * (1 - load))
     assert prediction.estimate("mean_s").value == pytest.approx(SERVICE_S + waiting_s, rel=0.05)
     assert prediction.overall[0].instances["m"] == pytest.approx(load, rel=0.03)
@@ -35,10 +35,10 @@ def test_one_instance_with_constant_times_waits_as_m_d_1() -> None:
 @pytest.mark.parametrize("servers", [1, 2, 4])
 def test_several_instances_with_exponential_times_wait_as_m_m_c(servers: int) -> None:
     """Erlang's C formula."""
-    load = 0.7
+    load = 0.5
     point = ServicePoint(1, 1, 1.0, exponential(SERVICE_S))
     model = foreseen_model("m", point, instances=servers)
-    log = poisson(servers * load / SERVICE_S, 30_000)
+    log = poisson(servers * load / SERVICE_S, 12_000)
     offered = servers * load
     tail = offered**servers / math.factorial(servers) / (1 - load)
     waits = tail / (sum(offered**k / math.factorial(k) for k in range(servers)) + tail)

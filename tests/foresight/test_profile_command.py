@@ -46,6 +46,19 @@ def test_a_model_is_measured_and_its_profile_is_beside_it(repository: Path, caps
     assert capsys.readouterr().out == "digits: up to date\n"
 
 
+def test_what_requests_cost_the_server_is_measured_by_each_way(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a server of its own, with real clients."""
+    profile = profiled(repository, "digits", "--sizes", "1", "--ways", "http,grpc")
+    assert [point.way.value for point in profile.host] == ["http", "grpc"]
+    for point in profile.host:
+        assert 0 < point.request_s + point.batch_s < 0.1
+        assert point.nbytes > 0
+        assert point.outside.count > 0
+    assert "http: " in capsys.readouterr().out
+
+
 def test_a_profile_that_is_out_of_date_is_said_to_be(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     profiled(repository, "digits", "--sizes", "1")
     path = repository / "digits.profile.json"

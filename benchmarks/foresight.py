@@ -1,0 +1,260 @@
+"""Predicted beside measured: twelve cases, profiled, played against a real server, and predicted.
+
+    python benchmarks/foresight.py [--work DIR] [--cases NAME ...] [--steps profile measure predict table]
+
+One call does all of it, in a quarter of an hour. With --work the steps can be done one by one, which a machine that is
+only quiet for minutes needs; what a step has found is kept there. The last one writes the table of docs/foresight.md,
+between its marks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from foresight_models import write_models
+
+from trireme.clients.player import play
+from trireme.engine.gpu.discovery import NO_GPUS
+from trireme.engine.logs.generators import BurstArrivals, PoissonArrivals, RequestKind, generate, generate_closed
+from trireme.engine.logs.request_log import LoggedLoop, LoggedRequest, RequestTraffic
+from trireme.engine.options import ServerOptions
+from trireme.engine.profiles import ModelProfile, Way
+from trireme.foresight.host_costs import ServedModels
+from trireme.foresight.models import ForeseenModels, ProfileStore
+from trireme.foresight.planned_models import ProfiledTimes
+from trireme.foresight.prediction import ForeseenHost, instance_count, predict
+from trireme.foresight.profile_command import quiet_server
+from trireme.foresight.profiling import Profiler
+from trireme.foresight.service_times import MeasuringPlan
+from trireme.foresight.summary import mean_rows
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "foresight.md"
+BEGIN, END = "<!-- residuals begin -->\n", "<!-- residuals end -->\n"
+SECONDS = 25.0
+WARM_UP = 400
+CLIENT_S = 0.00008
+"""Processor time of the player, a request."""
+SHOWN = {"p50": (1e3, " ms"), "p99": (1e3, " ms"), "throughput": (1, "/s"), "batch": (1, "")}
+BOUNDS = {"p50": 0.05, "p99": 0.10, "throughput": 0.03, "batch": 0.05}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One of them.
+
+    Attributes:
+        models: that are asked, each with its part of the load.
+        load: of what the models can do at most, their batches full.
+        rate_hz: requests a second, instead.
+        burst: it comes in bursts.
+        held: not looked at while the prediction was tuned.
+    """
+
+    name: str
+    models: tuple[str, ...]
+    load: float = 0.0
+    way: Way = Way.HTTP
+    rate_hz: float = 0.0
+    burst: bool = False
+    held: bool = False
+    priorities: tuple[int, ...] = (0,)
+    sequence: float = 0.0
+
+
+CASES = (
+    Case("ONNX in place", ("light",), rate_hz=700.0),
+    Case("ONNX on a thread", ("heavy",), 0.55),
+    Case("ONNX on two threads", ("heavy_two",), 0.5, held=True),
+    Case("Python that sleeps", ("sleeping",), 0.5),
+    Case("Python that computes", ("computing",), 0.5, held=True),
+    Case("ensemble", ("chain",), 0.4, held=True),
+    Case("sequences", ("simple_sequence",), rate_hz=500.0, sequence=20.0, held=True),
+    Case("priorities", ("levels",), 0.7, priorities=(1, 2, 2), held=True),
+    Case("two models", ("heavy", "heavy_other"), 0.45, held=True),
+    Case("bursts at 60 %", ("limited",), 0.6, burst=True),
+    Case("bursts at 90 %", ("limited",), 0.9, burst=True, held=True),
+    Case("bursts at 120 %", ("limited",), 1.2, burst=True, held=True),
+    Case("ONNX in place, gRPC", ("light",), rate_hz=700.0, way=Way.GRPC, held=True),
+    Case("ONNX on a thread, gRPC", ("heavy",), 0.55, way=Way.GRPC, held=True),
+    Case("bursts at 60 %, gRPC", ("limited",), 0.6, way=Way.GRPC, burst=True, held=True),
+)
+
+
+class Bench:
+    """The steps, which keep what they found in a directory."""
+
+    def __init__(self, work: Path) -> None:
+        self.work = work
+        self.repository = work / "models"
+        self.options = ServerOptions(model_repository=(self.repository,))
+        self.models = ForeseenModels(self.options, ProfileStore(), NO_GPUS)
+        self.found = work / "found"
+        self.found.mkdir(parents=True, exist_ok=True)
+
+    def members(self, cases: Sequence[Case]) -> list[str]:
+        names = self.models.with_members(dict.fromkeys(model for case in cases for model in case.models))
+        return [name for name in names if not self.models.written_config(name).has_ensemble_scheduling]
+
+    def profile(self, cases: Sequence[Case]) -> None:
+        write_models(self.repository)
+        plan = MeasuringPlan(error=0.005, most_s=4.0)
+        for name in self.members(cases):
+            if self.models.store.path(self.models.directory(name)).exists():
+                continue
+            with quiet_server():
+                profile = Profiler(self.models, plan, ways=("http", "grpc")).profile(name, lambda _text, _part: None)
+            self.models.store.write(self.models.directory(name), profile)
+            _say(f"profiled {name}: {_alone(profile)}")
+
+    def log(self, case: Case) -> list[LoggedRequest]:
+        """What is asked, a function of the profiles alone."""
+        rate = case.rate_hz or case.load * min(self.capacity(name) for name in self.members([case]))
+        if len(case.models) > 1:
+            rate *= len(case.models)
+        kinds = [
+            RequestKind(model, priority=priority, sequence_length=case.sequence, think_s=0.05 if case.sequence else 0.0)
+            for model in case.models
+            for priority in case.priorities
+        ]
+        if case.sequence:
+            rate /= case.sequence
+        arrivals = BurstArrivals(1.5 * rate, 0.5, 0.5, 0.5 * rate) if case.burst else PoissonArrivals(rate)
+        return list(generate(arrivals, kinds, SECONDS, seed=18).requests)
+
+    def capacity(self, name: str) -> float:
+        """Requests of one row a second that a model's instances can do, with the cores that there are."""
+        found = self.models.foreseen(name)
+        assert found.profile is not None
+        largest = max(1, found.config.max_batch_size)
+        cores = max((point.cores for point in found.profile.service), default=1.0)
+        side_by_side = min(instance_count(found.config), (psutil.cpu_count() or 1) / cores if cores else float("inf"))
+        return side_by_side * largest / ProfiledTimes(found.profile).distribution(largest).mean_s
+
+    def measure(self, cases: Sequence[Case]) -> None:
+        for case in cases:
+            path = self.found / f"{case.name}.measured.json"
+            if path.exists():
+                continue
+            log = self.log(case)
+            flags = ["--model-control-mode", "explicit"]
+            for model in case.models:
+                flags += ["--load-model", model]
+            with ServedModels(self.options, flags) as server:
+                target = server.target(case.way)
+                warm = [RequestKind(model, sequence_length=case.sequence) for model in case.models]
+                play(generate_closed(LoggedLoop(4), warm, WARM_UP, seed=1), target)
+                members = self.members([case])
+                before = {name: server.statistics(name) for name in members}
+                played = play(RequestTraffic(log), target)
+                after = {name: server.statistics(name) for name in members}
+            summary = played.summary()
+            rows = sum(after[name]["inference_count"] - before[name]["inference_count"] for name in members)
+            runs = sum(after[name]["execution_count"] - before[name]["execution_count"] for name in members)
+            measured = {
+                "requests": len(log),
+                "p50": summary.p50_s,
+                "p99": summary.p99_s,
+                "throughput": summary.throughput,
+                "batch": rows / max(1, runs),
+                "refused": summary.refused,
+                "late": summary.late,
+            }
+            path.write_text(json.dumps(measured))
+            _say(f"measured {case.name}: {measured}")
+
+    def predict(self, cases: Sequence[Case]) -> None:
+        for case in cases:
+            log = self.log(case)
+            models = [self.models.foreseen(name) for name in self.models.with_members(case.models)]
+            rate = len(log) / SECONDS
+            host = ForeseenHost(float(psutil.cpu_count() or 1), rate * CLIENT_S, case.way)
+            began_s = time.monotonic()
+            found = predict(models, log, self.options, host)
+            took_s = time.monotonic() - began_s
+            stateful = [model.config.name for model in models if model.config.has_sequence_batching]
+            rows = [mean_rows(run, self.members([case]), stateful) for run in found.runs]
+            predicted: dict[str, Any] = {
+                "p50": asdict(found.estimate("p50_s")),
+                "p99": asdict(found.estimate("p99_s")),
+                "throughput": asdict(found.estimate("throughput")),
+                "batch": {"value": float(sorted(rows)[len(rows) // 2])},
+                "refused": sum(found.overall[0].refused.values()),
+                "took_s": took_s / len(found.runs),
+            }
+            (self.found / f"{case.name}.predicted.json").write_text(json.dumps(predicted))
+
+    def table(self, cases: Sequence[Case]) -> str:
+        lines = [
+            "| Case | Requests | p50 | p99 | Throughput | Rows a batch | Refused | Held back |",
+            "|---|---|---|---|---|---|---|---|",
+        ]
+        missed = 0
+        for case in cases:
+            measured = json.loads((self.found / f"{case.name}.measured.json").read_text())
+            predicted = json.loads((self.found / f"{case.name}.predicted.json").read_text())
+            cells = []
+            for name, scale, unit in (
+                ("p50", 1e3, " ms"),
+                ("p99", 1e3, " ms"),
+                ("throughput", 1, "/s"),
+                ("batch", 1, ""),
+            ):
+                value, real = predicted[name]["value"], measured[name]
+                off = value / real - 1
+                well = abs(off) <= BOUNDS[name]
+                missed += not well
+                text = f"{value * scale:.3g} / {real * scale:.3g}{unit}, {off:+.1%}"
+                cells.append(text if well else f"**{text}**")
+            refused = f"{predicted['refused']} / {measured['refused']}"
+            held = "yes" if case.held else ""
+            lines.append(f"| {case.name} | {measured['requests']} | {' | '.join(cells)} | {refused} | {held} |")
+        total = 4 * len(cases)
+        lines.append("")
+        lines.append(f"{total - missed} of {total} numbers are within their bounds; the others are printed in bold.")
+        return "\n".join(lines) + "\n"
+
+
+def _alone(profile: ModelProfile) -> str:
+    return ", ".join(f"{p.rows}x{p.side_by_side}: {p.time.mean_s * 1e3:.3f} ms" for p in profile.service)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+STEPS = ("profile", "measure", "predict", "table")
+
+
+def main() -> None:
+    """Do the steps that are asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path)
+    parser.add_argument("--cases", nargs="*", default=[case.name for case in CASES])
+    parser.add_argument("--steps", nargs="*", choices=STEPS, default=STEPS)
+    given = parser.parse_args()
+    cases = [case for case in CASES if case.name in given.cases]
+    with tempfile.TemporaryDirectory() as temporary:
+        bench = Bench(given.work or Path(temporary))
+        for step in given.steps:
+            if step != "table":
+                getattr(bench, step)(cases)
+                continue
+            table = bench.table(cases)
+            print(table)
+            if len(cases) == len(CASES):
+                before, rest = DOCUMENT.read_text().split(BEGIN)
+                DOCUMENT.write_text(before + BEGIN + table + END + rest.split(END)[1])
+
+
+if __name__ == "__main__":
+    main()

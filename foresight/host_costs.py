@@ -1,0 +1,219 @@
+"""Measures what requests cost a server's host beside their execution: on `trireme serve` in a process of its own, with
+the player of request logs as its client.
+
+Rules:
+ 1. One request at a time tells what a request costs the event loop together with all that it does not share (`A`
+    processor seconds of the loop's thread), and `_CROWD` clients at once what it costs in company (`C`). Of what is
+    shared, n requests of a batch pay one part each: request + shared = A, request + shared / n = C.
+ 2. What is executed on the event loop is taken off before: its time is in the service times.
+ 3. What is outside of the loop is the rest of one request's latency alone: without the loop, the execution, and the two
+    ways to its thread. Its spread is that of the latencies, about their mean.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..clients.player import play
+from ..clients.target import LoadProtocol, LoadTarget
+from ..engine.errors import UnavailableError
+from ..engine.logs.request_log import LoggedLoop, LoggedRequest, RequestTraffic
+from ..engine.options import ServerOptions
+from ..engine.profiles import ExecutorKind, HostPoint, TimeDistribution, Way
+from .service_times import MeasuredModel
+
+_CROWD = 8
+_PART = 0.3
+"""Of what a point may take: one request at a time, and the crowd, each for so long."""
+_WARM_UP = 100
+_LEAST, _MOST = 60, 6_000
+_START_S = 120.0
+_SEQUENCE = 50
+
+_PROTOCOLS = {Way.HTTP: LoadProtocol.HTTP, Way.GRPC: LoadProtocol.GRPC}
+"""Ways that the player knows."""
+
+
+class ServedModels:
+    """`trireme serve` in a process of its own, on free ports of this machine.
+
+    Args:
+        flags: more of its flags.
+        cores: that it may use; empty for all.
+    """
+
+    def __init__(self, options: ServerOptions, flags: Sequence[str] = (), cores: Sequence[int] = ()) -> None:
+        words = [sys.executable, "-m", "trireme", "serve", "--front-ends", "0"]
+        for each in options.model_repository:
+            words += ["--model-repository", str(each)]
+        for name in ("http", "grpc", "metrics"):
+            words += [f"--{name}-port", "0"]
+        words += ["--http-address", "127.0.0.1", "--grpc-address", "127.0.0.1", *flags]
+        if cores:
+            words = ["taskset", "-c", ",".join(map(str, cores)), *words]
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server
+        self.process = subprocess.Popen(words, stdout=self._log, stderr=subprocess.STDOUT)
+        self.http_port = self.grpc_port = 0
+
+    def __enter__(self) -> ServedModels:
+        limit_s = time.monotonic() + _START_S
+        while time.monotonic() < limit_s and self.process.poll() is None:
+            text = self._written()
+            http_port = re.search(r"Started HTTPService at 127\.0\.0\.1:(\d+)", text)
+            grpc_port = re.search(r"Started GRPCInferenceService at 127\.0\.0\.1:(\d+)", text)
+            if http_port and grpc_port:
+                self.http_port, self.grpc_port = int(http_port[1]), int(grpc_port[1])
+                return self
+            time.sleep(0.02)
+        text = self._written()
+        self.__exit__()
+        raise UnavailableError(f"the server to be measured did not start:\n{text[-2000:]}")
+
+    def __exit__(self, *_error: object) -> None:
+        self.process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(30)
+        self.process.kill()
+        self.process.wait()
+        self._log.close()
+
+    def _written(self) -> str:
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace")
+
+    def target(self, way: Way) -> LoadTarget:
+        """Where clients find it."""
+        protocol = _PROTOCOLS[way]
+        return LoadTarget("127.0.0.1", self.http_port if protocol is LoadProtocol.HTTP else self.grpc_port, protocol)
+
+    def loop_s(self) -> float:
+        """Processor seconds of the event loop's thread so far."""
+        path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/schedstat")
+        try:
+            return int(path.read_text().split()[0]) / 1e9
+        except OSError as error:
+            raise UnavailableError(f"the kernel does not tell what the event loop uses: {error}") from error
+
+    def statistics(self, model: str) -> dict[str, Any]:
+        """Of the only version of a model."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=30)
+        try:
+            connection.request("GET", f"/v2/models/{model}/stats")
+            return json.loads(connection.getresponse().read())["model_stats"][0]
+        finally:
+            connection.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """What clients in a closed loop saw, and what it cost.
+
+    Attributes:
+        loop_s: of the event loop, a request.
+        batch_s: that a batch took.
+        requests: of a batch.
+    """
+
+    latencies_s: np.ndarray
+    loop_s: float
+    batch_s: float
+    requests: float
+
+
+def measure_host(
+    measured: MeasuredModel, options: ServerOptions, ways: Sequence[Way], nbytes: int, most_s: float
+) -> list[HostPoint]:
+    """What a request of one row costs, by each way that the player knows.
+
+    Args:
+        nbytes: of its inputs.
+        most_s: seconds that each way may take, about.
+
+    Raises:
+        UnavailableError: the server does not start, or the kernel does not tell what a thread uses.
+        TriremeError: a request fails.
+    """
+    name = measured.config.name
+    if measured.config.decoupled:
+        return []  # which the player does not ask
+    flags = ("--model-control-mode", "explicit", "--load-model", name)
+    with ServedModels(options, flags) as server:
+        return [_point(server, measured, way, nbytes, _PART * most_s) for way in ways if way in _PROTOCOLS]
+
+
+def _point(server: ServedModels, measured: MeasuredModel, way: Way, nbytes: int, seconds: float) -> HostPoint:
+    service_s = measured.service[0].time.mean_s
+    one = max(service_s + 0.0005, 0.0005)
+    _load(server, measured, way, 1, _WARM_UP)
+    alone = _load(server, measured, way, 1, round(min(max(seconds / one, _LEAST), _MOST)))
+    crowd = _load(server, measured, way, _CROWD, round(min(max(seconds / one, 4 * _LEAST), _MOST)))
+    on_loop = measured.executor is ExecutorKind.PROVING and service_s < 0.0005
+    taken = alone.batch_s if on_loop else 0.0
+    a = max(0.0, alone.loop_s - taken)
+    c = max(0.0, crowd.loop_s - (crowd.batch_s / crowd.requests if on_loop else 0.0))
+    company = max(crowd.requests, 2.0)
+    shared = min(max(0.0, (a - c) / (1 - 1 / company)), a)
+    ways_s = 0.0 if on_loop else measured.start.mean_s + measured.notice.mean_s
+    mean_s = float(alone.latencies_s.mean())
+    outside_s = max(0.0, mean_s - a - alone.batch_s - ways_s)
+    spread = np.maximum(0.0, outside_s + (_calm(alone.latencies_s, service_s) - mean_s))
+    return HostPoint(way, nbytes, 0, a - shared, shared, TimeDistribution.of([float(each) for each in spread]))
+
+
+def _calm(latencies: np.ndarray, service_s: float) -> np.ndarray:
+    """Latencies whose spread is that of what is outside. Where batches take long their own spread hides that: then only
+    the mean counts."""
+    return latencies if service_s < 0.001 else np.full(len(latencies), latencies.mean())
+
+
+def _load(server: ServedModels, measured: MeasuredModel, way: Way, clients: int, count: int) -> _Load:
+    name = measured.config.name
+    before, loop_s = server.statistics(name), server.loop_s()
+    requests = list(_requests(name, count, measured.config.has_sequence_batching, clients))
+    played = play(RequestTraffic(requests, LoggedLoop(clients)), server.target(way), connections=clients)
+    loop_s = server.loop_s() - loop_s
+    after = server.statistics(name)
+    wrong = played.summary().reasons
+    if wrong:
+        raise UnavailableError(f"requests to '{name}' failed: {wrong[0][0]}")
+
+    done = max(1, after["inference_count"] - before["inference_count"])
+    executed = max(1, after["execution_count"] - before["execution_count"])
+    stats = _batch_totals(after), _batch_totals(before)
+    return _Load(
+        latencies_s=played.latency_s[played.status == 0],
+        loop_s=loop_s / done,
+        batch_s=(stats[0] - stats[1]) / 1e9 / executed,
+        requests=done / executed,
+    )
+
+
+def _batch_totals(statistics: dict[str, Any]) -> int:
+    """Nanoseconds of all executions."""
+    kinds = "compute_input", "compute_infer", "compute_output"
+    return sum(each[kind]["ns"] for each in statistics["batch_stats"] for kind in kinds)
+
+
+def _requests(name: str, count: int, stateful: bool, clients: int) -> Iterator[LoggedRequest]:
+    if not stateful:
+        yield from (LoggedRequest(0.0, name) for _ in range(count))
+        return
+    base = time.monotonic_ns() % (1 << 40)
+    rounds = max(1, count // (_SEQUENCE * clients))
+    for number in range(rounds * clients):
+        for position in range(_SEQUENCE):
+            ends = position == _SEQUENCE - 1
+            yield LoggedRequest(0.0, name, sequence=base + number, start=position == 0, end=ends)
