@@ -74,7 +74,7 @@ def client_of(server: ServeProcess, protocol: str) -> Any:
 
 
 def infer(client: Any, model: str) -> list[float]:
-    kind: Any = grpcclient if isinstance(client, grpcclient.InferenceServerClient) else httpclient
+    kind = KINDS["grpc" if "grpc" in type(client).__module__ else "http"]
     tensor = kind.InferInput("INPUT0", [1, 2], "FP32")
     tensor.set_data_from_numpy(np.array([[1.5, 2.5]], np.float32))
     return client.infer(model, [tensor]).as_numpy("OUTPUT0")[0].tolist()
