@@ -12,7 +12,7 @@ import pytest
 from authority import Authority
 from fleet_clients import FLAGS, asking, write_identity
 from kubernetes_api import SERVICE, FakeApiServer, endpoint, endpoint_slice, write_account
-from serve_process import GatewayProcess, ServeProcess, ask, serve_process
+from serve_process import GatewayProcess, ServeProcess, serve_process
 
 
 class Cluster(NamedTuple):
@@ -49,16 +49,23 @@ def slice_of(name: str, pod: ServeProcess, **conditions: bool) -> dict[str, obje
 
 
 def test_pods_come_and_go_and_so_does_the_api_server(cluster: Cluster) -> None:
-    """No request fails but those that a killed pod had."""
+    """A gateway begins without its role, and says what is missing. Then no request fails but those that a killed pod
+    had."""
     api = cluster.api
     with ExitStack() as stack:
         pods = {name: cluster.pod(stack) for name in ("web-0", "web-1")}
         for name, pod in pods.items():
             api.put(slice_of(name, pod))
+        api.verbs.clear()
         gateway = cluster.gateway()
         stack.callback(gateway.end)
+        gateway.wait_for("it answers 403 to list: .* needs a Role in the namespace models with the verbs get, list")
+        assert gateway.ask("GET", "/v2/health/ready")[0] == 400
+        api.verbs |= {"list", "watch"}
         for name in pods:
-            gateway.wait_for(f"replica {name} at .*: ready")
+            gateway.wait_for(f"replica {name} at .* is connected")
+        while gateway.ask("GET", "/v2/health/ready")[0] != 200:
+            pass
         with asking(gateway) as clients:
             # One is replaced: it terminates, drains and ends, after another one is there.
             pods["web-2"] = cluster.pod(stack)
@@ -78,7 +85,7 @@ def test_pods_come_and_go_and_so_does_the_api_server(cluster: Cluster) -> None:
             gateway.wait_for("the API server of Kubernetes: it answers 401 to watch.*; the fleet stays as it was")
             clients.more()
             (cluster.folder / "token").write_text("second")
-            gateway.wait_for("the API server of Kubernetes answers again")
+            gateway.wait_for("(?s)(the API server of Kubernetes answers again.*){2}")
             lists = api.asked.count("list")
             api.forget()
             api.until(lists + 1, "list")
@@ -99,28 +106,3 @@ def test_pods_come_and_go_and_so_does_the_api_server(cluster: Cluster) -> None:
         page = gateway.metrics()
         assert 'trireme_fleet_replica_state{replica="web-3",state="ready"} 1' in page
         assert 'replica="web-0"' not in page
-
-
-def test_a_gateway_without_a_role_begins_and_says_what_is_missing(cluster: Cluster) -> None:
-    cluster.api.verbs.clear()
-    with ExitStack() as stack:
-        pod = cluster.pod(stack)
-        cluster.api.put(slice_of("web-0", pod))
-        gateway = cluster.gateway()
-        stack.callback(gateway.end)
-        gateway.wait_for("it answers 403 to list: .* needs a Role in the namespace models with the verbs get, list")
-        assert ask(gateway.http_port, "GET", "/v2/health/ready")[0] == 400
-        cluster.api.verbs |= {"list", "watch"}
-        gateway.wait_for("replica web-0 at .* is connected")
-        with asking(gateway):
-            assert ask(gateway.http_port, "GET", "/v2/health/ready")[0] == 200
-        gateway.process.send_signal(signal.SIGTERM)
-        assert gateway.wait() == 0
-
-
-def test_where_there_is_no_cluster(tmp_path: Path) -> None:
-    path = tmp_path / "fleet.toml"
-    path.write_text('[kubernetes]\nservice = "s"\n')
-    with GatewayProcess(path) as gateway:
-        assert gateway.wait() == 1
-        assert "found no server, and this is no pod of Kubernetes" in gateway.log

@@ -191,6 +191,7 @@ def wait_until_served(client: Any, model: str, server: ServeProcess) -> None:
                 raise
 
 
+@pytest.mark.slow
 def test_models_on_demand(tmp_path: Path) -> None:
     """A request loads its model at one server, and at the other one when that is lost."""
     with ExitStack() as stack:
