@@ -28,6 +28,7 @@ def add_profile_command(commands: Any) -> None:
     add_repository_arguments(parser)
     parser.add_argument("--check", action="store_true", help="measure nothing; say which profiles are out of date")
     parser.add_argument("--from-traces", type=Path, action="append", default=[], metavar="FILE", help=_TRACES)
+    parser.add_argument("--from-log", type=Path, action="append", default=[], metavar="FILE", help=_LOG)
     parser.add_argument(
         "--sizes", type=_numbers, default=(), help="rows of batches, as 1,4,8; by default powers of two"
     )
@@ -87,6 +88,7 @@ def quiet_server() -> Iterator[None]:
 _ERROR = "bound of the standard error of a mean, in percent; default 1"
 _MOST = "seconds for one point; default %(default)g"
 _TRACES = "make the profile from trace files of real traffic (all requests traced), without any load"
+_LOG = "the same from a request log with results"
 _WAYS = "whose cost to the server is measured: some of http and grpc, or none; default both"
 
 
@@ -140,10 +142,10 @@ def _profile(name: str, models: ForeseenModels, given: argparse.Namespace, progr
     from .profiling import Profiler
     from .service_times import MeasuringPlan
 
-    if given.from_traces:
+    if given.from_traces or given.from_log:
         from .recorded_profiles import recorded_profile
 
-        return recorded_profile(name, models, given.from_traces)
+        return recorded_profile(name, models, given.from_traces, given.from_log)
     plan = MeasuringPlan(given.sizes, given.instances, given.error, given.most_secs)
     profiler = Profiler(models, plan, given.inputs, dict(given.shape), given.ways)
     return profiler.profile(name, progress)

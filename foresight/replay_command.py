@@ -61,6 +61,7 @@ def run_replay_command(given: argparse.Namespace) -> int:
 
 def _run(given: argparse.Namespace) -> int:
     from ..engine.errors import InvalidArgumentError
+    from .log_files import read_log
     from .prediction import predict
     from .real_runs import summary_of_log
     from .replay_report import as_json, report
@@ -75,22 +76,6 @@ def _run(given: argparse.Namespace) -> int:
     text = as_json(prediction, measured) if given.json else report(prediction, measured)
     sys.stdout.write(text)
     return 0
-
-
-def read_log(path: Path) -> list[LoggedRequest]:
-    """The arrivals of a request log.
-
-    Raises:
-        InvalidArgumentError: it cannot be read, or is none.
-    """
-    from ..engine.errors import InvalidArgumentError
-    from ..engine.logs.request_log import read_request_log
-
-    try:
-        with path.open(encoding="utf-8") as file:
-            return list(read_request_log(file))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidArgumentError(f"request log '{path}' cannot be read: {error}") from error
 
 
 def foreseen_models(given: argparse.Namespace, log: Sequence[LoggedRequest]) -> list[ForeseenModel]:

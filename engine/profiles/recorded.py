@@ -4,8 +4,10 @@ Rules:
  1. Traces tell of requests. Those of one model that began and ended to compute at the same nanoseconds were one batch;
     its rows are those of its inputs, where the trace has tensors, else one a request. A batch of which some requests
     were not traced looks smaller than it was, so all requests must be (rate 1).
- 2. How many instances executed side by side is the mean over the batch's time, rounded.
- 3. Batches of equal rows and neighbours make a point; points of fewer than `LEAST_SAMPLES` are left out, unless nothing
+ 2. Request logs with results tell of requests as well, and how many rows their batches had. Those of one instance that
+    began to compute within `TOGETHER_S` were one batch.
+ 3. How many instances executed side by side is the mean over the batch's time, rounded.
+ 4. Batches of equal rows and neighbours make a point; points of fewer than `LEAST_SAMPLES` are left out, unless nothing
     else is known of the model. A model of which no batch ran alone gets its fewest neighbours for that.
 """
 
@@ -13,15 +15,18 @@ from __future__ import annotations
 
 import heapq
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InvalidArgumentError
+from ..logs.request_log import LoggedRequest, LoggedResult
 from .durations import TimeDistribution
 from .profile import ServicePoint
 
 LEAST_SAMPLES = 5
+TOGETHER_S = 0.00005
 
 _MARKS = ("COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END")
 
@@ -31,6 +36,7 @@ class RecordedBatch:
     """A batch that was executed; times are seconds of one clock.
 
     Attributes:
+        version: 0 for unknown: the client asked for none in particular.
         input_end_s, output_start_s: when its inputs were gathered, and its outputs computed.
     """
 
@@ -80,8 +86,29 @@ def batches_of_traces(text: str, where: str) -> list[RecordedBatch]:
     return sorted(made, key=lambda batch: (batch.begun_s, batch.ended_s))
 
 
+def batches_of_log(log: Iterable[LoggedRequest]) -> list[RecordedBatch]:
+    """The batches that a request log with results tells of (rule 2), of all models, in order of their beginnings."""
+    by_instance: dict[tuple[str, str], list[tuple[float, LoggedRequest, LoggedResult]]] = {}
+    for request in log:
+        result = request.result
+        if result is not None and result.batch and not result.outcome:
+            begun_s = request.offset_s + result.queue_us / 1e6
+            by_instance.setdefault((request.model, result.instance), []).append((begun_s, request, result))
+    batches: list[RecordedBatch] = []
+    for (model, _), executed in by_instance.items():
+        last_s = -math.inf
+        for begun_s, request, result in sorted(executed, key=lambda each: each[0]):
+            if begun_s - last_s > TOGETHER_S:
+                last_s = begun_s
+                input_end_s = begun_s + result.input_us / 1e6
+                output_start_s = input_end_s + result.infer_us / 1e6
+                times = begun_s, input_end_s, output_start_s, output_start_s + result.output_us / 1e6
+                batches.append(RecordedBatch(model, max(0, request.version), result.batch, *times))
+    return sorted(batches, key=lambda batch: (batch.begun_s, batch.ended_s))
+
+
 def service_points(batches: Iterable[RecordedBatch], cores: float) -> tuple[ServicePoint, ...]:
-    """What batches of one model say of its service times (rules 2 and 3).
+    """What batches of one model say of its service times (rules 3 and 4).
 
     Args:
         batches: in the order of their beginnings.

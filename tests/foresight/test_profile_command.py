@@ -11,6 +11,7 @@ import pytest
 
 from trireme.api.cli.main import main
 from trireme.engine.errors import InvalidArgumentError, NotFoundError
+from trireme.engine.logs.request_log import LoggedRequest, LoggedResult, RequestTraffic, write_request_log
 from trireme.engine.options import ServerOptions
 from trireme.engine.profiles import ExecutorKind, ModelProfile, read_profile
 from trireme.foresight.models import ForeseenModels, ProfileStore
@@ -160,6 +161,17 @@ def test_traces_of_real_traffic_make_a_profile(repository: Path, tmp_path: Path)
     profile = read_profile((repository / "digits.profile.json").read_text(), "it")
     assert profile.recorded
     assert [(point.rows, point.time.mean_s) for point in profile.service] == [(1, pytest.approx(0.0005))]
+
+
+def test_a_request_log_with_results_makes_a_profile(repository: Path, tmp_path: Path) -> None:
+    result = LoggedResult(900.0, queue_us=100.0, infer_us=700.0, batch=2, instance="digits_0")
+    log = [LoggedRequest(float(at), "digits", rows=2, result=result) for at in range(20)]
+    file = tmp_path / "log.jsonl"
+    file.write_text("".join(write_request_log(RequestTraffic(log))))
+    assert main(["profile", "digits", "--repository", str(repository), "--from-log", str(file)]) == 0
+    profile = read_profile((repository / "digits.profile.json").read_text(), "it")
+    assert [(point.rows, point.time.mean_s) for point in profile.service] == [(2, pytest.approx(0.0007))]
+    assert profile.version == 1
 
 
 def test_a_profile_of_another_model_is_refused(repository: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trireme.engine.errors import InvalidArgumentError
-from trireme.engine.profiles.recorded import LEAST_SAMPLES, RecordedBatch, batches_of_traces, service_points
+from trireme.engine.logs.request_log import LoggedRequest, LoggedResult
+from trireme.engine.profiles.recorded import (
+    LEAST_SAMPLES,
+    RecordedBatch,
+    batches_of_log,
+    batches_of_traces,
+    service_points,
+)
 
 NAMES = ("COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END")
 
@@ -37,6 +45,27 @@ def test_rows_are_those_of_the_inputs_where_they_are_traced() -> None:
     tensor = {"id": 1, "activity": "TENSOR_QUEUE_INPUT", "tensor": {"name": "I", "shape": "4,16"}}
     (only,) = batches_of_traces(json.dumps([*traced(1, "m", 1, 2, 3, 4), tensor]), "t")
     assert only.rows == 4
+
+
+def test_a_log_with_results_tells_of_batches() -> None:
+    """Requests of one instance that began together were one batch, of as many rows as the log says."""
+    first = LoggedResult(
+        2_000.0, queue_us=500.0, input_us=10.0, infer_us=900.0, output_us=90.0, batch=3, instance="m_0"
+    )
+    later = replace(first, queue_us=0.0)
+    log = [
+        LoggedRequest(1.0, "m", rows=1, result=first),
+        LoggedRequest(1.0005, "m", rows=2, result=later),
+        LoggedRequest(1.0005, "m", rows=3, result=replace(later, instance="m_1")),
+        LoggedRequest(2.0, "m", result=replace(first, batch=1)),
+        LoggedRequest(3.0, "m", result=replace(first, batch=0)),
+        LoggedRequest(4.0, "m", result=replace(first, outcome="failed")),
+        LoggedRequest(5.0, "m"),
+    ]
+    batches = batches_of_log(log)
+    assert [each.rows for each in batches] == [3, 3, 1]
+    assert all(each.ended_s - each.begun_s == pytest.approx(0.001) for each in batches)
+    assert batches[0].input_end_s - batches[0].begun_s == pytest.approx(0.00001)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]"])
