@@ -9,11 +9,11 @@ from typing import Any
 InputShape = tuple[str, str, Sequence[int]]
 """An input's name, the protocol's name of its type, and its shape, in which -1 stands for any size."""
 
-_ZEROS: dict[str, object] = {"BYTES": "text", "BOOL": False, "FP16": 0.0, "FP32": 0.0, "FP64": 0.0, "BF16": 0.0}
+_ZEROS: dict[str, object] = {"BYTES": "0", "BOOL": False, "FP16": 0.0, "FP32": 0.0, "FP64": 0.0, "BF16": 0.0}
 
 
 def sample_inputs(inputs: Iterable[InputShape]) -> list[dict[str, Any]]:
-    """An input of a JSON request for each: zeros, or the word "text"; of any size there is one."""
+    """An input of a JSON request for each: zeros, as text where it takes text; of any size there is one."""
     return [_sample(*each) for each in inputs]
 
 
