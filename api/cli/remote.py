@@ -160,6 +160,10 @@ class HttpRemote(ServerConnection):
         """The JSON at a path. Raises RemoteError with what the server says."""
         return _json(self._ask("GET", path)[1], self.url)
 
+    def page(self, path: str) -> str:
+        """The text at a path; errors as of `get`."""
+        return self._ask("GET", path)[1].decode(errors="replace")
+
     def model(self, name: str, version: str = "") -> ModelInfo:
         path = _model_path(name, version)
         try:

@@ -17,4 +17,4 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator
 
 
 def _is_number(cell: str) -> bool:
-    return cell.replace(".", "", 1).replace("%", "").replace(",", "").isdigit()
+    return cell == "-" or cell.replace(".", "", 1).replace("%", "").replace(",", "").isdigit()

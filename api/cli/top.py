@@ -1,0 +1,139 @@
+"""`trireme top`: what the models of a running server do, again and again (docs/command-line.md#top)."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import time
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from .parser import USAGE, CommandError
+from .server_options import add_server_options, connect_to
+
+if TYPE_CHECKING:
+    from .load_picture import LoadLook
+    from .remote import HttpRemote
+
+_METRICS_PORT = 8002
+_STYLES = {"READY": "green", "UNAVAILABLE": "red"}
+
+
+def add_top_command(commands: Any) -> None:
+    """Add the sub-command to those of `argparse`."""
+    parser = commands.add_parser(
+        "top", help="show what the models of a running server do: rates, batches, queues, times"
+    )
+    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="between two looks; default 1")
+    parser.add_argument("--once", action="store_true", help="show one interval, as plain lines, and end")
+    parser.add_argument(
+        "--metrics-url", default="", help="of the server's metrics; default port 8002 of the same host; 'none' for none"
+    )
+    add_server_options(parser)
+    parser.set_defaults(run=run_top)
+
+
+def run_top(given: argparse.Namespace) -> int:
+    """Do what the command line says; returns the exit code."""
+    from .remote import HttpRemote
+
+    if not given.interval > 0:
+        raise CommandError(f"--interval is {given.interval:g}", "write a number above 0", USAGE)
+    server = connect_to(given)
+    if not isinstance(server, HttpRemote):
+        raise CommandError("--url is for gRPC", "name the HTTP port: --url http://HOST:8000", USAGE)
+    metrics = _metrics_server(given)
+    try:
+        if not given.once and sys.stdout.isatty() and find_spec("rich") is not None:
+            _show_live(server, metrics, given)
+        else:
+            _print_lines(server, metrics, given)
+    finally:
+        server.close()
+        if metrics is not None:
+            metrics.close()
+    return 0
+
+
+def _metrics_server(given: argparse.Namespace) -> HttpRemote | None:
+    from .remote import HttpRemote
+
+    if given.metrics_url == "none":
+        return None
+    url = given.metrics_url or given.url
+    split = urlsplit(url if "://" in url else f"http://{url}")
+    port = (split.port or _METRICS_PORT) if given.metrics_url else _METRICS_PORT
+    headers = [("x-api-key", given.api_key)] if given.api_key else []
+    return HttpRemote(f"http://{split.hostname}:{port}", split.hostname or "", port, headers, given.timeout)
+
+
+def _look(server: HttpRemote, metrics: HttpRemote | None) -> LoadLook:
+    from .load_picture import LoadLook, read_metrics
+
+    states = {}
+    for row in server.index():
+        reason = f": {row['reason']}" if row.get("reason") and row.get("state") != "READY" else ""
+        states[row["name"], row.get("version", "")] = f"{row.get('state', '-')}{reason}"
+    records = server.get("/v2/models/stats")["model_stats"]
+    values = {}
+    if metrics is not None:
+        try:
+            values = read_metrics(metrics.page("/metrics"))
+        except CommandError:  # it has none, or elsewhere: the picture shows what the statistics have
+            values = {}
+    statistics = {(each["name"], each["version"]): each for each in records}
+    return LoadLook(time.monotonic(), statistics, states, values)
+
+
+def _print_lines(server: HttpRemote, metrics: HttpRemote | None, given: argparse.Namespace) -> None:
+    from .load_picture import lines, picture
+
+    before = _look(server, metrics)
+    while True:
+        time.sleep(given.interval)
+        now = _look(server, metrics)
+        sys.stdout.write("".join(f"{line}\n" for line in lines(picture(before, now))))
+        sys.stdout.flush()
+        if given.once:
+            return
+        sys.stdout.write("\n")
+        before = now
+
+
+def _show_live(server: HttpRemote, metrics: HttpRemote | None, given: argparse.Namespace) -> None:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    watching = Live(Text("looking…"), console=Console(), screen=True, auto_refresh=False)
+    with contextlib.suppress(KeyboardInterrupt), watching as live:
+        before = _look(server, metrics)
+        while True:
+            time.sleep(given.interval)
+            now = _look(server, metrics)
+            live.update(_screen(before, now, given.url), refresh=True)
+            before = now
+
+
+def _screen(before: LoadLook, now: LoadLook, url: str) -> Any:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    from .load_picture import HEADER, picture
+
+    table = Table(box=None, pad_edge=False, expand=False)
+    for index, title in enumerate(HEADER):
+        number = index > 2 and title != "sealed"
+        width = None if title in ("model", "sealed") else len(title)
+        table.add_column(
+            title, justify="right" if number else "left", no_wrap=True, overflow="ellipsis", min_width=width
+        )
+    for name, version, state, *cells in picture(before, now):
+        table.add_row(name, version, Text(state, _STYLES.get(state.partition(":")[0], "yellow")), *cells)
+    head = f"{url}  {time.strftime('%H:%M:%S')}"
+    if not now.metrics:
+        head += "  (no metrics: name their address with --metrics-url)"
+    return Group(Text(head, "bold"), Text(""), table, Text(""), Text("Ctrl-C ends this.", "dim"))
