@@ -13,11 +13,13 @@ from ..engine.fleet.types import AttemptEnd, FleetDecision, FleetRequest, SendTo
 from ..engine.instances.answer_window import AnswerWindow
 from ..engine.job import Outcome, ReplyTarget
 from ..engine.request import InferenceRequest
-from .links import ReplicaLink
+from .links import ReplicaLink, SentRequest
 from .replicas import Replica
 
 ANSWERS_HERE = 64
 """Of one request, that may wait here."""
+
+_ANSWERED = AttemptEnd.ANSWERED  # found faster here than in its class
 
 
 class CallKeeper(Protocol):
@@ -25,15 +27,18 @@ class CallKeeper(Protocol):
 
     def settle(self, sent: SendTo, end: AttemptEnd) -> FleetDecision | None: ...
     def follow(self, decision: FleetDecision, call: FleetCall) -> None: ...
-    def cancel_waiting(self, asked: FleetRequest) -> None: ...
+    def cancel_waiting(self, call: FleetCall) -> None: ...
     def forget(self, call: FleetCall) -> None: ...
     def tell_change(self) -> None: ...
 
 
-class FleetCall:
-    """What a `Job` is to its reply, and what a link tells of the request (`links.ReplicaCall`).
+class FleetCall(FleetRequest):
+    """What a `Job` is to its reply, what the router places, and what a link tells of the request (`links.ReplicaCall`).
 
     States: waiting for a replica (`sent` is None), sent, over.
+
+    Args:
+        deadline_s: see `FleetRequest`.
 
     Attributes:
         sent: where it was sent; None while it waits, and when it is over.
@@ -41,13 +46,12 @@ class FleetCall:
     """
 
     __slots__ = (
-        "_number",
+        "_at_replica",
         "_waiters",
         "accepted",
         "credit",
         "decoupled",
         "enqueued_ns",
-        "fleet_request",
         "id",
         "model_name",
         "model_version",
@@ -67,25 +71,31 @@ class FleetCall:
         self,
         server: CallKeeper,
         request: InferenceRequest,
-        fleet_request: FleetRequest,
         model: ModelDescription,
         received_ns: int,
+        deadline_s: float,
     ) -> None:
+        self.name = request.model_name  # all of `FleetRequest`: a constructor that calls another takes longer
+        self.version = request.model_version
+        self.sequence = request.correlation_id
+        self.start = request.sequence_start
+        self.end = request.sequence_end
+        self.sticky = None
+        self.deadline_s = deadline_s
+        self.id = self.request_id = request.id
+        self.tried = ()
         self.server = server
         self.request = request
-        self.fleet_request = fleet_request
-        self.id = request.id
         self.model_name = model.name
         self.model_version = model.version
         self.decoupled = model.config.decoupled
         self.received_ns = self.enqueued_ns = received_ns
         self.sent: SendTo | None = None
         self.replica: Replica | None = None
-        self.accepted = False
-        self.over = False
+        self.accepted = self.over = False
         self.window: AnswerWindow | None = None
         self.credit: FleetCredit | None = None
-        self._number = 0
+        self._at_replica: SentRequest | None = None
         self._waiters: list[Callable[[], None]] | None = None
 
     def when_accepted(self, call: Callable[[], None]) -> None:
@@ -109,22 +119,23 @@ class FleetCall:
         self.replica = replica
         replica.sent += 1
         replica.retries += sent.retry
-        link = replica.link
-        number = link.infer(self.request, self.decoupled, self)
+        at_replica = replica.link.infer(self.request, self.decoupled, self)
         if self.sent is sent:  # else it has failed at once, and may be elsewhere by now
-            self._number = number
+            self._at_replica = at_replica
             if self.credit is not None:
-                self.credit.follow(link, number)
+                self.credit.follow(replica.link, at_replica)
 
     # See `links.ReplicaCall`.
 
     def answered(self, outcome: Outcome, final: bool) -> None:
         if self.over:
             return
-        if not self.accepted:
+        if self._waiters is None:
+            self.accepted = True
+        else:
             self._accept()
         if final:
-            self._settle(AttemptEnd.ANSWERED)
+            self._settle(_ANSWERED)
             self._end()
         self.reply.deliver(outcome, final)
 
@@ -158,9 +169,9 @@ class FleetCall:
 
     def _end(self) -> None:
         self.over = True
-        self.window = None
+        self.window = self._at_replica = None
         if self.credit is not None:
-            self.credit.follow(None, 0)
+            self.credit.follow(None, None)
         self.server.forget(self)
 
     def give_up(self, _cancel: Cancel) -> None:
@@ -168,9 +179,9 @@ class FleetCall:
         if self.over:
             return
         if self.replica is None:
-            self.server.cancel_waiting(self.fleet_request)
+            self.server.cancel_waiting(self)
         else:
-            self.replica.link.cancel(self._number)
+            self.replica.link.cancel(self._at_replica)
             self._settle(AttemptEnd.CANCELLED)
         self._end()
         self.reply.deliver(CancelledError("the request was cancelled"), True)
@@ -183,18 +194,18 @@ class FleetCall:
 class FleetCredit(AnswerWindow):
     """Tells the replica's link what has been taken: then more may come."""
 
-    __slots__ = ("_link", "_number")
+    __slots__ = ("_link", "_sent")
 
     def __init__(self) -> None:
         super().__init__(ANSWERS_HERE, threading.get_ident())
         self._link: ReplicaLink | None = None
-        self._number = 0
+        self._sent: SentRequest | None = None
 
-    def follow(self, link: ReplicaLink | None, number: int) -> None:
-        """The request is there under this number; None: it is over."""
-        self._link, self._number = link, number
+    def follow(self, link: ReplicaLink | None, sent: SentRequest | None) -> None:
+        """The request is on this link; None: it is over."""
+        self._link, self._sent = link, sent
 
     def leave(self, count: int) -> None:
         super().leave(count)
         if count and self._link is not None:
-            self._link.taken(self._number, count)
+            self._link.taken(self._sent, count)

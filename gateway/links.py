@@ -12,6 +12,9 @@ from ..engine.errors import TriremeError
 from ..engine.job import Outcome
 from ..engine.request import InferenceRequest
 
+SentRequest = Any
+"""A request on a link, as the link knows it: for `ReplicaLink.cancel` and `ReplicaLink.taken`, and for nothing else."""
+
 
 class ReplicaCall(Protocol):
     """What a link tells of one inference request. After the final answer, or `failed`, nothing more is told."""
@@ -37,22 +40,19 @@ class ReplicaLink(Protocol):
         """False while too much waits to be written to the replica."""
         ...
 
-    def infer(self, request: InferenceRequest, decoupled: bool, call: ReplicaCall) -> int:
+    def infer(self, request: InferenceRequest, decoupled: bool, call: ReplicaCall) -> SentRequest:
         """Send a request at the end of the turn. Raises nothing: what fails is told by `ReplicaCall.failed`.
 
         Args:
             decoupled: it may be answered any number of times.
-
-        Returns:
-            The number of the request on this link.
         """
         ...
 
-    def cancel(self, number: int) -> None:
+    def cancel(self, sent: SentRequest) -> None:
         """The request's answers are not wanted any more: nothing more is told of it."""
         ...
 
-    def taken(self, number: int, count: int) -> None:
+    def taken(self, sent: SentRequest, count: int) -> None:
         """So many answers of the request have been taken by who reads them; only then may more come."""
         ...
 

@@ -52,12 +52,16 @@ class _Known:
 
 
 class FleetModels:
-    """The models of all replicas."""
+    """The models of all replicas.
+
+    Attributes:
+        found: by name and version what `describe` gives; what it refuses is not there.
+    """
 
     def __init__(self) -> None:
         self._replicas: dict[str, dict[str, _Known]] = {}
         self._ready: dict[str, dict[str, dict[int, bool]]] = {}
-        self._found: dict[tuple[str, int], ModelDescription] = {}
+        self.found: dict[tuple[str, int], ModelDescription] = {}
         self._errors: dict[tuple[str, int], TriremeError] = {}
         self._others: dict[str, TriremeError | None] = {}
         self._keys: dict[str, list[tuple[str, int]]] = {}
@@ -73,7 +77,7 @@ class FleetModels:
 
     def describe(self, name: str, version: int = LATEST) -> ModelDescription:
         """See `InferenceServer.describe`."""
-        found = self._found.get((name, version))
+        found = self.found.get((name, version))
         if found is not None:
             return found
         raise self._refusal(name, version)
@@ -151,7 +155,7 @@ class FleetModels:
 
     def _merge(self, name: str) -> None:
         """Look again at what the replicas say of a name."""
-        before = {key: self._found.pop(key) for key in self._keys.get(name, ()) if key in self._found}
+        before = {key: self.found.pop(key) for key in self._keys.get(name, ()) if key in self.found}
         for key in self._keys.pop(name, ()):
             self._errors.pop(key, None)
         known = self._knowing(name)
@@ -168,7 +172,7 @@ class FleetModels:
         for key in keys:
             held = holders.get(key[1])
             if held is not None:
-                self._found[key] = _again(before.get(key), held, versions)
+                self.found[key] = _again(before.get(key), held, versions)
             else:
                 results = [each.versions[key[1]] for _, each in known if key[1] in each.versions]
                 self._errors[key] = next((each for each in results if isinstance(each, TriremeError)), _DISAGREES)
@@ -177,11 +181,11 @@ class FleetModels:
         keys.append((name, LATEST))
         if greatest == LATEST:  # a route, which has no versions of its own
             route = next(each for each in latest if isinstance(each, ModelDescription))
-            self._found[name, LATEST] = _again(before.get((name, LATEST)), route, route.versions)
-        elif greatest is not None and (name, greatest) in self._found:
-            self._found[name, LATEST] = self._found[name, greatest]
+            self.found[name, LATEST] = _again(before.get((name, LATEST)), route, route.versions)
+        elif greatest is not None and (name, greatest) in self.found:
+            self.found[name, LATEST] = self.found[name, greatest]
         elif versions:
-            self._found[name, LATEST] = self._found[name, versions[-1]]
+            self.found[name, LATEST] = self.found[name, versions[-1]]
         else:
             self._errors[name, LATEST] = next(each for each in (*latest, _DISAGREES) if isinstance(each, TriremeError))
 

@@ -35,7 +35,7 @@ from ..engine.clock import Clock
 from ..engine.description import ModelDescription
 from ..engine.errors import RefusalReason, TriremeError, UnavailableError, UnsupportedError, request_prefix
 from ..engine.fleet.router import FleetRouter
-from ..engine.fleet.types import AttemptEnd, FleetDecision, FleetRequest, Refuse, SendTo
+from ..engine.fleet.types import AttemptEnd, FleetDecision, Refuse, SendTo
 from ..engine.memory.regions import Regions, RegionSlice
 from ..engine.metrics.refusals import RefusalCounts, reason_to_count
 from ..engine.options import ServerOptions
@@ -55,6 +55,8 @@ SEQUENCES_LIMIT_S = 60.0
 
 IN_FLIGHT_LIMIT_S = 60.0
 """How long then what is in flight there may take."""
+
+_NEVER_S = math.inf
 
 
 class FleetRegions(Regions):
@@ -131,8 +133,8 @@ class FleetServer:
         )
         self._shares: dict[str, ModelShare] = {}
         self._start_link = start_link
-        self._waiting: dict[FleetRequest, FleetCall] = {}
-        self._calls: dict[FleetCall, None] = {}
+        self._waiting: dict[FleetCall, None] = {}
+        self._in_flight = 0  # requests, those that wait included
         self._idle = trio.lowlevel.ParkingLot()
         self._timer = RouterTimer(turn, self._tick)
         self._nursery: trio.Nursery
@@ -148,7 +150,7 @@ class FleetServer:
     # What `api/` asks: see `Facade`.
 
     def describe(self, name: str, version: int = LATEST) -> ModelDescription:
-        return self.models.describe(name, version)
+        return self.models.found.get((name, version)) or self.models.describe(name, version)
 
     def lease(self, name: str = "", version: int = LATEST, client: str = "") -> Lease:
         return self._budget.lease(self._share(name) if name in self.models else None, client)
@@ -170,8 +172,9 @@ class FleetServer:
     ) -> Reply | None:
         try:
             received_ns = self.clock.now_ns()
-            model = self._find(request, model)
-            share = self._share(request.model_name)
+            if model is None or self.exiting or request.raw_input is not None:
+                model = self._find(request, model)
+            share = self._shares.get(request.model_name) or self._share(request.model_name)
             nbytes = _nbytes(request)
             budget = self._budget
             if not (budget.take_nowait(share, nbytes) if lease is None else budget.admit_nowait(lease, share, nbytes)):
@@ -239,26 +242,16 @@ class FleetServer:
         if request.caller is not None and self.access is not None:
             place = self.access.admit(request.caller, nbytes, holder)
         now_s = self.clock.now_s()
-        deadline_s = now_s + request.timeout_us / 1e6 if request.timeout_us else math.inf
-        asked = FleetRequest(
-            request.model_name,
-            request.model_version,
-            request.correlation_id,
-            request.sequence_start,
-            request.sequence_end,
-            None,
-            deadline_s,
-            request.id,
-        )
-        call = FleetCall(self, request, asked, model, received_ns)
+        deadline_s = now_s + request.timeout_us / 1e6 if request.timeout_us else _NEVER_S
+        call = FleetCall(self, request, model, received_ns, deadline_s)
         reply = call.reply = Reply(self.turn, place, nbytes, ANSWERS_HERE if call.decoupled else 0)
         if call.decoupled:
             reply.window = call.credit = FleetCredit()
         reply.attach(cast(Any, call), call.give_up)
         if request.trace is not None:
             TracedReply(request.trace, cast(Any, call), self.clock)
-        self._calls[call] = None
-        self.follow(self.router.place(asked, now_s), call)
+        self._in_flight += 1
+        self.follow(self.router.place(call, now_s), call)
         return reply
 
     # Requests on their way.
@@ -274,48 +267,51 @@ class FleetServer:
         elif isinstance(decision, Refuse):
             call.fail(decision.error)
         else:
-            self._waiting[call.fleet_request] = call
-        self.look_ahead()
+            self._waiting[call] = None
+        if self.router.due_s < _NEVER_S:
+            self.look_ahead()
 
     def settle(self, sent: SendTo, end: AttemptEnd) -> FleetDecision | None:
         """Tell the router how it ended; see `FleetRouter.settle`."""
         decision = self.router.settle(sent, end, self.clock.now_s())
-        self.look_ahead()
+        if self.router.due_s < _NEVER_S:
+            self.look_ahead()
         return decision
 
-    def cancel_waiting(self, asked: FleetRequest) -> None:
+    def cancel_waiting(self, call: FleetCall) -> None:
         """A request is given up that waits."""
-        self._waiting.pop(asked, None)
-        self.router.cancel(asked, self.clock.now_s())
+        self._waiting.pop(call, None)
+        self.router.cancel(call, self.clock.now_s())
         self.look_ahead()
 
     def forget(self, call: FleetCall) -> None:
-        """A request is over."""
-        self._calls.pop(call, None)
-        if self.exiting and not self._calls:
+        """A request is over; told once of each."""
+        self._in_flight -= 1
+        if self.exiting and not self._in_flight:
             self._idle.unpark_all()
 
     def look_ahead(self) -> None:
         """Something has changed for the router."""
-        next_s = self.router.next_s()
-        if next_s == math.inf:
+        due_s = self.router.due_s
+        if due_s == _NEVER_S:
             return
-        if next_s < self._timer.deadline_s:
-            self._timer.deadline_s = next_s
-        if next_s <= self.clock.now_s():
+        if due_s < self._timer.deadline_s:
+            self._timer.deadline_s = due_s
+        if due_s <= self.clock.now_s():
             self.turn.post(self._timer)
 
     def _tick(self) -> None:
         now_s = self.clock.now_s()
-        while self.router.next_s() <= now_s:
+        while self.router.due_s <= now_s:
             decisions = self.router.tick(now_s)
             for decision in decisions:
-                call = self._waiting.pop(decision.request, None)
-                if call is not None:
+                call = decision.request
+                if isinstance(call, FleetCall) and call in self._waiting:
+                    del self._waiting[call]
                     self.follow(decision, call)
             if not decisions:
                 break
-        self._timer.deadline_s = self.router.next_s()
+        self._timer.deadline_s = self.router.due_s
 
     # The fleet.
 
@@ -409,9 +405,9 @@ class FleetServer:
         """Stop accepting, and wait until what is in flight is answered; whether that was in time."""
         self.exiting = True
         with trio.move_on_after(max(0.0, timeout_s)):
-            while self._calls:
+            while self._in_flight:
                 await self._idle.park()
-        return not self._calls
+        return not self._in_flight
 
     @property
     def waiting(self) -> int:
@@ -423,8 +419,9 @@ class FleetServer:
 
     def __repr__(self) -> str:
         state = "exiting" if self.exiting else "serving"
-        return f"<FleetServer {state}: {len(self.replicas)} replicas, {len(self._calls)} requests>"
+        return f"<FleetServer {state}: {len(self.replicas)} replicas, {self._in_flight} requests>"
 
 
 def _nbytes(request: InferenceRequest) -> int:
-    return sum([tensor.nbytes for tensor in request.inputs])
+    inputs = request.inputs
+    return inputs[0].nbytes if len(inputs) == 1 else sum([tensor.nbytes for tensor in inputs])

@@ -84,7 +84,7 @@ class Http2Client(Http2Endpoint[H]):
         self._heads = heads
         self._requests = cast("dict[int, ClientStream]", self._open)
         self._next_id = 1
-        self._most_open = min(_STREAMS_AT_FIRST, limits.max_concurrent_streams)
+        self._most_open = min(_STREAMS_AT_FIRST, limits.max_concurrent_streams)  # 0 when it winds up
         self.settled = False
 
     # ---- requests ----
@@ -92,17 +92,16 @@ class Http2Client(Http2Endpoint[H]):
     @property
     def has_room(self) -> bool:
         """Another request may be begun (rule 1)."""
-        return (
-            len(self._open) < self._most_open
-            and not self._winds_up
-            and not self.terminated
-            and self._next_id <= MAX_STREAM_ID
-        )
+        return len(self._open) < self._most_open
 
     @property
     def winds_up(self) -> bool:
         """No more requests will be begun (rules 4 and 5)."""
         return self._winds_up or self.terminated or self._next_id > MAX_STREAM_ID
+
+    def _bound(self, most_open: int) -> None:
+        """So many streams may be open, of a connection that does not wind up."""
+        self._most_open = 0 if self.winds_up else most_open
 
     @property
     def open_streams(self) -> int:
@@ -114,6 +113,8 @@ class Http2Client(Http2Endpoint[H]):
         it. To be called only if there `has_room`. Returns the stream's id."""
         stream_id = self._streams.highest = self._next_id
         self._next_id += 2
+        if self._next_id > MAX_STREAM_ID:
+            self._bound(0)
         sender = self._sender
         stream = ClientStream(stream_id, False, self._limits.stream_window_bytes, sender.initial_window)
         self._open[stream_id] = stream
@@ -127,6 +128,7 @@ class Http2Client(Http2Endpoint[H]):
     def retire(self) -> None:
         """Begins no more requests; what is open is finished."""
         self._winds_up = True
+        self._bound(0)
         if not self._open:
             self._end()
 
@@ -226,7 +228,9 @@ class Http2Client(Http2Endpoint[H]):
             super().on_answer(stream_id, block, piece, trailers)
             return
         self._connection_left -= size
-        self._give_back(size)
+        self._connection_returned += size
+        if self._connection_returned >= self._half_window:
+            self._give_back(0)
         self._events.append(AnswerReceived(stream_id, head[1], piece, tail[1]))
         del self._open[stream_id]
         self._unended -= 1
@@ -236,7 +240,12 @@ class Http2Client(Http2Endpoint[H]):
             self._end()
             raise Farewell
 
+    def _end(self) -> None:
+        super()._end()
+        self._bound(0)
+
     def _on_goaway(self, last_stream_id: int, code: ErrorCode, debug: bytes) -> None:
+        self._bound(0)
         self._events.append(PeerLeaves(code, debug[:_SHOWN_BYTES].decode("utf-8", "replace")))
         for stream in list(self._open.values()):
             if stream.id > last_stream_id:
@@ -251,7 +260,7 @@ class Http2Client(Http2Endpoint[H]):
         most = self._limits.max_concurrent_streams
         if not self.settled:
             self.settled = True
-            self._most_open = most
+            self._bound(most)
         if frames.MAX_CONCURRENT_STREAMS in values:
-            self._most_open = min(most, values[frames.MAX_CONCURRENT_STREAMS])
+            self._bound(min(most, values[frames.MAX_CONCURRENT_STREAMS]))
         super()._on_settings(values)

@@ -30,6 +30,7 @@ _FLAPPING = 3
 _FLAPPING_S = 10.0
 _LEAST_START = 0.1
 _ABOUT_AS_BUSY = 1.02
+_HALF = 0.5
 _BASE_S = 0.01
 """Of a request's time, beside its time in queues: so much a pending request counts where none has waited."""
 _SAMPLE = 8
@@ -40,10 +41,11 @@ class FleetMember:
     """One replica.
 
     Attributes:
-        connected, room: of the link to it.
+        connected, room: of the link to it; `has_room` sets the latter.
         report: the latest; None before the first one of a connection.
         in_flight: requests that this gateway has there.
         sequences: that this gateway knows to be there.
+        usable_s: when it reported last; minus infinity while it has no room, or drains.
         since_s: when it became one that may have requests.
         ejected_s: until when it is ejected.
         keys: of the groups that it is in.
@@ -51,10 +53,12 @@ class FleetMember:
     """
 
     __slots__ = (
+        "_busy",
         "_ejections",
         "_failures",
         "_losses",
         "_others",
+        "_waits",
         "connected",
         "ejected_s",
         "failed",
@@ -69,6 +73,7 @@ class FleetMember:
         "sent",
         "sequences",
         "since_s",
+        "usable_s",
         "weight",
     )
 
@@ -78,7 +83,7 @@ class FleetMember:
         self.connected = False
         self.room = True
         self.report: ReplicaReport | None = None
-        self.reported_s = -math.inf
+        self.reported_s = self.usable_s = -math.inf
         self.in_flight = 0
         self.sequences = 0
         self.since_s = -math.inf
@@ -86,7 +91,9 @@ class FleetMember:
         self.keys: frozenset[GroupKey] = frozenset()
         self.outdated = False
         self.sent = self.failed = self.retried = 0
+        self._busy = False  # others have requests there, or some have waited
         self._others = 0.0
+        self._waits: dict[str, float] = {}  # in queues of late, seconds, by model; as it has reported
         self._ejections = 0
         self._failures = 0
         self._losses: list[float] = []
@@ -101,7 +108,18 @@ class FleetMember:
         before, self.report, self.reported_s = self.report, report, now_s
         pending = sum(load.pending for load in report.loads.values())
         self._others = max(pending - self.in_flight, 0)
+        self._waits = {name: load.queue_s for name, load in report.loads.items() if load.queue_s}
+        self._busy = self._others > 0 or bool(self._waits)
+        self._look()
         return before is not None and before.epoch != report.epoch
+
+    def has_room(self, room: bool) -> None:
+        """The link to it takes more, or does not."""
+        self.room = room
+        self._look()
+
+    def _look(self) -> None:
+        self.usable_s = self.reported_s if self.room and not self.drains else -math.inf
 
     def pending(self, now_s: float, stale_s: float) -> float:
         """Rule 2, without queues."""
@@ -110,16 +128,11 @@ class FleetMember:
 
     def cost(self, name: str, now_s: float, settings: FleetSettings) -> float:
         """How long one more request for a model may take there, about, for as much weight as it has; rule 2."""
-        age_s = now_s - self.reported_s
-        stale_s = settings.stale_s
-        busy = self.in_flight + 1.0
-        time_s = _BASE_S
-        if age_s < stale_s:
-            fresh = 1 - age_s / stale_s
+        busy, time_s = self.in_flight + 1.0, _BASE_S
+        if self._busy and (age_s := now_s - self.reported_s) < settings.stale_s:
+            fresh = 1 - age_s / settings.stale_s
             busy += self._others * fresh
-            loads = self.report.loads if self.report is not None else None
-            if loads and name in loads:
-                time_s += loads[name].queue_s * fresh
+            time_s += self._waits.get(name, 0.0) * fresh
         settled = now_s - self.since_s >= settings.slow_start_s
         return busy * time_s / (self.weight if settled else self.share(now_s, settings))
 
@@ -292,6 +305,14 @@ class FleetMembers:
                         is_less = member.cost(name, now_s, settings) < found.cost(name, now_s, settings)
                         return member if is_less else found
                     found = member
+        elif count == 2 and not tried:
+            one, other = members
+            if self.usable(one, now_s) and self.usable(other, now_s):
+                settings = self.settings
+                cost, other_cost = one.cost(name, now_s, settings), other.cost(name, now_s, settings)
+                if self._chance.random() < _HALF:  # of two that are about as busy, any: see `_least_busy`
+                    return one if cost <= _ABOUT_AS_BUSY * other_cost else other
+                return other if other_cost <= _ABOUT_AS_BUSY * cost else one
         if tried:
             members = [each for each in members if each.name not in tried]
         return self._least_busy(members, name, now_s)
@@ -310,13 +331,7 @@ class FleetMembers:
 
     def usable(self, member: FleetMember, now_s: float) -> bool:
         """Whether a request may go there while there are others that may have it."""
-        report = member.report
-        return (
-            member.room
-            and (report is None or not report.draining)
-            and now_s >= member.ejected_s
-            and now_s - member.reported_s <= self.settings.silent_s
-        )
+        return now_s >= member.ejected_s and now_s - member.usable_s <= self.settings.silent_s
 
     def eject(self, member: FleetMember, now_s: float) -> None:
         """Rule 3, but for as many as may be ejected."""

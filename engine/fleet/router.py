@@ -78,6 +78,9 @@ class FleetRouter:
 
     Args:
         chance: for the choice between replicas.
+
+    Attributes:
+        due_s: when `tick` is to be called; infinite for never, minus infinite for at once.
     """
 
     def __init__(self, settings: FleetSettings, chance: Random) -> None:
@@ -86,8 +89,8 @@ class FleetRouter:
         self._sequences = KnownSequences(settings.sequence_idle_s, settings.most_sequences)
         self._waiting: dict[FleetRequest, float] = {}  # for a replica, until when
         self._behind: dict[FleetRequest, float] = {}  # another request of their sequence
-        self._next_s = math.inf
-        self._woken = False
+        self._next_s = math.inf  # when the time of one that waits is over
+        self.due_s = math.inf
         self._in_line: list[KnownSequence] = []  # whose next request may go
         self._retries = float(settings.retry_burst)
 
@@ -112,7 +115,8 @@ class FleetRouter:
     def connected(self, replica: str, now_s: float) -> None:
         """There is a connection; a report is about to come."""
         member = self._members.by_name[replica]
-        member.connected = member.room = True
+        member.connected = True
+        member.has_room(True)
         member.since_s = max(now_s, member.ejected_s)
 
     def lost(self, replica: str, now_s: float) -> None:
@@ -128,8 +132,9 @@ class FleetRouter:
     def room(self, replica: str, has_room: bool, now_s: float) -> None:
         """The link to it takes more, or does not."""
         member = self._members.by_name[replica]
-        self._woken |= has_room and not member.room
-        member.room = has_room
+        if has_room and not member.room:
+            self.due_s = -math.inf
+        member.has_room(has_room)
 
     def report(self, replica: str, report: ReplicaReport, now_s: float) -> None:
         """It has told what it is now."""
@@ -143,7 +148,7 @@ class FleetRouter:
 
     def _changed(self, member: FleetMember) -> None:
         self._members.place(member)
-        self._woken = True
+        self.due_s = -math.inf
 
     def _out_of_groups(self, member: FleetMember) -> None:
         connected, member.connected = member.connected, False
@@ -163,7 +168,7 @@ class FleetRouter:
         if known.current is not None or known.line:
             known.line.append(request)
             self._behind[request] = request.deadline_s
-            self._next_s = min(self._next_s, request.deadline_s)
+            self._due_by(request.deadline_s)
             return WaitForReplica(request, request.deadline_s)
         return self._decide(request, now_s)
 
@@ -258,7 +263,7 @@ class FleetRouter:
             known.move(None)
         if known.line:
             self._in_line.append(known)
-            self._woken = True
+            self.due_s = -math.inf
         elif known.member is None and not known.lost:
             self._sequences.forget(known)
 
@@ -268,7 +273,7 @@ class FleetRouter:
         """What is to be done with a request whose turn it is."""
         group = self._members.groups.get((request.name, request.version))
         if not request.sequence:
-            if group is None or not len(group):
+            if group is None or not (group.members or group.draining):
                 return self._without(request, now_s, was_ready=group is not None)
             found = self._choose(request, group, now_s)
             return self._wait(request, now_s) if found is None else self._send(request, found)
@@ -371,18 +376,19 @@ class FleetRouter:
             if len(self._waiting) >= self._settings.most_waiting:
                 return Refuse(request, _too_many(request))
             due_s = self._waiting[request] = min(request.deadline_s, now_s + self._settings.wait_s)
-            self._next_s = min(self._next_s, due_s)
+            self._due_by(due_s)
         return WaitForReplica(request, due_s)
 
-    def next_s(self) -> float:
-        """When `tick` is to be called; infinite for never."""
-        return -math.inf if self._woken else self._next_s
+    def _due_by(self, when_s: float) -> None:
+        """The time of one that waits is over then."""
+        self._next_s = min(self._next_s, when_s)
+        self.due_s = min(self.due_s, when_s)
 
     def tick(self, now_s: float) -> Sequence[SendTo | Refuse]:
         """What is decided now of requests that waited."""
         decided: list[SendTo | Refuse] = []
-        if self._woken:
-            self._woken = False
+        if self.due_s == -math.inf:
+            self.due_s = self._next_s
             for request in list(self._waiting):
                 self._decide_again(request, now_s, decided)
         while self._in_line:
@@ -397,6 +403,8 @@ class FleetRouter:
                     decided.append(Refuse(request, _waited(request, now_s)))
                     self.cancel(request, now_s)
             self._next_s = min((*self._waiting.values(), *self._behind.values()), default=math.inf)
+            if self.due_s > -math.inf:
+                self.due_s = self._next_s
         return decided
 
     def _decide_again(self, request: FleetRequest, now_s: float, decided: list[SendTo | Refuse]) -> None:

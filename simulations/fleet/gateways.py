@@ -182,7 +182,7 @@ class SimulatedGateway:
     def _pump(self) -> None:
         now_s = self.calendar.now_s
         for _ in range(1000):
-            due_s = self.router.next_s()
+            due_s = self.router.due_s
             if due_s > now_s:
                 break
             for decision in self.router.tick(now_s):

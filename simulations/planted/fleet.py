@@ -72,9 +72,9 @@ def _no_look_up(original: Any, router: FleetRouter, request: FleetRequest) -> An
 
 def _room_unheard(original: Any, router: FleetRouter, *arguments: Any) -> None:
     """A replica that is there again wakes no request."""
-    woken = router._woken
+    due_s = router.due_s
     original(router, *arguments)
-    router._woken = woken
+    router.due_s = due_s
 
 
 FLEET_BUGS: Mapping[str, tuple[type, str, Callable[..., Any]]] = {

@@ -108,12 +108,12 @@ class FakeLink:
             call.failed(self.refuses, False)
         return number
 
-    def cancel(self, number: int) -> None:
-        del self.calls[number]
-        self.cancelled.append(number)
+    def cancel(self, sent: int) -> None:
+        del self.calls[sent]
+        self.cancelled.append(sent)
 
-    def taken(self, number: int, count: int) -> None:
-        self.took.append((number, count))
+    def taken(self, sent: int, count: int) -> None:
+        self.took.append((sent, count))
 
     async def ask(self, method: str, message: bytes, timeout_s: float) -> bytes:
         self.asked.append((method, message))
@@ -182,9 +182,6 @@ class ScriptedRouter:
 
     def cancel(self, request: FleetRequest, now_s: float) -> None:
         self._tell("cancel", request.name)
-
-    def next_s(self) -> float:
-        return self.due_s
 
     def tick(self, now_s: float) -> Sequence[FleetDecision]:
         due, self.due, self.due_s = self.due, [], math.inf

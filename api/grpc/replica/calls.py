@@ -243,30 +243,36 @@ class _DroppedCall(ReplicaRequest):
 
 
 class InferCall(ReplicaRequest):
-    """One request with one answer.
+    """One request with one answer."""
 
-    Args:
-        forget: called with `number` at the end.
-    """
-
-    __slots__ = ("_call", "_forget", "_response", "_responses", "number")
+    __slots__ = ("_call", "_response", "_responses")
 
     def __init__(
-        self,
-        block: RequestBlock,
-        parts: list[Buffer],
-        size: int,
-        number: int,
-        call: ReplicaCall,
-        responses: ReplicaResponses,
-        forget: Callable[[int], object],
+        self, block: RequestBlock, parts: list[Buffer], size: int, call: ReplicaCall, responses: ReplicaResponses
     ) -> None:
-        super().__init__(block, parts, size)
-        self.number = number
+        self.block = block  # all of `ReplicaRequest`: a constructor that calls another takes longer
+        self.parts = parts
+        self.size = size
+        self.owner = None
+        self.stream_id = 0
+        self._head = self._reader = None
         self._call = call
         self._responses = responses
-        self._forget = forget
         self._response: InferenceResponse | None = None
+
+    def answer(self, event: AnswerReceived[ReplyHead]) -> None:
+        data, size = event.data, len(event.data) - PREFIX_BYTES
+        if event.trailers.status != 0 or not 0 <= size <= _COPIED_BYTES or data[:PREFIX_BYTES] != prefix(False, size):
+            super().answer(event)
+            return
+        self.owner = None  # the way of nearly all answers
+        try:
+            response = self._responses.read(data[PREFIX_BYTES:])
+        except UnreadableAnswerError as error:
+            error.__traceback__ = None
+            self._call.failed(error, True)
+            return
+        self._call.answered(response, True)
 
     def _message(self, message: Buffer) -> None:
         if self._response is not None:
@@ -277,36 +283,25 @@ class InferCall(ReplicaRequest):
         response, self._response = self._response, None
         if response is None:
             self.fail(InternalError("the replica's answer has no message"), True)
-            return
-        self._forget(self.number)
-        self._call.answered(response, True)
+        else:
+            self._call.answered(response, True)
 
     def fail(self, error: TriremeError, executed: bool) -> None:
-        self._forget(self.number)
         self._call.failed(error, executed)
 
 
 class StreamCall(ReplicaRequest):
     """One request with any number of answers. Arguments as for `InferCall`."""
 
-    __slots__ = ("_call", "_final", "_forget", "_responses", "_untaken", "number")
+    __slots__ = ("_call", "_final", "_responses", "_untaken")
     streams = True
 
     def __init__(
-        self,
-        block: RequestBlock,
-        parts: list[Buffer],
-        size: int,
-        number: int,
-        call: ReplicaCall,
-        responses: ReplicaResponses,
-        forget: Callable[[int], object],
+        self, block: RequestBlock, parts: list[Buffer], size: int, call: ReplicaCall, responses: ReplicaResponses
     ) -> None:
         super().__init__(block, parts, size)
-        self.number = number
         self._call = call
         self._responses = responses
-        self._forget = forget
         self._final = False
         self._untaken: deque[int] = deque()  # bytes of each; as many as the window lets in
 
@@ -338,20 +333,16 @@ class StreamCall(ReplicaRequest):
             self.fail(outcome, outcome.refusal is None)
             return
         self._final = final
-        if final:
-            self._forget(self.number)
         self._call.answered(outcome, final)
 
     def _over(self) -> None:
         if not self._final:
             self._final = True
-            self._forget(self.number)
             self._call.answered(None, True)
 
     def fail(self, error: TriremeError, executed: bool) -> None:
         if not self._final:
             self._final = True
-            self._forget(self.number)
             self._call.failed(error, executed)
 
 

@@ -93,7 +93,10 @@ class ReplicaConnection(CoreDriver[Http2Client[ReplyHead]]):
 
     def has_room(self) -> bool:
         """Another call may be begun, and not too much waits to be written."""
-        core, most = self.core, self._limits.unsent_bytes
+        core = self.core
+        if not (self.blocked or core.pending_bytes):
+            return core.has_room
+        most = self._limits.unsent_bytes
         if not core.has_room or core.pending_bytes >= most:
             return False
         return not self.blocked or core.held_bytes()[1] + self._unsent_bytes < most

@@ -32,7 +32,7 @@ from ....engine.errors import DeadlineError, TriremeError, UnavailableError, Uns
 from ....engine.fleet.types import ReplicaLostError
 from ....engine.memo import Memo
 from ....engine.request import InferenceRequest
-from ....gateway.links import LinkEvents, ReplicaCall
+from ....gateway.links import LinkEvents, ReplicaCall, SentRequest
 from ...http2.driver import ReadingRoom
 from ...http2.frames import RequestBlock
 from ...http2.headers import encode_block
@@ -63,7 +63,7 @@ class LinkStatistics:
     Attributes:
         connections: that were ready.
         failures: connections that were lost, or could not be made.
-        open_calls: requests in flight, without those that wait.
+        open_calls: of all kinds, on the connection that takes more.
         waiting: requests in the line.
     """
 
@@ -120,11 +120,10 @@ class GrpcReplicaLink(Recipient):
         self._connection: ReplicaConnection | None = None  # ready, and takes calls
         self._next: ReplicaConnection | None = None  # that is being made
         self._changes = trio.lowlevel.ParkingLot()  # of these
+        self._without_room = trio.lowlevel.ParkingLot()  # tasks that ask, until there is room or no connection
         self._nursery: trio.Nursery | None = None
         self._is_up = False  # `connected` was told last, rather than `lost`
         self._why = "it was not connected yet"
-        self._number = 0
-        self._calls: dict[int, InferCall | StreamCall] = {}
         self._line: deque[InferCall | StreamCall] = deque()
         self._refused: list[tuple[ReplicaCall, TriremeError]] = []  # rule 3
         self._had_no_room = False
@@ -133,11 +132,12 @@ class GrpcReplicaLink(Recipient):
 
     def __repr__(self) -> str:
         state = "up" if self._is_up else f"down: {self._why}"
-        return f"<GrpcReplicaLink to {self.address}: {state}, {len(self._calls)} calls, {len(self._line)} waiting>"
+        found = self.statistics()
+        return f"<GrpcReplicaLink to {self.address}: {state}, {found.open_calls} calls, {found.waiting} waiting>"
 
     def statistics(self) -> LinkStatistics:
-        waiting = len(self._line)
-        return LinkStatistics(self._connections, self._failures, len(self._calls) - waiting, waiting)
+        open_calls = 0 if self._connection is None else len(self._connection.calls)
+        return LinkStatistics(self._connections, self._failures, open_calls, len(self._line))
 
     # ---- requests ----
 
@@ -148,53 +148,45 @@ class GrpcReplicaLink(Recipient):
         self._had_no_room = True
         return False
 
-    def infer(self, request: InferenceRequest, decoupled: bool, call: ReplicaCall) -> int:
-        number = self._number = self._number + 1
+    def infer(self, request: InferenceRequest, decoupled: bool, call: ReplicaCall) -> SentRequest:
         try:
             parts, size = write_infer_request(request)
         except TriremeError as error:
             error.__traceback__ = None
             self._refuse(call, error)
-            return number
+            return None
         block = self._stream_block if decoupled else self._infer_block
         if request.passed_on or request.trace is not None:
             block = self._with_headers(block, request)
-        its_call = (StreamCall if decoupled else InferCall)(
-            block, parts, size, number, call, self._responses, self._calls.pop
-        )
+        sent = (StreamCall if decoupled else InferCall)(block, parts, size, call, self._responses)
         connection = self._connection
         if connection is not None and not self._line and connection.core.has_room:
-            self._calls[number] = its_call
-            connection.begin(its_call)
+            connection.begin(sent)
         elif not self._is_up:
             self._refuse(call, self._unavailable())
         elif len(self._line) >= self._limits.waiting_requests:
             self._refuse(call, UnavailableError(f"too many requests wait for the replica at {self.address}"))
         else:
-            self._calls[number] = its_call
-            self._line.append(its_call)
-        return number
+            self._line.append(sent)
+        return sent
 
-    def cancel(self, number: int) -> None:
-        call = self._calls.pop(number, None)
-        if call is None:
-            return
-        if call.owner is None:
-            self._line.remove(call)
-        else:
-            call.give_up()
+    def cancel(self, sent: SentRequest) -> None:
+        if isinstance(sent, InferCall | StreamCall):
+            if sent.owner is not None:
+                sent.give_up()
+            elif sent in self._line:
+                self._line.remove(sent)
 
-    def taken(self, number: int, count: int) -> None:
-        call = self._calls.get(number)
-        if isinstance(call, StreamCall):
-            call.taken(count)
+    def taken(self, sent: SentRequest, count: int) -> None:
+        if isinstance(sent, StreamCall):
+            sent.taken(count)
 
     async def ask(self, method: str, message: bytes, timeout_s: float) -> bytes:
         with trio.move_on_after(timeout_s):
             while self._connection is None or not self._connection.core.has_room:
                 if not self._is_up:
                     raise self._unavailable()
-                await self._changes.park()
+                await self._without_room.park()
             call = AskCall(self._block(method), message)
             with self._turn:
                 self._connection.begin(call)
@@ -368,8 +360,8 @@ class GrpcReplicaLink(Recipient):
                 connection.begin(line.popleft())
             if self._had_no_room and not line:
                 self._turn.post(self)
-            if self._changes and connection.core.has_room:
-                self._changes.unpark_all()
+            if self._without_room and connection.core.has_room:
+                self._without_room.unpark_all()
 
     def _down(self, why: str) -> None:
         """There is no connection, and none to be had at once."""
@@ -378,6 +370,7 @@ class GrpcReplicaLink(Recipient):
         while self._line:
             self._line.popleft().fail(self._unavailable(), executed=False)
         self._changes.unpark_all()
+        self._without_room.unpark_all()
         self._events.lost(why)
 
     # ---- reports ----

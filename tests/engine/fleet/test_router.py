@@ -101,13 +101,13 @@ def test_a_request_waits_while_nothing_is_known_and_goes_when_a_replica_reports(
     decision = router.place(request, 1.0)
     assert isinstance(decision, WaitForReplica)
     assert decision.deadline_s == 6.0
-    assert router.next_s() == 6.0
+    assert router.due_s == 6.0
     router.connected("a", 2.0)
     router.report("a", report(), 2.0)
-    assert router.next_s() == -math.inf
+    assert router.due_s == -math.inf
     assert [sent(each).replica for each in router.tick(2.0)] == ["a"]
     assert router.tick(6.0) == [], "it does not wait any more"
-    assert router.next_s() == math.inf
+    assert router.due_s == math.inf
 
 
 def test_a_request_waits_for_a_model_that_was_ready_and_is_refused_when_its_time_is_over() -> None:
@@ -116,14 +116,14 @@ def test_a_request_waits_for_a_model_that_was_ready_and_is_refused_when_its_time
     for request in (asked(), asked(deadline_s=2.0)):
         assert isinstance(router.place(request, 0.0), WaitForReplica)
     router.tick(0.0)
-    assert router.next_s() == 2.0
+    assert router.due_s == 2.0
     (early,) = router.tick(2.0)
     assert refused(early) == "Request timeout expired"
     (late,) = router.tick(5.0)
     assert refused(late) == "no replica is ready for model 'm'"
     assert isinstance(late, Refuse)
     assert late.error.refusal_reason is RefusalReason.NOT_READY
-    assert router.next_s() == math.inf
+    assert router.due_s == math.inf
 
 
 def test_no_more_wait_than_may() -> None:
