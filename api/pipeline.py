@@ -161,6 +161,14 @@ class Adapter(ABC):
     def header(self, name: str) -> str:
         """The value of a header, or of metadata, of this name in lower case; empty if there is none."""
 
+    def trace_context(self) -> tuple[tuple[str, str], ...]:
+        """The headers of the trace that it belongs to (W3C); nothing if it belongs to none."""
+        parent = self.header(_TRACE_PARENT)
+        if not parent:
+            return ()
+        state = self.header(_TRACE_STATE)
+        return ((_TRACE_PARENT, parent), (_TRACE_STATE, state)) if state else ((_TRACE_PARENT, parent),)
+
     def waiting(self) -> AbstractContextManager[None]:
         """While the request waits for room or for a thread, inside the block."""
         return nullcontext()
@@ -280,18 +288,14 @@ class Pipeline:
 
     def _take_headers(self, adapter: Adapter, request: InferenceRequest) -> None:
         """Those that mean something to a route, or to the server that executes the request."""
-        header = adapter.header
-        key_header = "" if adapter.model is None else adapter.model.key_header
-        key = header(key_header) if key_header else ""
-        if key_header:
-            request.routing = Routing(key)
         if self._passes_on:
-            passed_on = ((key_header, key),) if key else ()
-            parent = header(_TRACE_PARENT)
-            if parent:
-                state = header(_TRACE_STATE)
-                passed_on += ((_TRACE_PARENT, parent), (_TRACE_STATE, state)) if state else ((_TRACE_PARENT, parent),)
-            request.passed_on = passed_on
+            request.passed_on = adapter.trace_context()
+        key_header = "" if adapter.model is None else adapter.model.key_header
+        if key_header:
+            key = adapter.header(key_header)
+            request.routing = Routing(key)
+            if key and self._passes_on:
+                request.passed_on = ((key_header, key), *request.passed_on)
 
 
 async def find_model(server: Facade, name: str, version: int, timeout_us: int = 0) -> ModelDescription:

@@ -30,10 +30,24 @@ class RequestForm:
     Attributes:
         passed: what `engine.validation` has found.
         logged: where `engine.logs.request_recorder` counts them.
+        sent: what a gateway sends before the inputs' bytes (`api.grpc.replica.requests`).
     """
 
     passed: Any = None
     logged: Any = None
+    sent: Any = None
+
+
+@dataclass(slots=True, eq=False)
+class ResponseForm:
+    """What responses have in common that were read from the same head, and have as many bytes: everything but their ids
+    and their outputs' bytes. As `RequestForm`, for who encodes them.
+
+    Attributes:
+        encoded: what `api.http.infer.response` has prepared.
+    """
+
+    encoded: Any = None
 
 
 @dataclass(slots=True)
@@ -76,6 +90,7 @@ class InferenceRequest:
         protocol: by which a client has sent it: `http`, `grpc`, or `stream`; empty for a request of the server's own.
         passed_on: headers of the client's that go with it to the server that executes it, names in lower case; for a
             gateway (`Facade.passes_on`).
+        message: the ``ModelInferRequest`` as it came, if it may go on as it is; for a gateway, else None.
     """
 
     model_name: str
@@ -99,6 +114,7 @@ class InferenceRequest:
     routing: Routing | None = None
     passed_on: tuple[tuple[str, str], ...] = ()
     protocol: str = ""
+    message: Buffer | None = None
 
 
 # -- An inference response as the engine sees it, whichever protocol it goes out by
@@ -106,13 +122,20 @@ class InferenceRequest:
 
 @dataclass(slots=True)
 class InferenceResponse:
-    """One answer of a model. Outputs stand in the order in which the model produced them, requested ones only."""
+    """One answer of a model. Outputs stand in the order in which the model produced them, requested ones only.
+
+    Attributes:
+        form: of responses from a head that is remembered; None if it is not.
+        message: the ``ModelInferResponse`` that it was read from, if it may go on as it is; else None.
+    """
 
     model_name: str
     model_version: int
     id: str
     outputs: list[Tensor]
     parameters: dict[str, ParameterValue] = field(default_factory=dict)
+    form: ResponseForm | None = None
+    message: Buffer | None = None
 
     def output(self, name: str) -> Tensor:
         """The output called `name`.

@@ -47,6 +47,7 @@ class GrpcContext:
     Attributes:
         access: finds out who makes a call; None if there are no access rules.
         draining: no new inference is taken on, while those in flight are finished.
+        passes_on: see `Facade`.
         log: whose settings clients may see and change; None where they may not.
 
     Raises:
@@ -61,6 +62,7 @@ class GrpcContext:
         self.reader = InferReader(server.shared_memory, server.options.tensor_limits, server.offload)
         self.pipeline = Pipeline(server, compile_forward_pattern(options.header_forward_pattern))
         self.draining = False
+        self.passes_on = server.passes_on
 
 
 def forward_metadata(call: CallHead, pattern: HeaderPattern, request: InferenceRequest) -> None:
@@ -130,9 +132,13 @@ class GrpcInfer(Adapter):
 
     Args:
         owner: the call, or the stream, that it is a request of.
+
+    Attributes:
+        whole: its message is all that its call says, and means the same to a server that it goes on to.
     """
 
     protocol = "grpc"
+    whole: ClassVar[bool] = False
     decoded: DecodedGrpcInfer | None = None
 
     def __init__(
@@ -173,7 +179,9 @@ class GrpcInfer(Adapter):
         if decoded is None:
             return False
         self.decoded = decoded
-        self.request = decoded.request
+        request = self.request = decoded.request
+        if context.passes_on and self.whole and not (decoded.class_counts or decoded.places):
+            request.message = self.message
         self.message = b""
         return True
 
@@ -202,6 +210,7 @@ class GrpcInfer(Adapter):
 
     def forward(self, pattern: HeaderPattern, request: InferenceRequest) -> None:
         forward_metadata(self.head, pattern, request)
+        request.message = None  # it does not say that
 
     def header(self, name: str) -> str:
         value = self.head.metadata.get(name, "")
@@ -219,6 +228,7 @@ class GrpcInfer(Adapter):
 class UnaryInferRequest(GrpcInfer, Encoder[list[Buffer]]):
     """Of a call of ModelInfer."""
 
+    whole = True
     encode = staticmethod(write_infer_response)
     takes_long = staticmethod(takes_long)
 

@@ -114,6 +114,8 @@ def write_infer_response(
         InvalidArgumentError: an output cannot be classified, or the message would be too large for gRPC.
         UnsupportedError: a response parameter that the protocol cannot carry.
     """
+    if response.message is not None and final is None and not (decoded.places or decoded.class_counts):
+        return [response.message]
     outputs = response.outputs
     if len(outputs) == 1 and not (response.parameters or decoded.places or decoded.class_counts):
         tensor = outputs[0]

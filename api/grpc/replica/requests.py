@@ -1,7 +1,8 @@
 """Writes ``ModelInferRequest`` messages for replicas (docs/reference/grpc.md#input-tensors).
 
-A message comes as pieces to be sent one behind the other, so that a tensor's bytes go out from where they lie. Data is
-always raw. What stands before it is the same for requests of one kind, and remembered for those with one input.
+A message that has come as one goes on as it is. Any other comes as pieces to be sent one behind the other, so that a
+tensor's bytes go out from where they lie. Data is always raw. What stands before it is the same for requests of one
+kind, and remembered for those with one input.
 """
 
 from __future__ import annotations
@@ -27,14 +28,23 @@ def write_infer_request(request: InferenceRequest) -> tuple[list[Buffer], int]:
         InvalidArgumentError: it would be too large for gRPC.
         UnsupportedError: a parameter that the protocol cannot carry.
     """
-    inputs = request.inputs
+    message = request.message
+    if message is not None:
+        return [prefix(False, len(message)), message], PREFIX_BYTES + len(message)
+    inputs, form = request.inputs, request.form
+    if form is not None and form.sent is not None and not (request.id or request.parameters or request.correlation_id):
+        name, version, nbytes, head = form.sent
+        blob = inputs[0].buffer
+        if len(blob) == nbytes and request.model_name == name and request.model_version == version:
+            return [head, blob], len(head) + nbytes
     plain = not (request.id or request.parameters or request.correlation_id or request.priority or request.timeout_us)
     if len(inputs) == 1 and plain and not (request.sequence_start or request.sequence_end):
         tensor = inputs[0]
         blob = tensor.buffer
-        size = len(blob)
-        name, version, wanted = request.model_name, request.model_version, request.requested_outputs
+        size, name, version, wanted = len(blob), request.model_name, request.model_version, request.requested_outputs
         head = _beginning(name, version, tensor.name, tensor.datatype.name, tensor.shape, wanted, size)
+        if form is not None:
+            form.sent = name, version, size, head
         return [head, blob], len(head) + size
     head = _model(request.model_name, request.model_version)
     if not plain or request.sequence_start or request.sequence_end:

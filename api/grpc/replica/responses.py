@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ....engine.datatypes import BY_NAME, DataType
 from ....engine.errors import ErrorKind, InternalError, RefusalReason, TriremeError
 from ....engine.memo import Memo
-from ....engine.request import InferenceResponse, ParameterValue
+from ....engine.request import InferenceResponse, ParameterValue, ResponseForm
 from ....engine.tensor import Buffer, Tensor
 from ....engine.tensor_limits import DEFAULT_LIMITS, TensorLimits
 from ..infer_messages import WireRequest, scan_infer_response
@@ -34,6 +34,47 @@ class _Head:
     parameters: dict[str, ParameterValue]
 
 
+@dataclass(frozen=True, slots=True)
+class _Repeated:
+    """A message with one output. Another one that says the same before its data, but for the id, and has as many bytes
+    of it, is put together in the same way: most replicas send nothing else.
+
+    Attributes:
+        before, begins: what comes first, and its length: up to the id's length, or up to the data if there is no id.
+        after: what stands between the id and the data; None if there is no id.
+        nbytes: of data.
+    """
+
+    before: bytes
+    begins: int
+    after: bytes | None
+    nbytes: int
+    head: _Head
+    form: ResponseForm
+
+    def read(self, message: bytes) -> InferenceResponse | None:
+        """None if it is something else."""
+        at, request_id, after = self.begins, "", self.after
+        if after is not None:
+            start = at + 1
+            at = start + message[at] if start < len(message) else 0
+            if start + 0x7F < at or not message.startswith(after, at):
+                return None
+            try:
+                request_id = message[start:at].decode()
+            except UnicodeDecodeError:
+                return None
+            at += len(after)
+        if at + self.nbytes != len(message):
+            return None
+        head = self.head
+        ((name, kind, shape),) = head.outputs
+        data = message[at:] if self.nbytes <= _SMALL_BYTES else memoryview(message)[at:]
+        outputs, parameters = [Tensor(name, kind, shape, data)], head.parameters.copy()
+        about = head.model_name, head.model_version, request_id
+        return InferenceResponse(*about, outputs, parameters, self.form, message)
+
+
 class UnreadableAnswerError(InternalError):
     """A replica's answer is no message of the type expected."""
 
@@ -47,6 +88,7 @@ class ReplicaResponses:
     def __init__(self, limits: TensorLimits = DEFAULT_LIMITS) -> None:
         self._limits = limits
         self._heads: Memo[_Head] = Memo(_HEADS, _HEAD_BYTES)
+        self._repeated: _Repeated | None = None  # the last one that could be remembered
 
     def read(self, message: Buffer) -> InferenceResponse:
         """The response that a message holds.
@@ -56,6 +98,11 @@ class ReplicaResponses:
         """
         if len(message) <= _SMALL_BYTES and type(message) is not bytes:
             message = bytes(message)
+        repeated = self._repeated
+        if repeated is not None and type(message) is bytes and message.startswith(repeated.before):
+            response = repeated.read(message)
+            if response is not None:
+                return response
         try:
             return self._read_known(message) or self._read_any(message)
         except UnreadableError as error:
@@ -109,6 +156,7 @@ class ReplicaResponses:
             if head is None:
                 return None
             outputs: list[Tensor] = []
+            start = at
             for name, kind, shape in head.outputs:
                 if at >= end or message[at] != _RAW:
                     return None
@@ -122,7 +170,12 @@ class ReplicaResponses:
             return None
         if at != end:
             return None
-        return InferenceResponse(head.model_name, head.model_version, request_id, outputs, head.parameters.copy())
+        if len(outputs) == 1 and type(message) is bytes:
+            before = message[: id_at + 1] if id_end else message[:start]
+            after = message[id_end:start] if id_end else None
+            self._repeated = _Repeated(before, len(before), after, end - start, head, ResponseForm())
+        about = head.model_name, head.model_version, request_id
+        return InferenceResponse(*about, outputs, head.parameters.copy(), None, message)
 
     def _read_any(self, message: Buffer) -> InferenceResponse:
         wire = scan_infer_response(message, self._limits)
@@ -142,7 +195,8 @@ class ReplicaResponses:
             outputs.append(Tensor(name, kind, shape, b"" if data is None else data))
         if not typed:
             self._remember(message, wire, head)
-        return InferenceResponse(head.model_name, head.model_version, wire.id, outputs, dict(head.parameters))
+        about, passed_on = (head.model_name, head.model_version, wire.id), None if typed else message
+        return InferenceResponse(*about, outputs, dict(head.parameters), None, passed_on)
 
     def _remember(self, message: Buffer, wire: WireRequest, head: _Head) -> None:
         data = memoryview(message)

@@ -54,11 +54,16 @@ class _Head:
         said = self.request
         if len(body) > _COPIED_BYTES or type(body) is not bytes:
             body = memoryview(body)
+        if len(self.tensors) == 1:
+            ((name, kind, shape, start, stop),) = self.tensors
+            inputs = [Tensor(name, kind, shape, body[start:stop])]
+        else:
+            inputs = [Tensor(name, kind, shape, body[start:stop]) for name, kind, shape, start, stop in self.tensors]
         request = InferenceRequest(
             model_name,
             version,
             "",
-            [Tensor(name, kind, shape, body[start:stop]) for name, kind, shape, start, stop in self.tensors],
+            inputs,
             said.requested_outputs,
             said.parameters.copy(),
             said.priority,

@@ -95,7 +95,8 @@ class HttpInfer(Encoder[Answer]):
         json_length = self.json_length
         if json_length > ON_LOOP_BYTES:
             return False
-        match, version = self.match, self.match.version
+        match = self.match
+        version = match.version
         assert version is not None, "its model has been looked up"
         decoded = self.decoded = self.context.decoder.decode(self.body, json_length, match.name, version)
         decoded.model = self.model
@@ -257,13 +258,26 @@ class ImmediateCall(HttpInfer, CallbackAnswer[Answer]):
     reply: Reply | None = None
 
     def __init__(self, context: Context, head: _InferHead, request: Request, respond: Callable[[Answer], None]) -> None:
-        super().__init__(context, head.match, head.values, request.headers, request.header_names)
+        self.context = context  # all of `HttpInfer`: a constructor that calls another takes longer
+        self.match = head.match
+        self.offload = context.server.offload
+        self.lease = self.trace = None
+        self._headers = request.headers
+        self._names = request.header_names
+        self._values = head.values
+        self._head = head
         self.over = False
         self.respond = respond
 
     def received(self, tracer: Tracer) -> None:
         trace = self.trace = HttpTrace(tracer)
         trace.begin(self.match.name, self._values)
+
+    def trace_context(self) -> tuple[tuple[str, str], ...]:
+        found = self._head.trace_context
+        if found is None:
+            found = self._head.trace_context = super().trace_context()
+        return found
 
     async def decode_slowly(self) -> None:
         raise AssertionError("such a request has a task")
@@ -285,12 +299,13 @@ class ImmediateCall(HttpInfer, CallbackAnswer[Answer]):
 @dataclass(slots=True, eq=False)
 class _InferHead:
     """What the head of a request says: the values of its headers, by lower-case name, and, once that has been asked,
-    what `header_length` says."""
+    what `header_length` and `Adapter.trace_context` say."""
 
     match: Match
     values: Mapping[bytes, bytes]
     identity: Identity
     json_length: int | None = None
+    trace_context: tuple[tuple[str, str], ...] | None = None
 
 
 class ImmediateInfer:

@@ -37,12 +37,18 @@ def encode_infer(response: InferenceResponse, decoded: DecodedInfer) -> Answer:
     outputs = response.outputs
     if len(outputs) == 1 and not (response.id or response.parameters):
         tensor = outputs[0]
+        form = response.form
+        known = None if form is None else form.encoded
+        if known is not None and known[0] is decoded.forms and known[1] is decoded.default_form:
+            return Answer(200, BINARY, b"".join((known[2], tensor.buffer)), known[3])
         if (
             decoded.forms.get(tensor.name, decoded.default_form) is AS_BINARY
             and 0 < len(blob := tensor.buffer) < _LARGE_BYTES
         ):
             name, version = response.model_name, response.model_version
             text, headers = _binary(name, version, tensor.name, tensor.datatype.name, tensor.shape, len(blob))
+            if form is not None:
+                form.encoded = decoded.forms, decoded.default_form, text, headers
             return Answer(200, BINARY, b"".join((text, blob)), headers)
     return _encode(response, decoded)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from trireme.api.grpc.framing import prefix
 from trireme.api.grpc.replica.requests import write_infer_request
 from trireme.engine.datatypes import BYTES, FP32
 from trireme.engine.errors import UnsupportedError
-from trireme.engine.request import LATEST, InferenceRequest
+from trireme.engine.request import LATEST, InferenceRequest, RequestForm
 from trireme.engine.tensor import Tensor
 
 names = st.text(min_size=1, max_size=8)
@@ -73,6 +74,29 @@ def test_nothing_is_lost(request: InferenceRequest) -> None:
         assert said.pop("priority", 0) == request.priority
         assert said.pop("timeout", 0) & mask == request.timeout_us
         assert said == request.parameters
+
+
+@given(request=requests, other=requests, sizes=st.tuples(st.integers(0, 9), st.integers(0, 9)))
+def test_what_forms_have_in_common_is_said_of_their_own_requests_only(
+    request: InferenceRequest, other: InferenceRequest, sizes: tuple[int, int]
+) -> None:
+    """Requests of one form may be for other models, and have ids, sequences, parameters and other numbers of bytes."""
+    form = RequestForm()
+    usual, longer = (
+        replace(request, inputs=[Tensor(each.name, FP32, each.shape, bytes(size)) for each in request.inputs])
+        for size in sizes
+    )
+    elsewhere = replace(usual, model_name=other.model_name, model_version=other.model_version)
+    named = replace(usual, id=other.id, correlation_id=other.correlation_id, parameters=other.parameters)
+    for each in (usual, elsewhere, usual, longer, usual, named, usual):
+        assert as_read(replace(each, form=form)) == as_read(each)
+
+
+def test_a_message_goes_on_as_it_came() -> None:
+    message = MESSAGES.ModelInferRequest(model_name="m", model_version="2", id="7")
+    message.inputs.add(name="IN", datatype="FP32", shape=[1]).contents.fp32_contents.append(1.0)
+    request = InferenceRequest("m", 2, "7", message=message.SerializeToString())
+    assert as_read(request) == message
 
 
 def test_tensors_are_not_copied() -> None:

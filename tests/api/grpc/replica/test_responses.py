@@ -56,6 +56,17 @@ def test_answers_mean_what_protobuf_wrote(message: Any, other_id: str) -> None:
     assert_same(reader.read(memoryview(message.SerializeToString())), message)
 
 
+@given(message=responses(), other=responses())
+def test_answers_of_other_heads_in_between_change_nothing(message: Any, other: Any) -> None:
+    """What one has in common with the answers before is not said of others; and messages go on as they came."""
+    reader = ReplicaResponses()
+    for each in (message, other, message, message, other, other, message):
+        data = each.SerializeToString()
+        response = reader.read(data)
+        assert_same(response, each)
+        assert response.message == data
+
+
 @given(data=st.binary(max_size=60))
 def test_what_is_no_message_is_an_error(data: bytes) -> None:
     reader = ReplicaResponses()
