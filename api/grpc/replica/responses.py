@@ -24,14 +24,19 @@ _ID, _RAW = tag(3, LENGTH), tag(6, LENGTH)
 _ERROR_MESSAGE, _INFER_RESPONSE = tag(1, LENGTH), tag(2, LENGTH)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Head:
-    """What stands before the raw contents."""
+    """What stands before the raw contents.
+
+    Attributes:
+        repeated: of the latest message with it, if that could be remembered.
+    """
 
     model_name: str
     model_version: int
     outputs: tuple[tuple[str, DataType, tuple[int, ...]], ...]
     parameters: dict[str, ParameterValue]
+    repeated: _Repeated | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +54,9 @@ class _Repeated:
     begins: int
     after: bytes | None
     nbytes: int
-    head: _Head
     form: ResponseForm
 
-    def read(self, message: bytes) -> InferenceResponse | None:
+    def read(self, message: bytes, head: _Head) -> InferenceResponse | None:
         """None if it is something else."""
         at, request_id, after = self.begins, "", self.after
         if after is not None:
@@ -67,7 +71,6 @@ class _Repeated:
             at += len(after)
         if at + self.nbytes != len(message):
             return None
-        head = self.head
         ((name, kind, shape),) = head.outputs
         data = message[at:] if self.nbytes <= _SMALL_BYTES else memoryview(message)[at:]
         outputs, parameters = [Tensor(name, kind, shape, data)], head.parameters.copy()
@@ -88,7 +91,7 @@ class ReplicaResponses:
     def __init__(self, limits: TensorLimits = DEFAULT_LIMITS) -> None:
         self._limits = limits
         self._heads: Memo[_Head] = Memo(_HEADS, _HEAD_BYTES)
-        self._repeated: _Repeated | None = None  # the last one that could be remembered
+        self._usual: tuple[_Head, _Repeated] | None = None  # the last one that could be remembered
 
     def read(self, message: Buffer) -> InferenceResponse:
         """The response that a message holds.
@@ -98,11 +101,12 @@ class ReplicaResponses:
         """
         if len(message) <= _SMALL_BYTES and type(message) is not bytes:
             message = bytes(message)
-        repeated = self._repeated
-        if repeated is not None and type(message) is bytes and message.startswith(repeated.before):
-            response = repeated.read(message)
-            if response is not None:
-                return response
+        if self._usual is not None and type(message) is bytes:
+            head, repeated = self._usual
+            if message.startswith(repeated.before):
+                response = repeated.read(message, head)
+                if response is not None:
+                    return response
         try:
             return self._read_known(message) or self._read_any(message)
         except UnreadableError as error:
@@ -173,7 +177,10 @@ class ReplicaResponses:
         if len(outputs) == 1 and type(message) is bytes:
             before = message[: id_at + 1] if id_end else message[:start]
             after = message[id_end:start] if id_end else None
-            self._repeated = _Repeated(before, len(before), after, end - start, head, ResponseForm())
+            known = head.repeated
+            if known is None or (known.before, known.after, known.nbytes) != (before, after, end - start):
+                known = head.repeated = _Repeated(before, len(before), after, end - start, ResponseForm())
+            self._usual = head, known
         about = head.model_name, head.model_version, request_id
         return InferenceResponse(*about, outputs, head.parameters.copy(), None, message)
 
