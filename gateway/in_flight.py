@@ -13,7 +13,7 @@ from ..engine.fleet.types import AttemptEnd, FleetDecision, FleetRequest, SendTo
 from ..engine.instances.answer_window import AnswerWindow
 from ..engine.job import Outcome, ReplyTarget
 from ..engine.request import InferenceRequest
-from .links import ReplicaLink, SentRequest
+from .links import ReplicaLink, RequestAtReplica
 from .replicas import Replica
 
 ANSWERS_HERE = 64
@@ -95,7 +95,7 @@ class FleetCall(FleetRequest):
         self.accepted = self.over = False
         self.window: AnswerWindow | None = None
         self.credit: FleetCredit | None = None
-        self._at_replica: SentRequest | None = None
+        self._at_replica: RequestAtReplica | None = None
         self._waiters: list[Callable[[], None]] | None = None
 
     def when_accepted(self, call: Callable[[], None]) -> None:
@@ -199,9 +199,9 @@ class FleetCredit(AnswerWindow):
     def __init__(self) -> None:
         super().__init__(ANSWERS_HERE, threading.get_ident())
         self._link: ReplicaLink | None = None
-        self._sent: SentRequest | None = None
+        self._sent: RequestAtReplica | None = None
 
-    def follow(self, link: ReplicaLink | None, sent: SentRequest | None) -> None:
+    def follow(self, link: ReplicaLink | None, sent: RequestAtReplica | None) -> None:
         """The request is on this link; None: it is over."""
         self._link, self._sent = link, sent
 

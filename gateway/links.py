@@ -12,7 +12,7 @@ from ..engine.errors import TriremeError
 from ..engine.job import Outcome
 from ..engine.request import InferenceRequest
 
-SentRequest = Any
+RequestAtReplica = Any
 """A request on a link, as the link knows it: for `ReplicaLink.cancel` and `ReplicaLink.taken`, and for nothing else."""
 
 
@@ -40,7 +40,7 @@ class ReplicaLink(Protocol):
         """False while too much waits to be written to the replica."""
         ...
 
-    def infer(self, request: InferenceRequest, decoupled: bool, call: ReplicaCall) -> SentRequest:
+    def infer(self, request: InferenceRequest, decoupled: bool, call: ReplicaCall) -> RequestAtReplica:
         """Send a request at the end of the turn. Raises nothing: what fails is told by `ReplicaCall.failed`.
 
         Args:
@@ -48,11 +48,11 @@ class ReplicaLink(Protocol):
         """
         ...
 
-    def cancel(self, sent: SentRequest) -> None:
+    def cancel(self, sent: RequestAtReplica) -> None:
         """The request's answers are not wanted any more: nothing more is told of it."""
         ...
 
-    def taken(self, sent: SentRequest, count: int) -> None:
+    def taken(self, sent: RequestAtReplica, count: int) -> None:
         """So many answers of the request have been taken by who reads them; only then may more come."""
         ...
 

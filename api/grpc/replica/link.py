@@ -32,7 +32,7 @@ from ....engine.errors import DeadlineError, TriremeError, UnavailableError, Uns
 from ....engine.fleet.types import ReplicaLostError
 from ....engine.memo import Memo
 from ....engine.request import InferenceRequest
-from ....gateway.links import LinkEvents, ReplicaCall, SentRequest
+from ....gateway.links import LinkEvents, ReplicaCall, RequestAtReplica
 from ...http2.driver import ReadingRoom
 from ...http2.frames import RequestBlock
 from ...http2.headers import encode_block
@@ -148,7 +148,7 @@ class GrpcReplicaLink(Recipient):
         self._had_no_room = True
         return False
 
-    def infer(self, request: InferenceRequest, decoupled: bool, call: ReplicaCall) -> SentRequest:
+    def infer(self, request: InferenceRequest, decoupled: bool, call: ReplicaCall) -> RequestAtReplica:
         try:
             parts, size = write_infer_request(request)
         except TriremeError as error:
@@ -170,14 +170,14 @@ class GrpcReplicaLink(Recipient):
             self._line.append(sent)
         return sent
 
-    def cancel(self, sent: SentRequest) -> None:
+    def cancel(self, sent: RequestAtReplica) -> None:
         if isinstance(sent, InferCall | StreamCall):
             if sent.owner is not None:
                 sent.give_up()
             elif sent in self._line:
                 self._line.remove(sent)
 
-    def taken(self, sent: SentRequest, count: int) -> None:
+    def taken(self, sent: RequestAtReplica, count: int) -> None:
         if isinstance(sent, StreamCall):
             sent.taken(count)
 
