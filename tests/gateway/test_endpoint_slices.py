@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from contextlib import suppress
 from random import Random
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kubernetes_api import endpoint, endpoint_slice, with_version
 
+from trireme.gateway import endpoint_slices
 from trireme.gateway.endpoint_slices import Endpoint, EndpointSlices, EndpointState, SliceError
 
 READY, UNREADY, TERMINATING = EndpointState.READY, EndpointState.UNREADY, EndpointState.TERMINATING
@@ -68,6 +70,19 @@ def test_endpoints_without_a_pod() -> None:
 def test_conditions(conditions: dict[str, Any], state: EndpointState | None) -> None:
     known = listed(endpoint_slice("one", {**endpoint("a", "10.0.0.1"), "conditions": conditions}))
     assert known.endpoints.get("a") == (None if state is None else Endpoint("10.0.0.1:8001", state))
+
+
+def test_the_table_of_states_is_what_is_read() -> None:
+    assert endpoint_slices.__doc__ is not None
+    pattern = r"^    (yes|no) +(yes|no)? +(yes|no)? +(\(left out\)|[A-Z]+) "
+    rows = re.findall(pattern, endpoint_slices.__doc__, re.MULTILINE)
+    assert len(rows) == 4
+    for terminating, serving, ready, state in rows:
+        given = {"terminating": terminating == "yes"}
+        given |= {name: each == "yes" for name, each in (("serving", serving), ("ready", ready)) if each}
+        known = listed(endpoint_slice("one", {**endpoint("a", "10.0.0.1"), "conditions": given}))
+        found = known.endpoints.get("a")
+        assert (found.state.name if found else "(left out)") == state, (terminating, serving, ready)
 
 
 def test_types_of_addresses() -> None:

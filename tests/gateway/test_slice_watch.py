@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from random import Random
 from typing import Any
 
 import pytest
 from kubernetes_api import endpoint, endpoint_slice, with_version
 
+from trireme.gateway import slice_watch
 from trireme.gateway.endpoint_slices import EndpointSlices
 from trireme.gateway.slice_watch import ApiServerError, SliceStep, SliceWatch
 
@@ -150,3 +152,31 @@ def test_a_watch_that_is_refused_is_asked_for_again() -> None:
     made.listed(EMPTY)
     assert made.failed(ApiServerError("forbidden", 403))
     assert made.step is WATCH
+
+
+def happen(made: SliceWatch, event: str) -> None:
+    """One event of the table, the first of its kind."""
+    if event == "listed":
+        made.listed(EMPTY)
+    elif event == "ended":
+        made.ended(300)
+    elif event == "failed":
+        made.failed(AWAY)
+    elif event == "410":
+        fail(made, GONE)
+    else:
+        assert event == "told what cannot be read"
+        fail(made, {})
+
+
+def test_the_table_of_states_is_what_happens() -> None:
+    assert slice_watch.__doc__ is not None
+    lines = slice_watch.__doc__.splitlines()
+    rows = [re.split(r"\s{2,}", line) for line in lines if line.startswith(("list ", "watch "))]
+    assert len(rows) == len({(state, event) for state, event, _ in rows}) == 6
+    for state, event, following in rows:
+        made = watch() if state == "list" else watching()
+        assert made.step.value == state
+        happen(made, event)
+        assert made.step.value == following.partition(",")[0], (state, event)
+        assert (made.pause_s == 0) is ("at once" in following), (state, event)
