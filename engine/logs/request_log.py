@@ -291,8 +291,15 @@ def read_traffic(lines: Iterable[str], where: str = "the request log") -> Reques
 
 
 def read_request_log(lines: Iterable[str]) -> Sequence[LoggedRequest]:
-    """The arrivals of a log, in order. Raises InvalidArgumentError: see `read_traffic`."""
-    return read_traffic(lines).requests
+    """The arrivals of a log, in order.
+
+    Raises:
+        InvalidArgumentError: see `read_traffic`; or the log describes a closed loop, which has no times.
+    """
+    traffic = read_traffic(lines)
+    if traffic.loop is not None:
+        raise InvalidArgumentError("the request log describes a closed loop, expected one with times of arrivals")
+    return traffic.requests
 
 
 def _seconds(began: str, where: str) -> float:

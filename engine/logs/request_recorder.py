@@ -55,13 +55,33 @@ class RecordedResult(NamedTuple):
     outcome: str
 
 
+class SharedFields(NamedTuple):
+    """What requests of a group have in common; see `request_log.LoggedRequest`."""
+
+    model: str
+    version: int = LATEST
+    rows: int = 1
+    nbytes: int = 0
+    elements: tuple[int, ...] = ()
+    priority: int = 0
+    timeout_us: int = 0
+    start: bool = False
+    end: bool = False
+    ensemble: bool = False
+    tenant: str = ""
+    protocol: str = ""
+
+
+_IN_LINES = tuple(["bytes" if name == "nbytes" else name for name in SharedFields._fields])
+_DEFAULTS = (None, *SharedFields("")[1:])
+
+
 @dataclass(slots=True, eq=False)
 class RequestGroup:
     """Requests that are alike.
 
     Attributes:
         config, protocol, caller: whose changes make another group of requests of the same form.
-        shared: the fields of the log's lines that are the same for all.
         times: when they came, in ns.
         sequences: ids, by indices of `times`.
         results: one for each of `times`, with results.
@@ -71,7 +91,7 @@ class RequestGroup:
     config: ModelConfig | None
     protocol: str
     caller: Caller | None
-    shared: Mapping[str, Any]
+    shared: SharedFields
     times: list[int] = field(default_factory=list)
     sequences: dict[int, int | str] = field(default_factory=dict)
     results: list[RecordedResult] = field(default_factory=list)
@@ -81,7 +101,7 @@ class RequestGroup:
 class WaitingArrivals(NamedTuple):
     """What was recorded of a group."""
 
-    shared: Mapping[str, Any]
+    shared: SharedFields
     times: list[int]
     sequences: dict[int, int | str]
     results: list[RecordedResult]
@@ -129,7 +149,7 @@ class RequestRecorder:
         self._most = most_waiting
         self._places = most_waiting
         self._untold = 0
-        self._groups: dict[tuple[object, ...], RequestGroup] = {}
+        self._groups: dict[SharedFields, RequestGroup] = {}
         self._filled: list[RequestGroup] = []
 
     def arrived(
@@ -174,11 +194,10 @@ class RequestRecorder:
 
     def turned_away(self, name: str, version: int, reason: str, protocol: str = "") -> None:
         """A request was refused of which nothing is known but the model that it was for."""
-        key = name, version, protocol
-        group = self._groups.get(key)
+        shared = SharedFields(name, version, protocol=protocol)
+        group = self._groups.get(shared)
         if group is None:
-            shared = {"model": name, **({"version": version} if version != LATEST else {})}
-            group = self._keep(key, RequestGroup(None, protocol, None, shared | _given(protocol=protocol)))
+            group = self._keep(RequestGroup(None, protocol, None, shared))
         now_ns = self._clock.now_ns()
         if self._record(group, now_ns, 0) and self.results:
             group.results.append(RecordedResult(0, *_NO_TIMES, 0, "", reason))
@@ -235,7 +254,14 @@ class RequestRecorder:
             yield orjson.dumps({"dropped": waiting.dropped}, option=_LINE)
 
     def _line(self, arrivals: WaitingArrivals, first: int) -> dict[str, Any]:
+        shared = {
+            name: value
+            for name, value, default in zip(_IN_LINES, arrivals.shared, _DEFAULTS, strict=True)
+            if value != default
+        }
         times = arrivals.times[first : first + LINE_ARRIVALS]
+        if len(times) == 1 and not arrivals.sequences and not arrivals.results:
+            return {"offset_s": round((times[0] - self._began_ns) / 1e9, 6), **shared}
         last = first + len(times)
         offsets = ((np.fromiter(times, np.int64, len(times)) - self._began_ns) / 1e9).round(6)
         columns: dict[str, Any] = {"offset_s": offsets}
@@ -243,19 +269,10 @@ class RequestRecorder:
             ids = [arrivals.sequences.get(at, 0) for at in range(first, last)]
             columns["sequence"] = [self._digest(each) if isinstance(each, str) else each for each in ids]
         if arrivals.results:
-            results = arrivals.results[first:last]
-            numbers = (np.array([each[:5] for each in results]) / 1e3).round(3)
-            for at, name in enumerate(("total_us", "queue_us", "input_us", "infer_us", "output_us")):
-                columns[name] = numbers[:, at].copy()
-            columns["batch"] = [each.batch for each in results]
-            columns["instance"] = [each.instance for each in results]
-            columns["outcome"] = [each.outcome for each in results]
-            for name in ("batch", "instance", "outcome"):
-                if len(set(columns[name])) == 1:
-                    columns[name] = columns[name][0]
+            columns |= _columns_of(arrivals.results[first:last])
         if len(times) == 1:
             columns = {name: value if isinstance(value, str | int) else value[0] for name, value in columns.items()}
-        return {**columns, **arrivals.shared}
+        return {**columns, **shared}
 
     def _record(self, group: RequestGroup, received_ns: int, sequence: int | str) -> bool:
         """Rule 1; whether there was room."""
@@ -292,30 +309,28 @@ class RequestRecorder:
             if -1 in each.dims and each.name in inputs
         ]
         caller = request.caller
-        shared = {"model": request.model_name} | _given(
-            bytes=nbytes,
-            elements=elements,
-            priority=request.priority,
-            timeout_us=request.timeout_us,
-            start=request.sequence_start,
-            end=request.sequence_end,
-            ensemble=config.platform == ENSEMBLE,
-            tenant="" if caller is None else caller.name,
-            protocol=request.protocol,
+        shared = SharedFields(
+            request.model_name,
+            request.model_version,
+            rows,
+            nbytes,
+            tuple(elements),
+            request.priority,
+            request.timeout_us,
+            request.sequence_start,
+            request.sequence_end,
+            config.platform == ENSEMBLE,
+            "" if caller is None else caller.name,
+            request.protocol,
         )
-        if rows != 1:
-            shared["rows"] = rows
-        if request.model_version != LATEST:
-            shared["version"] = request.model_version
-        key = tuple([(name, tuple(value) if isinstance(value, list) else value) for name, value in shared.items()])
-        group = self._groups.get(key)
+        group = self._groups.get(shared)
         if group is None or group.config is not config or group.caller is not caller:
-            group = self._keep(key, RequestGroup(config, request.protocol, caller, shared))
+            group = self._keep(RequestGroup(config, request.protocol, caller, shared))
         return group
 
-    def _keep(self, key: tuple[object, ...], group: RequestGroup) -> RequestGroup:
+    def _keep(self, group: RequestGroup) -> RequestGroup:
         if len(self._groups) <= _MOST_GROUPS:
-            self._groups[key] = group
+            self._groups[group.shared] = group
         return group
 
     def _digest(self, name: str) -> str:
@@ -354,9 +369,17 @@ def _outcome_of(outcome: Outcome) -> str:
     return "cancelled" if isinstance(outcome, CancelledError) else "failed"
 
 
-def _given(**values: Any) -> dict[str, Any]:
-    """Those that are not as they are if they are left out."""
-    return {name: value for name, value in values.items() if value}
+def _columns_of(results: Sequence[RecordedResult]) -> dict[str, Any]:
+    numbers = (np.array([each[:5] for each in results]) / 1e3).round(3)
+    names = ("total_us", "queue_us", "input_us", "infer_us", "output_us")
+    columns: dict[str, Any] = {name: numbers[:, at].copy() for at, name in enumerate(names)}
+    columns["batch"] = [each.batch for each in results]
+    columns["instance"] = [each.instance for each in results]
+    columns["outcome"] = [each.outcome for each in results]
+    for name in ("batch", "instance", "outcome"):
+        if len(set(columns[name])) == 1:
+            columns[name] = columns[name][0]
+    return columns
 
 
 def _ignore() -> None:

@@ -80,6 +80,12 @@ def test_logs_without_a_head_are_read() -> None:
     ]
 
 
+def test_a_closed_loop_has_no_arrivals() -> None:
+    lines = write_request_log(RequestTraffic([LoggedRequest(0.0, "m")], LoggedLoop(2)))
+    with pytest.raises(InvalidArgumentError, match="describes a closed loop, expected one with times of arrivals"):
+        read_request_log(lines)
+
+
 def test_a_line_may_tell_of_several_arrivals() -> None:
     lines = [
         '{"offset_s":[0.5,0.25],"model":"m","rows":2,"sequence":[7,"b"],"elements":[3,4]}\n',

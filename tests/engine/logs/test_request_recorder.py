@@ -65,11 +65,11 @@ def test_requests_of_a_form_share_a_line() -> None:
     assert log.head == b'{"log":"trireme-requests","format":2,"began":"2023-11-14T22:13:20.007Z"}\n'
     first, second = lines(log)
     assert first == (
-        '{"offset_s":[0.001,0.002,0.0035],"model":"m","bytes":56,"elements":[3],"protocol":"http","rows":2}\n'
+        '{"offset_s":[0.001,0.002,0.0035],"model":"m","rows":2,"bytes":56,"elements":[3],"protocol":"http"}\n'
     )
     assert second == (
-        '{"offset_s":0.0025,"model":"m","bytes":88,"elements":[7],"priority":1,"timeout_us":5000,"protocol":"grpc",'
-        '"rows":2,"version":3}\n'
+        '{"offset_s":0.0025,"model":"m","version":3,"rows":2,"bytes":88,"elements":[7],"priority":1,"timeout_us":5000,'
+        '"protocol":"grpc"}\n'
     )
     assert lines(log) == []
     tell(log, 4, InferenceRequest("m", form=form, protocol="http"))
