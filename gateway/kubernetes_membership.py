@@ -99,9 +99,11 @@ class KubernetesMembership:
                 server.leave(name)
         for name, endpoint in endpoints.items():
             replica = server.replicas.get(name)
+            is_same = replica is not None and replica.address == endpoint.address
             if endpoint.state is EndpointState.READY:
-                await server.join(name, endpoint.address, self._settings.weights.get(name, 1.0))
-            elif replica is not None and replica.address != endpoint.address:
+                if replica is None or not is_same or replica.leaving:
+                    await server.join(name, endpoint.address, self._settings.weights.get(name, 1.0))
+            elif replica is not None and not is_same:
                 server.leave(name)
             elif replica is not None and endpoint.state is EndpointState.TERMINATING:
                 server.leave(name, math.inf)

@@ -109,6 +109,20 @@ async def test_pods_come_and_go(world: FleetWorld, nursery: trio.Nursery, caplog
     assert "the Service replicas of the namespace models has no endpoints" in caplog.text
 
 
+async def test_what_stays_is_left_alone(world: FleetWorld, nursery: trio.Nursery) -> None:
+    """Fleets may be large, and events frequent. One that was to leave, and is ready again, stays."""
+    source = ScriptedSource(endpoint_slice("one", ready("a"), ready("b", 2)))
+    await followed(world, nursery, source)
+    told = len(world.router.told)
+    await source.put(endpoint_slice("one", ready("a"), ready("b", 2), ready("c", 3)))
+    assert [each[:2] for each in world.router.told[told:]] == [("join", "c")]
+    world.router.sequences["a"] = 1
+    await source.put(endpoint_slice("one", ready("a", ready=False, terminating=True)))
+    assert list(members(world)) == []
+    await source.put(endpoint_slice("one", ready("a")))
+    assert list(members(world)) == ["a"]
+
+
 async def test_a_pod_that_starts_joins_when_it_is_ready(world: FleetWorld, nursery: trio.Nursery) -> None:
     source = ScriptedSource(endpoint_slice("one", ready("a", ready=False, serving=False)))
     await followed(world, nursery, source)
