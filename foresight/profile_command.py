@@ -42,6 +42,7 @@ def add_profile_command(commands: Any) -> None:
     parser.add_argument("--most-secs", type=positive_number("seconds"), default=10.0, help=_MOST)
     parser.add_argument("--inputs", type=Path, help="an .npz file with an array for each input; else they are drawn")
     parser.add_argument("--shape", type=_shape, action="append", default=[], help="of an input, as NAME:3,224,224")
+    parser.add_argument("--url", help=_URL)
     parser.add_argument("--ways", type=_ways, default=("http", "grpc"), help=_WAYS)
     parser.set_defaults(run=run_profile_command)
 
@@ -89,6 +90,7 @@ _ERROR = "bound of the standard error of a mean, in percent; default 1"
 _MOST = "seconds for one point; default %(default)g"
 _TRACES = "make the profile from trace files of real traffic (all requests traced), without any load"
 _LOG = "the same from a request log with results"
+_URL = "of a server that serves the model from this repository: measure there, in its idle times"
 _WAYS = "whose cost to the server is measured: some of http and grpc, or none; default both"
 
 
@@ -147,6 +149,11 @@ def _profile(name: str, models: ForeseenModels, given: argparse.Namespace, progr
 
         return recorded_profile(name, models, given.from_traces, given.from_log)
     plan = MeasuringPlan(given.sizes, given.instances, given.error, given.most_secs)
+    if given.url:
+        from ..clients.target import LoadProtocol, LoadTarget
+        from .idle_profiles import idle_profile
+
+        return idle_profile(name, models, LoadTarget.of(given.url, LoadProtocol.HTTP), plan, progress)
     profiler = Profiler(models, plan, given.inputs, dict(given.shape), given.ways)
     return profiler.profile(name, progress)
 

@@ -140,7 +140,7 @@ def _explicit(options: ServerOptions) -> ServerOptions:
 def _points(config: ModelConfig, plan: MeasuringPlan) -> Iterator[tuple[int, int]]:
     """Instances side by side, and rows."""
     largest = max(1, config.max_batch_size)
-    sizes = plan.sizes or _usual_sizes(config)
+    sizes = plan.sizes or usual_sizes(config)
     wrong = [size for size in sizes if not 1 <= size <= largest]
     if wrong:
         raise InvalidArgumentError(f"batches of '{config.name}' have 1 to {largest} rows, not {wrong[0]}")
@@ -152,7 +152,8 @@ def _points(config: ModelConfig, plan: MeasuringPlan) -> Iterator[tuple[int, int
             yield count, rows
 
 
-def _usual_sizes(config: ModelConfig) -> tuple[int, ...]:
+def usual_sizes(config: ModelConfig) -> tuple[int, ...]:
+    """Rows of batches that are measured if nothing else is said."""
     largest = max(1, config.max_batch_size)
     sizes = {1, largest, *(1 << power for power in range(largest.bit_length()) if 1 << power <= largest)}
     if config.dynamic_batching is not None:
