@@ -106,3 +106,6 @@ def test_pods_come_and_go_and_so_does_the_api_server(cluster: Cluster) -> None:
         page = gateway.metrics()
         assert 'trireme_fleet_replica_state{replica="web-3",state="ready"} 1' in page
         assert 'replica="web-0"' not in page
+        assert api.watching == 1
+        gateway.process.send_signal(signal.SIGTERM)
+        assert gateway.wait() == 0
