@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..actors.messages import Cancel
 from ..engine.description import ModelDescription
@@ -174,7 +174,7 @@ class FleetCall(FleetRequest):
             self.credit.follow(None, None)
         self.server.forget(self)
 
-    def give_up(self, _cancel: Cancel) -> None:
+    def give_up(self) -> None:
         """Its client does not want it any more."""
         if self.over:
             return
@@ -189,6 +189,12 @@ class FleetCall(FleetRequest):
     def __repr__(self) -> str:
         state = "over" if self.over else "waiting" if self.sent is None else f"at {self.sent.replica}"
         return f"<FleetCall {self.model_name}, {state}>"
+
+
+def give_up(cancel: Cancel) -> None:
+    """For `Reply.attach`: with a method of the call's, call and reply would be a cycle for the garbage collector."""
+    call: Any = cancel.job
+    call.give_up()
 
 
 class FleetCredit(AnswerWindow):

@@ -43,7 +43,7 @@ from ..engine.request import LATEST, InferenceRequest
 from ..engine.tracing import Tracer
 from ..engine.tracing.tracer import TracedReply
 from ..engine.validation import RequestValidator
-from .in_flight import ANSWERS_HERE, FleetCall, FleetCredit
+from .in_flight import ANSWERS_HERE, FleetCall, FleetCredit, give_up
 from .management import NO_REGIONS, FleetManagement
 from .models import FleetModels
 from .replicas import Replica, StartLink
@@ -247,7 +247,7 @@ class FleetServer:
         reply = call.reply = Reply(self.turn, place, nbytes, ANSWERS_HERE if call.decoupled else 0)
         if call.decoupled:
             reply.window = call.credit = FleetCredit()
-        reply.attach(cast(Any, call), call.give_up)
+        reply.attach(cast(Any, call), give_up)
         if request.trace is not None:
             TracedReply(request.trace, cast(Any, call), self.clock)
         self._in_flight += 1

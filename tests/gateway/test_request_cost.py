@@ -3,6 +3,7 @@ that are copied. Nothing here depends on time. `benchmarks/gateway_path.py` show
 
 from __future__ import annotations
 
+import gc
 import sys
 import tracemalloc
 from collections.abc import AsyncIterator, Iterator
@@ -103,6 +104,21 @@ async def test_replicas_get_what_the_client_has_asked_for(gateway: PreparedGatew
     read = MESSAGES.ModelInferRequest.FromString
     assert [read(each) for each in messages] == [read(REQUEST)]
     assert protocol == "http" or messages == {REQUEST}
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+async def test_nothing_is_left_for_the_garbage_collector(gateway: PreparedGateway, protocol: str) -> None:
+    client = await gateway.connect(grpc=protocol == "grpc")
+    for _ in range(5):
+        gateway.ask(client)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(20):
+            gateway.ask(client)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 async def test_a_tensor_of_any_size_is_sent_from_where_it_lies(gateway: PreparedGateway) -> None:
