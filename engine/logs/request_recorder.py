@@ -42,17 +42,8 @@ _LINE = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
 _NO_TIMES = (0, 0, 0, 0)
 
 
-class RecordedResult(NamedTuple):
-    """See `request_log.LoggedResult`; nanoseconds."""
-
-    total_ns: int
-    queue_ns: int
-    input_ns: int
-    infer_ns: int
-    output_ns: int
-    batch: int
-    instance: str
-    outcome: str
+RecordedResult = tuple[int, int, int, int, int, int, str, str]
+"""See `request_log.LoggedResult`: total, queue, input, infer and output, in nanoseconds; batch, instance, outcome."""
 
 
 class SharedFields(NamedTuple):
@@ -200,13 +191,13 @@ class RequestRecorder:
             group = self._keep(RequestGroup(None, protocol, None, shared))
         now_ns = self._clock.now_ns()
         if self._record(group, now_ns, 0) and self.results:
-            group.results.append(RecordedResult(0, *_NO_TIMES, 0, "", reason))
+            group.results.append((0, *_NO_TIMES, 0, "", reason))
 
     def refused(self, group: RequestGroup, request: InferenceRequest, received_ns: int, error: TriremeError) -> None:
         """A request was refused before it became a job (with results)."""
         if self._record(group, received_ns, request.correlation_id):
             total_ns = self._clock.now_ns() - received_ns
-            group.results.append(RecordedResult(total_ns, *_NO_TIMES, 0, "", _outcome_of(error)))
+            group.results.append((total_ns, *_NO_TIMES, 0, "", _outcome_of(error)))
 
     def follow(self, job: Job, group: RequestGroup) -> None:
         """Record a job's request when it is answered."""
@@ -217,16 +208,14 @@ class RequestRecorder:
         if not self._record(group, job.received_ns, job.request.correlation_id):
             return
         now_ns = self._clock.now_ns()
-        times, rows, instance = _NO_TIMES, 0, ""
-        batch = job.batch
-        if batch is not None and batch.marks[0] >= 0:
-            start_ns, infer_ns, output_ns, end_ns = batch.marks_until(now_ns)
-            times = start_ns - job.enqueued_ns, infer_ns - start_ns, output_ns - infer_ns, end_ns - output_ns
-            rows, instance = batch.rows, batch.instance_name
-        elif job.enqueued_ns:
-            times = now_ns - job.enqueued_ns, 0, 0, 0
+        queued_ns, total_ns, batch = job.enqueued_ns, now_ns - job.received_ns, job.batch
         told = "cancelled" if job.cancelled else _outcome_of(outcome)
-        group.results.append(RecordedResult(now_ns - job.received_ns, *times, rows, instance, told))
+        if batch is None or batch.marks[0] < 0:
+            group.results.append((total_ns, now_ns - queued_ns if queued_ns else 0, 0, 0, 0, 0, "", told))
+            return
+        start_ns, infer_ns, output_ns, end_ns = batch.marks_until(now_ns)
+        times = start_ns - queued_ns, infer_ns - start_ns, output_ns - infer_ns, end_ns - output_ns
+        group.results.append((total_ns, *times, batch.rows, batch.instance_name, told))
 
     def take(self) -> WaitingRecords:
         """All that waits, which makes room."""
@@ -370,12 +359,13 @@ def _outcome_of(outcome: Outcome) -> str:
 
 
 def _columns_of(results: Sequence[RecordedResult]) -> dict[str, Any]:
-    numbers = (np.array([each[:5] for each in results]) / 1e3).round(3)
+    *times, batches, instances, outcomes = zip(*results, strict=True)
     names = ("total_us", "queue_us", "input_us", "infer_us", "output_us")
-    columns: dict[str, Any] = {name: numbers[:, at].copy() for at, name in enumerate(names)}
-    columns["batch"] = [each.batch for each in results]
-    columns["instance"] = [each.instance for each in results]
-    columns["outcome"] = [each.outcome for each in results]
+    columns: dict[str, Any] = {
+        name: (np.fromiter(each, np.int64, len(results)) / 1e3).round(3)
+        for name, each in zip(names, times, strict=True)
+    }
+    columns |= {"batch": batches, "instance": instances, "outcome": outcomes}
     for name in ("batch", "instance", "outcome"):
         if len(set(columns[name])) == 1:
             columns[name] = columns[name][0]
