@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import queue
 import signal
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tritonclient.grpc as tritonclient
 from python_models import write_model
 from serve_process import PATIENCE_S, infer, serve_process, tensor
 
@@ -50,6 +53,7 @@ def test_what_is_played_is_logged(tmp_path: Path, capsys: pytest.CaptureFixture[
         assert not play(RequestTraffic(ASKED, LoggedLoop(4)), grpc).status.any()
         for name in ("digits_pipeline", "digits_bls"):  # both ask digits_decode, which reads no such file
             assert infer(server.http_port, name, tensor("FILE", "UINT8", [0] * 8))[0] != 200
+        ask_on_a_stream(server.grpc_port)
         plays(tmp_path, str(http), str(grpc), capsys)
         server.process.send_signal(signal.SIGTERM)
         assert server.wait() == 0
@@ -59,6 +63,7 @@ def test_what_is_played_is_logged(tmp_path: Path, capsys: pytest.CaptureFixture[
     counts = Counter((each.model, each.protocol) for each in traffic.requests)
     assert counts["identity_fp32", "http"] == 21 + 21
     assert counts["identity_fp32", "grpc"] == 42 + 21
+    assert counts["identity_fp32", "stream"] == 1
     assert counts["simple_sequence", "grpc"] == 16 + 8
     composed = [each for each in traffic.requests if each.model.startswith("digits")]
     assert [(each.model, each.ensemble, each.elements) for each in composed] == [
@@ -67,13 +72,25 @@ def test_what_is_played_is_logged(tmp_path: Path, capsys: pytest.CaptureFixture[
     ]
     assert [each.result.outcome for each in composed if each.result is not None] == ["failed", "failed"]
     asked = Counter((each.model, each.rows, each.nbytes, each.start, each.end, each.timeout_us) for each in ASKED)
-    found = [each for each in traffic.requests if not each.model.startswith("digits")]
+    found = [each for each in traffic.requests if each.protocol != "stream" and not each.model.startswith("digits")]
     logged = Counter((each.model, each.rows, each.nbytes, each.start, each.end, each.timeout_us) for each in found)
     assert logged == Counter({each: 5 * count for each, count in asked.items()})
     for each in found:
         assert each.result is not None
         assert (each.result.outcome, each.result.batch >= each.rows) == ("", True)
         assert each.result.total_us >= each.result.queue_us + each.result.infer_us - 1
+
+
+def ask_on_a_stream(port: int) -> None:
+    """Once, and hear the answer."""
+    answers: queue.SimpleQueue[object] = queue.SimpleQueue()
+    given = tritonclient.InferInput("INPUT0", [1, 16], "FP32")
+    given.set_data_from_numpy(np.zeros((1, 16), np.float32))
+    with tritonclient.InferenceServerClient(f"127.0.0.1:{port}") as client:
+        client.start_stream(lambda result, error: answers.put(error))
+        client.async_stream_infer("identity_fp32", [given])
+        assert answers.get(timeout=PATIENCE_S) is None
+        client.stop_stream()
 
 
 def plays(folder: Path, http: str, grpc: str, capsys: pytest.CaptureFixture[str]) -> None:
