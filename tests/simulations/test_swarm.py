@@ -28,9 +28,10 @@ LEAST_SHARE = {
 """Of the runs, by feature, in which it must come up; the others in one of twenty."""
 
 
-LEAST_ANSWERED = {False: 0.15, True: 0.08}
+LEAST_ANSWERED = {False: 0.13, True: 0.08}
 """Of the requests of a run, in nine of ten runs, without front ends and with them: these take their clients with them
-when they are killed. (200 runs have 0.21 and 0.11.)"""
+when they are killed. (200 runs have 0.15 and 0.11; those in which processes end and instances are removed answer few.)
+"""
 
 
 @pytest.mark.usefixtures("patience")
