@@ -32,7 +32,8 @@ from ..clients.target import LoadProtocol, LoadTarget
 from ..engine.errors import UnavailableError
 from ..engine.logs.request_log import LoggedLoop, LoggedRequest, RequestTraffic
 from ..engine.options import ServerOptions
-from ..engine.profiles import ExecutorKind, HostPoint, TimeDistribution, Way
+from ..engine.profiles import HostPoint, TimeDistribution, Way
+from ..engine.profiles.profile import runs_on_loop
 from .service_times import MeasuredModel
 
 _CROWD = 8
@@ -163,7 +164,7 @@ def _point(server: ServedModels, measured: MeasuredModel, way: Way, nbytes: int,
     rate_hz = min(_BUSY_ALONE / one, _MOST_HZ)
     alone = _load(server, measured, way, 1, round(max(2 * seconds * rate_hz, _LEAST)), rate_hz)
     crowd = _load(server, measured, way, _CROWD, round(min(max(seconds / one, 4 * _LEAST), _MOST)))
-    on_loop = measured.executor is ExecutorKind.PROVING and service_s < 0.0005
+    on_loop = runs_on_loop(measured.executor, service_s)
     taken = alone.batch_s if on_loop else 0.0
     a = max(0.0, alone.loop_s - taken)
     c = max(0.0, crowd.loop_s - (crowd.batch_s / crowd.requests if on_loop else 0.0))

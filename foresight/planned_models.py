@@ -7,7 +7,8 @@ Rules:
     the cores of the prediction, where all models and the event loop compete; the rest (caches, memory bandwidth, a
     GPU) scales the batch. Beyond the most that were measured the rest stays what it was.
  3. A request's work on the event loop is split between taking it in and answering it, a batch's between waking up,
-    beginning it and hearing of its end. What is outside of the loop lies before and behind it.
+    beginning it and hearing of its end; a batch on the event loop needs one wake-up, and has no end to be heard of.
+    What is outside of the loop lies before and behind it.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from .models import ForeseenModel
 
 _TAKING_IN = 0.6
 """Of a request's work: decoding and checking takes longer than encoding."""
-_WAKING = 0.5
-"""Of a batch's work; the rest is its beginning and its end, half and half."""
+_WAKING = 0.6
+"""Of a batch's work, for all wake-ups that it takes; the rest is its beginning and its end."""
 _WAY_IN = 0.4
 """Of what is outside."""
 _LEAST_FACTOR = 0.8
@@ -172,7 +173,10 @@ class ProfiledCosts(HostCosts):
         known = [point for point in self._points.values() if point is not None]
         self._usual = _usual_point(known, way)
         self._factor = factor
-        self._batch_s = factor * self._usual.batch_s
+        on_loop = {name: profile.on_loop for name, profile in profiles.items()}
+        part = sum(_WAKING if each else _WAKING / 2 for each in on_loop.values()) / max(1, len(on_loop))
+        self._wake_s = factor * self._usual.batch_s * part
+        self._edges = {name: 1 if each else 2 for name, each in on_loop.items()}
         self._outside = {name: drawing(self._of(name).outside) for name in self._points}
         self._usual_outside = drawing(self._usual.outside)
         self._start = {name: drawing(profile.start) for name, profile in profiles.items()}
@@ -182,7 +186,7 @@ class ProfiledCosts(HostCosts):
         return self._points.get(model) or self._usual
 
     def wake(self, events: int) -> float:
-        return self._batch_s * _WAKING
+        return self._wake_s
 
     def admit(self, request: LoggedRequest) -> float:
         return self._factor * self._of(request.model).request_s * _TAKING_IN
@@ -191,7 +195,7 @@ class ProfiledCosts(HostCosts):
         return self._factor * self._of(model.name).request_s * (1 - _TAKING_IN)
 
     def begin(self, model: PlannedModel, requests: int, rows: int) -> float:
-        return self._factor * self._of(model.name).batch_s * (1 - _WAKING) / 2
+        return self._factor * self._of(model.name).batch_s * (1 - _WAKING) / self._edges.get(model.name, 2)
 
     def over(self, model: PlannedModel, requests: int, rows: int) -> float:
         return self.begin(model, requests, rows)

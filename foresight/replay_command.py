@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,16 +37,18 @@ def add_host_arguments(parser: argparse.ArgumentParser) -> None:
     cores, share = positive_number("cores"), positive_number("cores", zero=True)
     parser.add_argument("--cores", type=cores, help="that the server has; default those of this process")
     parser.add_argument("--client-cores", type=share, default=0.0, help="of these, what clients take; default none")
-    parser.add_argument("--way", choices=["http", "json", "grpc", "stream"], default="http", help="default %(default)s")
+    ways = ["http", "json", "grpc", "stream"]
+    parser.add_argument("--way", choices=ways, help="how requests come; default as most of the log, else http")
 
 
-def foreseen_host(given: argparse.Namespace) -> ForeseenHost:
-    """What `add_host_arguments` read."""
+def foreseen_host(given: argparse.Namespace, log: Sequence[LoggedRequest]) -> ForeseenHost:
+    """What `add_host_arguments` read, and what a log says of how its requests came."""
     from ..engine.profiles import Way
     from .prediction import ForeseenHost
 
     cores = given.cores or len(os.sched_getaffinity(0))
-    return ForeseenHost(cores, given.client_cores, Way(given.way))
+    ((usual, _),) = Counter(each.protocol or "http" for each in log).most_common(1) or (("http", 0),)
+    return ForeseenHost(cores, given.client_cores, Way(given.way or usual))
 
 
 def run_replay_command(given: argparse.Namespace) -> int:
@@ -72,7 +75,7 @@ def _run(given: argparse.Namespace) -> int:
     models = foreseen_models(given, log)
     measured: RunSummary | None = summary_of_log(read_log(given.measured)) if given.measured else None
     models_options = repository_models(given).options
-    prediction = predict(models, log, models_options, foreseen_host(given), plays=given.plays, seed=given.seed)
+    prediction = predict(models, log, models_options, foreseen_host(given, log), plays=given.plays, seed=given.seed)
     text = as_json(prediction, measured) if given.json else report(prediction, measured)
     sys.stdout.write(text)
     return 0
@@ -85,4 +88,6 @@ def foreseen_models(given: argparse.Namespace, log: Sequence[LoggedRequest]) -> 
     for each in found:
         if each.stale:
             sys.stderr.write(f"the profile of '{each.config.name}' is out of date: {'; '.join(each.stale)}\n")
+    if not any(each.profile is not None and each.profile.host for each in found):
+        sys.stderr.write("no profile knows what requests cost the server: they are taken to cost nothing\n")
     return found

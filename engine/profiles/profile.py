@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
 from ..errors import InvalidArgumentError
+from ..instances.executing import SHORT_NS
 from .durations import TimeDistribution
 from .origin import ProfileOrigin
 
@@ -119,6 +120,12 @@ class ModelProfile:
     origin: ProfileOrigin
     recorded: bool = False
 
+    @property
+    def on_loop(self) -> bool:
+        """Batches of one row are so short that the event loop executes them once they have proved that."""
+        alone = next(point for point in self.service if point.side_by_side == 1)
+        return runs_on_loop(self.executor, alone.time.mean_s)
+
     def to_json(self) -> str:
         """The text of a profile file."""
         service = [{**_plain(each), "time": each.time.to_json()} for each in self.service]
@@ -138,6 +145,11 @@ class ModelProfile:
             "config": dict(self.config),
         }
         return json.dumps(document, indent=1) + "\n"
+
+
+def runs_on_loop(executor: ExecutorKind, mean_s: float) -> bool:
+    """Whether batches that take so long on average end up on the event loop (`engine.instances.executing`)."""
+    return executor is ExecutorKind.PROVING and mean_s * 1e9 < SHORT_NS
 
 
 def _plain(point: ServicePoint | HostPoint) -> dict[str, Any]:

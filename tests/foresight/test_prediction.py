@@ -85,6 +85,18 @@ def test_the_loop_is_a_resource() -> None:
     assert alone == pytest.approx(0.001 + 0.0001 + 0.0005, rel=0.01)
 
 
+@pytest.mark.parametrize("kind", [ExecutorKind.PROVING, ExecutorKind.THREAD])
+def test_a_request_alone_costs_what_was_measured(kind: ExecutorKind) -> None:
+    """However the loop's work is split, and whether a batch ends on the loop or elsewhere."""
+    host = HostPoint(Way.HTTP, 16, 0, 0.0001, 0.0002, TimeDistribution.constant(0.0005))
+    model = foreseen_model("m", constant(seconds=0.0003), executor=kind, host=(host,))
+    prediction = predict([model], poisson(5.0, 400), OPTIONS, ROOMY, plays=1)
+    assert prediction.estimate("p50_s").value == pytest.approx(0.0003 + 0.0003 + 0.0005, rel=0.01)
+    run = prediction.runs[0]
+    executed_s = 0.0003 * 400 if kind is ExecutorKind.PROVING else 0.0
+    assert run.loop_busy_s - executed_s == pytest.approx(0.0003 * 400, rel=0.1)
+
+
 def test_what_is_executed_on_the_loop_holds_up_the_others() -> None:
     """In place, two models share the loop; on threads they do not."""
     log = sorted([*poisson(2_200.0, 4_000, 1, "a"), *poisson(2_200.0, 4_000, 2, "b")], key=lambda each: each.offset_s)

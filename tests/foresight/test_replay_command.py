@@ -51,6 +51,7 @@ def test_what_would_come_of_a_log_is_printed(
     assert "200 requests, 198 answered well" in shown
     assert "instances of m busy: " in shown
     assert "the profile of 'm' is out of date: " in error
+    assert "no profile knows what requests cost the server" in error
 
 
 def test_refusals_are_counted_by_reason(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
