@@ -35,6 +35,7 @@ COMMANDS = {
     "init": "init:add_init_command",
     "check": "check:add_check_command",
     "infer": "infer:add_infer_command",
+    "bench": "bench:add_bench_command",
     "top": "top:add_top_command",
     "route": "route:add_route_command",
     "cluster": "cluster:add_cluster_command",

@@ -1,6 +1,6 @@
 """What to do about an error of a configuration, of a load or of a start: a line for those who read its text.
 
-The table is ``remedies.toml``.
+The table is ``remedies.toml``; docs/errors.md shows it at work.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ class FieldPlaces:
             best = _named_in(words, quoted, inside) or block
             if best is not None:
                 break
-        return best
+        return best or next((each for each in self._all if _is_reference(each) and each.values[0] in message), None)
 
 
 def _named_in(words: str, quoted: Sequence[str], fields: Sequence[WrittenField]) -> WrittenField | None:
@@ -178,6 +178,11 @@ def _named_in(words: str, quoted: Sequence[str], fields: Sequence[WrittenField])
     if found:
         return max(found, key=lambda each: len(each.name))
     return next((each for each in fields if any(value in quoted for value in each.values)), None)
+
+
+def _is_reference(field: WrittenField) -> bool:
+    """Whether it names something outside of the configuration."""
+    return field.name in ("model_name", "label_filename", "default_model_filename") and bool(field.values)
 
 
 def _forms(name: str) -> Iterator[str]:

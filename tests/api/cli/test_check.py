@@ -74,7 +74,7 @@ def test_for_people_each_problem_has_place_reason_and_remedy(broken: Path, capsy
     assert lines[at + 1 : at + 4] == [
         "    found: max_batchsize: 4",
         "    did you mean: max_batch_size?",
-        "    to do: use one of those that are allowed",
+        "    to do: write a name that there is",
     ]
     assert lines[-1] == "5 of 6 models would load, 2 problems"
 
