@@ -102,8 +102,8 @@ class SimulatedModel(ModelSource):
     Attributes:
         is_broken: it cannot be loaded; of an ensemble, which is loaded without a backend, that means nothing.
         is_gone: the repository does not have it any more.
-        nbytes: of memory that it takes when it is loaded; 0 if it does not say.
-        copies: that are in memory now.
+        nbytes: of memory that each version takes when it is loaded; 0 if it does not say.
+        copies: of versions that are in memory now.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class SimulatedModel(ModelSource):
         self._changes = self._touches = 0
 
     def estimated_bytes(self) -> int:
-        return self.nbytes
+        return self.nbytes * len(self._versions)
 
     def touch(self) -> None:
         """Change it, so that it is loaded again when that is asked for."""

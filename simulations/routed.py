@@ -50,12 +50,12 @@ USER = "user"
 
 def play_routed(seed: int) -> DrawnRun:
     """Play one run to its end."""
-    run = _Run(Random(f"routed {seed}"))
+    run = RoutedRun(Random(f"routed {seed}"))
     return play_drawn(run.run, run.play, seed, LONGEST_S)
 
 
 @dataclass(eq=False)
-class _Asked:
+class RoutedRequest:
     """A request under way, or a sequence.
 
     Attributes:
@@ -70,7 +70,7 @@ class _Asked:
     sent_s: float = 0.0
 
 
-class _Run:
+class RoutedRun:
     """A run in the making."""
 
     def __init__(self, draw: Random) -> None:
@@ -102,8 +102,8 @@ class _Run:
         models.append(SimulatedModel(ModelPlan("hear", sequences=stateful.sequences).config(), self._work))
         self._models = {model.name: model for model in models}
         self._routes: dict[str, set[Target]] = {}
-        self._asked: dict[str, _Asked] = {}
-        self._under_way: list[_Asked] = []
+        self._asked: dict[str, RoutedRequest] = {}
+        self._under_way: list[RoutedRequest] = []
         self._numbers = 0
         self._calm = self._settled = self._stopping = False
         self._harmed = False
@@ -157,11 +157,7 @@ class _Run:
         """The scenario."""
         self._in = world
         world.load_s = self._draw.choice((0.0, 0.05))
-        options: dict[str, Any] = {
-            "model_control_mode": ControlMode.EXPLICIT,
-            "startup_models": tuple(self._models),
-            "exit_timeout_s": 100.0,
-        }
+        options = self._options(world)
         async with trio.open_nursery() as clients, world.serve(*self._models.values(), **options) as server:
             routes = server.routes
             self._router = routes._router = WatchedRouter(routes._ready, complain=self.run.complain)
@@ -175,6 +171,15 @@ class _Run:
             self.run.complain(f"left: {text}")
         if self._open:
             self.run.complain(f"{self._open} requests are open")
+
+    def _options(self, world: World) -> dict[str, Any]:
+        """Of the server."""
+        del world
+        return {
+            "model_control_mode": ControlMode.EXPLICIT,
+            "startup_models": tuple(self._models),
+            "exit_timeout_s": 100.0,
+        }
 
     async def _send(self, clients: trio.Nursery) -> None:
         draw, has = self._draw, self._has
@@ -321,7 +326,7 @@ class _Run:
         self._open -= 1
         self.run.counts["given up"] += limit.cancelled_caught
 
-    def _look_at_key(self, asked: _Asked, user: str) -> None:
+    def _look_at_key(self, asked: RoutedRequest, user: str) -> None:
         """While nothing changes, all requests of a user go to one target."""
         changes = self._has["routes change"] or self._has["models change"] or self._has["faults"]
         if user and asked.executed and self._sticky.get(asked.name) == f"parameter:{USER}" and not changes:
@@ -352,14 +357,14 @@ class _Run:
             self.run.counts["of sequences"] += 1
             await trio.sleep(draw.random() * 0.3)
 
-    def _begin(self, name: str) -> _Asked:
-        asked = _Asked(name, set(self._routes.get(name, {Target(name)})))
+    def _begin(self, name: str) -> RoutedRequest:
+        asked = RoutedRequest(name, set(self._routes.get(name, {Target(name)})))
         self._under_way.append(asked)
         self._open += 1
         return asked
 
     async def _answer(
-        self, asked: _Asked, parameters: dict[str, str], sequence: tuple[int, bool, bool] = (0, False, False)
+        self, asked: RoutedRequest, parameters: dict[str, str], sequence: tuple[int, bool, bool] = (0, False, False)
     ) -> InferenceResponse | TriremeError:
         self._numbers += 1
         request = simple_request(asked.name)
@@ -377,7 +382,7 @@ class _Run:
             return False
         return any(server.model_ready(each.model, each.version) for each in naive.weights(name))
 
-    def _judge(self, asked: _Asked, answer: InferenceResponse | TriremeError, continues: bool = False) -> None:
+    def _judge(self, asked: RoutedRequest, answer: InferenceResponse | TriremeError, continues: bool = False) -> None:
         """What came of a request."""
         if isinstance(answer, TriremeError):
             self.run.counts["failed"] += 1

@@ -17,6 +17,7 @@ from .on_demand import play_on_demand
 from .planted import planted
 from .residency_swarm import play_residency
 from .routed import play_routed
+from .routed_on_demand import play_routed_on_demand
 from .router_swarm import play_router
 
 SWARMS: Mapping[str, Callable[[int], DrawnRun]] = {
@@ -26,6 +27,7 @@ SWARMS: Mapping[str, Callable[[int], DrawnRun]] = {
     "on-demand": play_on_demand,
     "residency": play_residency,
     "routed": play_routed,
+    "routed-on-demand": play_routed_on_demand,
     "router": play_router,
 }
 

@@ -9,8 +9,9 @@ Rules:
     of those with most to do then.
  3. A model that is to move is loaded in its new place first: its old one is told to unload it when it has been ready
     there for `heard_s`, so that all gateways know.
- 4. A replica that drains gets nothing new. Its models are planned for the others, and those that have a place are kept
-    until they are ready there.
+ 4. A replica that drains gets nothing new. Its models are planned for the others, and it keeps them until they are
+    ready there; also one that has no place, as another replica may be about to come, unless none of those that stay has
+    it in its repository.
  5. While one release takes the place of another, replicas of the earlier one keep what they have, and that needs no
     place on others until they drain.
 """
@@ -144,7 +145,7 @@ class FleetRoster:
             return told.ready
         self._plan()
         wanted = frozenset() if told.draining else self.layout.on.get(name, frozenset())
-        return wanted | {model for model in told.ready - wanted if not self._is_replaced(model, now_s)}
+        return wanted | {model for model in told.ready - wanted if not self._is_replaced(model, told, now_s)}
 
     def tell_gateway(self, name: str, told: GatewayTold, now_s: float) -> tuple[dict[str, ReplicaTold], bool]:
         """A gateway tells of itself; the members of the fleet, and whether these are all."""
@@ -210,8 +211,16 @@ class FleetRoster:
             self._copies if settings.copies is None else settings.copies,
         )
 
-    def _is_replaced(self, model: str, now_s: float) -> bool:
+    def _is_replaced(self, model: str, told: ReplicaTold, now_s: float) -> bool:
         """Rule 3. A model that is planned for none has no place, or is not in the repository any more."""
         holders = self.layout.replicas_of(model)
+        if told.draining and not holders:
+            return self._is_given_up(model)
         members = [self._members[name] for name in holders if name in self._members]
         return all(now_s - each.ready_s.get(model, math.inf) >= self._heard_s for each in members)
+
+    def _is_given_up(self, model: str) -> bool:
+        """Rule 4, for a model that is planned for none."""
+        staying = [each.told for each in self._members.values() if not each.told.draining]
+        latest = [told for told in staying if told.release >= self._release] or staying
+        return not any(model in told.sizes for told in latest) or any(model in told.ready for told in staying)

@@ -20,12 +20,14 @@ class SimulatedLink:
 
     Attributes:
         cut: a partition: nothing gets through, and after a while both sides notice.
+        told_s: when the latest report that has come was made.
     """
 
     def __init__(self, gateway: SimulatedGateway, replica: SimulatedReplica, draw: Random) -> None:
         self.replica = replica
         self.cut = self.closed = False
         self.up = False
+        self.told_s = gateway.calendar.now_s
         self._gateway = gateway
         self._draw = draw
         self._connection = 0
@@ -102,12 +104,13 @@ class SimulatedLink:
         if not self.cut and (first or self._draw.random() >= gateway.lost_reports):
             late_s = 0.0 if first or self._draw.random() >= gateway.late_reports else 5 * gateway.interval_s
             delay_s = late_s * self._draw.random() + DELAY_S * self._draw.random()
-            gateway.calendar.after(delay_s, self._told, self.replica.report(), connection)
+            gateway.calendar.after(delay_s, self._told, self.replica.report(), connection, gateway.calendar.now_s)
         gateway.calendar.after(gateway.interval_s * (0.9 + 0.2 * self._draw.random()), self._report, connection)
 
-    def _told(self, report: ReplicaReport, connection: int) -> None:
+    def _told(self, report: ReplicaReport, connection: int, made_s: float) -> None:
         if connection == self._connection and not self.cut:
             self._gateway.reported[self.replica.name] = connection
+            self.told_s = max(self.told_s, made_s)
             self._gateway.hear(lambda router, now_s: router.report(self.replica.name, report, now_s))
 
 

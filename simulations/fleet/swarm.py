@@ -31,6 +31,8 @@ CALM_S = 4.0
 END_S = 40.0
 NOTICE_S = 0.4
 """After which a partition is noticed."""
+UNHEARD_S = 0.8
+"""So long, of which it drains for a second before it stops, reports may get lost without an effect."""
 NOT_TAKEN = (AttemptEnd.REFUSED, AttemptEnd.UNREACHABLE, AttemptEnd.ABSENT)
 """Another replica may take the request."""
 
@@ -204,6 +206,8 @@ class FleetSwarm:
             refused = end is AttemptEnd.REFUSED and self.plan.queue < 1000
             if refused or self._was_faulty(replica, sent_s, ended_s):
                 return
+            if end in NOT_TAKEN and self._is_unheard(replica, ended_s):
+                return
             if end in NOT_TAKEN and self._alone(replica, sent_s, ended_s):
                 return
         if at and self._was_faulty(at, since_s, self.calendar.now_s):
@@ -211,6 +215,11 @@ class FleetSwarm:
         if not ask.ends and all(self._was_faulty(each, since_s, self.calendar.now_s) for each in self.replicas):
             return
         self.complain(f"a request of {ask.submitted_s:.3f} s fails without a fault: {ask.answer}, {ask.ends}")
+
+    def _is_unheard(self, replica: str, at_s: float) -> bool:
+        """Whether all its reports have been lost of late, those included that say that it drains."""
+        links = [gateway.links[replica] for gateway in self.gateways if replica in gateway.links]
+        return any(at_s - link.told_s > UNHEARD_S for link in links)
 
     def _alone(self, replica: str, since_s: float, until_s: float) -> bool:
         """Whether all others could not take what one refused."""

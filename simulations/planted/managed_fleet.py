@@ -12,9 +12,9 @@ from ...engine.fleet.router import FleetRouter
 from ...engine.fleet.scaling import ReplicaScaler
 
 
-def _moved_at_once(original: Any, roster: FleetRoster, model: str, now_s: float) -> bool:
+def _moved_at_once(original: Any, roster: FleetRoster, model: str, told: ReplicaTold, now_s: float) -> bool:
     """A model leaves its old place before it is ready in the new one."""
-    del original, now_s
+    del original, told, now_s
     return bool(roster.layout.replicas_of(model))
 
 

@@ -72,6 +72,21 @@ def test_a_replica_that_drains_keeps_its_models_until_others_have_them() -> None
     assert fleet.ready["a"] | fleet.ready["b"] == set(SIZES)
 
 
+def test_a_replica_that_drains_keeps_models_that_have_no_place_yet() -> None:
+    """Of another release the roster has not heard yet, and the one of this release that stays has other models."""
+    fleet = Fleet(FleetRoster(room=100), "ab")
+    fleet.go_on()
+    fleet.roster.configure(100, 1, {}, 1.0)
+    fleet.draining.add("a")
+    before = fleet.ready["a"]
+    fleet.go_on()
+    assert fleet.ready["a"] == before
+    fleet.ready["c"], fleet.releases["c"] = frozenset(), 1.0
+    fleet.go_on(rounds=7, always=set(SIZES))
+    assert fleet.ready["c"] == before
+    assert not fleet.ready["a"]
+
+
 def test_who_drains_alone_does_not_wait() -> None:
     fleet = Fleet(FleetRoster(room=100), "a")
     fleet.go_on()
