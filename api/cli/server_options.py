@@ -29,29 +29,39 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="for an answer; default 60")
 
 
+def server_address(option: str, text: str, default_port: int = 0) -> tuple[str, str, int]:
+    """Scheme, host and port of a URL; a text without a scheme is one of HTTP.
+
+    Args:
+        option: whose value it is.
+        default_port: if it names none; by default that of its protocol.
+
+    Raises:
+        CommandError: it is none.
+    """
+    try:
+        split = urlsplit(text if "://" in text else f"http://{text}")
+        if split.scheme in _PORTS and split.hostname:
+            return split.scheme, split.hostname, split.port or default_port or _PORTS[split.scheme]
+    except ValueError:
+        pass
+    raise CommandError(f"{option} is {text}", "write http://HOST:PORT, https://HOST:PORT or grpc://HOST:PORT", USAGE)
+
+
 def connect_to(given: argparse.Namespace) -> ServerConnection:
     """The server that the options name; nothing is sent yet."""
     url = given.url if "://" in given.url else f"http://{given.url}"
-    try:
-        split = urlsplit(url)
-        port = split.port or _PORTS[split.scheme]
-        host = (split.hostname or "") if split.scheme in _PORTS else ""
-    except (ValueError, KeyError):
-        host, port = "", 0
-    if not host:
-        raise CommandError(
-            f"--url is {given.url}", "write http://HOST:PORT, https://HOST:PORT or grpc://HOST:PORT", USAGE
-        )
+    scheme, host, port = server_address("--url", given.url)
     headers = [("x-api-key", given.api_key)] if given.api_key else []
     for text in given.header:
         name, colon, value = text.partition(":")
         if not colon:
             raise CommandError(f"--header is {text}", "write NAME:VALUE", USAGE)
         headers.append((name.strip().lower(), value.strip()))
-    if split.scheme == "grpc":
+    if scheme == "grpc":
         from .remote_grpc import GrpcRemote
 
         return GrpcRemote(url, host, port, headers, given.timeout)
     from .remote import HttpRemote
 
-    return HttpRemote(url, host, port, headers, given.timeout, secure=split.scheme == "https")
+    return HttpRemote(url, host, port, headers, given.timeout, secure=scheme == "https")

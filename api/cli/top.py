@@ -8,10 +8,9 @@ import sys
 import time
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from .parser import USAGE, CommandError
-from .server_options import add_server_options, connect_to
+from .server_options import add_server_options, connect_to, server_address
 
 if TYPE_CHECKING:
     from .load_picture import LoadLook
@@ -62,11 +61,13 @@ def _metrics_server(given: argparse.Namespace) -> HttpRemote | None:
 
     if given.metrics_url == "none":
         return None
-    url = given.metrics_url or given.url
-    split = urlsplit(url if "://" in url else f"http://{url}")
-    port = (split.port or _METRICS_PORT) if given.metrics_url else _METRICS_PORT
+    if given.metrics_url:
+        _, host, port = server_address("--metrics-url", given.metrics_url, _METRICS_PORT)
+    else:
+        _, host, _ = server_address("--url", given.url)
+        port = _METRICS_PORT
     headers = [("x-api-key", given.api_key)] if given.api_key else []
-    return HttpRemote(f"http://{split.hostname}:{port}", split.hostname or "", port, headers, given.timeout)
+    return HttpRemote(f"http://{host}:{port}", host, port, headers, given.timeout)
 
 
 def _look(server: HttpRemote, metrics: HttpRemote | None) -> LoadLook:

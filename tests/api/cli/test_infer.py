@@ -28,7 +28,8 @@ def infer(request: pytest.FixtureRequest, live, capsys: pytest.CaptureFixture[st
 
     def run(*words: str) -> tuple[int, str, str]:
         code = main(["infer", *words, "--url", f"{request.param}://127.0.0.1:{port}"])
-        return code, *capsys.readouterr()
+        said = capsys.readouterr()
+        return code, said.out, said.err
 
     return run
 
@@ -104,7 +105,7 @@ def test_no_server(scheme: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err.startswith(f"trireme infer: no server answers at {url}: ")
 
 
-@pytest.mark.parametrize("url", ["ftp://x:1", "http://", "http://x:port"])
+@pytest.mark.parametrize("url", ["ftp://x:1", "http://", "http://x:port", "http://[::1"])
 def test_an_address_that_is_none(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["infer", "m", "--url", url]) == 2
     assert f"--url is {url}" in capsys.readouterr().err

@@ -19,6 +19,7 @@ UNUSED = {
     *("opentelemetry", "pynvml", "rich", "re2", "redis", "prometheus_client"),
     *("asyncio", "concurrent", "grpclib.server", "h2", "html", "http.server", "tarfile", "urllib.request"),
     *("trireme.front_ends", "trireme.python_backend"),
+    *("trireme.api.cli.findings", "trireme.engine.config.mistakes", "trireme.clients"),
 }
 
 SERVE = """

@@ -81,6 +81,7 @@ def test_once_against_a_server(repository: Path, capsys: pytest.CaptureFixture[s
         (["--interval", "0"], 2, "--interval is 0"),
         (["--url", "grpc://localhost:1"], 2, "--url is for gRPC"),
         (["--url", "127.0.0.1:1", "--once"], 3, "no server answers"),
+        (["--metrics-url", "localhost:x"], 2, "--metrics-url is localhost:x"),
     ],
 )
 def test_what_is_wrong(words: list[str], code: int, text: str, capsys: pytest.CaptureFixture[str]) -> None:
