@@ -87,10 +87,8 @@ class JumpingClock(trio.abc.Clock):
     def free_until_s(self) -> float:
         """Until when nothing else wants the time: no task can run, and nothing is due earlier. Minus infinity if
         something is to happen at this instant."""
-        if self._loop.is_busy:
-            return -math.inf
-        deadline_s = self._loop.next_deadline_s
-        return min(deadline_s, self._calls[0][0]) if self._calls else deadline_s
+        free_s, calls = self._loop.free_until_s(), self._calls
+        return calls[0][0] if calls and calls[0][0] < free_s else free_s
 
     def move(self, when_s: float) -> None:
         """Let time pass, for who has asked whether others want it, or keeps them waiting."""
@@ -128,9 +126,9 @@ class JumpingClock(trio.abc.Clock):
                 break
             while calls and calls[0][0] <= self._now_s:
                 heapq.heappop(calls)[2]()
-            if loop.is_busy:
+            deadline = loop.free_until_s()
+            if deadline < self._now_s:
                 break
-            deadline = loop.next_deadline_s
         return 0.0
 
 

@@ -25,6 +25,7 @@ The tests of this module are the canary: ``pyproject.toml`` allows the versions 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, MutableSequence
 from contextlib import contextmanager
 from random import Random
@@ -107,20 +108,19 @@ class LoopView:
     def __init__(self) -> None:
         runner = _part(trio._core._run, "GLOBAL_RUN_CONTEXT.runner")
         self._runnable = _part(runner, "runq")
+        self._calls = _part(runner, "entry_queue.queue")
+        self._idempotent_calls = _part(runner, "entry_queue.idempotent_queue")
         self._next_deadline = _part(runner, "deadlines.next_deadline")
-        self._queue = _part(runner, "entry_queue")
-        for path in ("queue", "idempotent_queue"):
-            _part(self._queue, path)
 
     @property
     def is_busy(self) -> bool:
         """Whether something is to happen at this instant: a task can run, or a callback waits."""
-        queue = self._queue
-        return bool(self._runnable or queue.queue or queue.idempotent_queue)
+        return bool(self._runnable or self._calls or self._idempotent_calls)
 
-    @property
-    def next_deadline_s(self) -> float:
-        """The earliest deadline of a cancel scope; infinite for none."""
+    def free_until_s(self) -> float:
+        """The earliest deadline of a cancel scope, infinite for none; minus infinity if the loop is busy."""
+        if self._runnable or self._calls or self._idempotent_calls:
+            return -math.inf
         return self._next_deadline()
 
 

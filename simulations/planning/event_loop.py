@@ -105,8 +105,10 @@ class PlannedLoop:
         clock, due, turn, costs, cores = self._clock, self._due, self._turn, self._costs, self.cores
         assert turn is not None, "it has been started"
         for _ in range(MOST_WAKES):
-            when_s = self._next_s()
             now = clock.now_s()
+            when_s = due[0][0] if due else math.inf
+            if cores is not None:
+                when_s = min(when_s, cores.next_end_s(now))
             if when_s > now:
                 if when_s > clock.free_until_s():
                     break

@@ -7,6 +7,7 @@ from array import array
 
 from ...actors import Reply
 from ...engine.job import ExecutionBatch, SealReason
+from ...engine.logs.request_log import LoggedRequest
 
 NONE = math.nan
 NO_BATCH = -1
@@ -16,16 +17,14 @@ _REASON_NUMBERS = {reason: number for number, reason in enumerate(REASONS)}
 
 
 class Notes:
-    """Columns with an entry for each request, in the order in which they were sent or made, and for each execution.
+    """Columns with an entry for each request, in the order in which they came, and for each execution.
 
     Attributes:
         numbers: of requests that are not answered, by their replies.
     """
 
     def __init__(self) -> None:
-        self.model = array("h")
-        self.rows = array("l")
-        self.sent = array("d")
+        self.logged: list[LoggedRequest] = []
         self.admitted = array("d")
         self.answered = array("d")
         self.batch = array("l")
@@ -41,12 +40,10 @@ class Notes:
         self.batch_ended = array("d")
         self.batch_heard = array("d")
 
-    def request_sent(self, model: int, rows: int, sent_s: float) -> int:
-        """A request is on its way; its number."""
-        number = len(self.sent)
-        self.model.append(model)
-        self.rows.append(rows)
-        self.sent.append(sent_s)
+    def request_came(self, logged: LoggedRequest) -> int:
+        """A request has come; its number."""
+        number = len(self.logged)
+        self.logged.append(logged)
         self.admitted.append(NONE)
         self.answered.append(NONE)
         self.batch.append(NO_BATCH)

@@ -30,6 +30,7 @@ from .loads import Then
 from .notes import REASONS, Notes
 from .planned import PlannedModel, PlannedSource, Requests
 from .played import PlayedRun, columns
+from .uncounted import UncountedModel
 
 WELL = 0
 
@@ -82,8 +83,6 @@ class _Run:
         self._models = {model.name: model for model in models}
         if len(self._models) < len(models):
             raise InvalidArgumentError("two models have the same name")
-        self._indices = {name: index for index, name in enumerate(self._models)}
-        self._names = list(self._models)
         self._options = replace(options, model_repository=(), gpus=(), watchdog_limit_s=0.0, poll_s=0.0)
         self._costs = costs
         self._then = then
@@ -111,6 +110,7 @@ class _Run:
             self._options,
             source=repository,
             executors=PlannedExecutors(self._executor),
+            model_class=UncountedModel,
             clock=self.clock,
             timers=self.clock,
             backends=repository.backends(),
@@ -154,7 +154,7 @@ class _Run:
         self._arrive(logged)
 
     def _arrive(self, logged: LoggedRequest) -> None:
-        number = self._notes.request_sent(self._indices.get(logged.model, -1), logged.rows, logged.offset_s)
+        number = self._notes.request_came(logged)
         if self._costs is not None:
             self._loop.work(self._costs.admit(logged))
         request = self._requests.of(logged)
@@ -210,25 +210,26 @@ class _Run:
             notes.refusal[number] = self._refusals.setdefault(_reason(outcome, accepted), len(self._refusals))
         costs, when_s = self._costs, self.clock.now_s()
         if costs is not None:
-            model = self._models.get(self._names[notes.model[number]]) if notes.model[number] >= 0 else None
+            logged = notes.logged[number]
+            model = self._models.get(logged.model)
             if model is not None:
-                self._loop.work(costs.answer(model, notes.rows[number], well))
+                self._loop.work(costs.answer(model, logged.rows, well))
                 when_s = self.clock.now_s() + costs.way_out(model, well)
         notes.answered[number] = when_s
         if self._then is not None:
-            logged = self._then(number, when_s, well)
-            if logged is not None:
-                self._send(logged)
+            next_one = self._then(number, when_s, well)
+            if next_one is not None:
+                self._send(next_one)
         self._open -= 1
         if not self._open:
             self._over.set()
 
     def outcome(self) -> PlayedRun:
-        notes = self._notes
+        notes, indices = self._notes, {name: index for index, name in enumerate(self._models)}
         made: dict[str, Any] = columns(
-            model=notes.model,
-            rows=notes.rows,
-            sent_s=notes.sent,
+            model=[indices.get(each.model, -1) for each in notes.logged],
+            rows=[each.rows for each in notes.logged],
+            sent_s=[each.offset_s for each in notes.logged],
             admitted_s=notes.admitted,
             answered_s=notes.answered,
             batch=notes.batch,
@@ -245,7 +246,7 @@ class _Run:
         )
         ended_s = max(notes.answered, default=0.0)
         return PlayedRun(
-            tuple(self._names),
+            tuple(self._models),
             tuple(self._refusals),
             REASONS,
             **made,
