@@ -107,9 +107,12 @@ class JumpingClock(trio.abc.Clock):
         self._looks += 1
         if self._looks > STALLS and (trio.lowlevel.in_trio_task() or self._looks > 2 * STALLS):
             # Better in a task, for it and all others are then unwound; in trio's own loop it is the end of everything.
-            self._looks = 0
-            raise StandstillError(f"a task always has something to do at {self._now_s:g} s")
+            raise self._standstill()
         return self._now_s
+
+    def _standstill(self) -> StandstillError:
+        self._looks = 0
+        return StandstillError(f"a task always has something to do at {self._now_s:g} s")
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
         calls, loop = self._calls, self._loop
@@ -124,8 +127,14 @@ class JumpingClock(trio.abc.Clock):
                 self.move(when_s)
             elif not calls or calls[0][0] > self._now_s:
                 break
+            due: list[Callable[[], object]] = []
             while calls and calls[0][0] <= self._now_s:
-                heapq.heappop(calls)[2]()
+                due.append(heapq.heappop(calls)[2])
+            for call in due:  # what they ask for at this instant comes after the tasks that they wake
+                call()
+            self._looks += len(due)
+            if self._looks > 2 * STALLS:
+                raise self._standstill()
             deadline = loop.free_until_s()
             if deadline < self._now_s:
                 break

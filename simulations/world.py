@@ -139,6 +139,7 @@ class World:
             source=repository,
             executors=VirtualExecutors(self.recorder, self._load, self._look),
             clock=self.clock,
+            timers=self.clock,
             backends=repository.backends(),
             core_factory=self._core_factory,
             model_class=self._model_class,
