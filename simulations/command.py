@@ -18,9 +18,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ..engine.clock import SystemClock
 from ..engine.errors import InvalidArgumentError
 from ..engine.logs.request_log import read_request_log
+from .compared import told_differences
 from .coverage import holes
 from .events import BatchSealed, RequestAbandoned, RequestAnswered, RequestSubmitted
-from .history import History
+from .history import History, read_history
 from .hunt import Found, hunt, shrunk
 from .museum import EXHIBITS
 from .plan import Plan
@@ -28,11 +29,13 @@ from .planted import PLANTED, planted
 from .play import RunOutcome, play
 from .reach import ANSWERED, reach
 from .report import describe, tally
+from .said_once import errors_said_once, said_by_all
 from .scenarios import SCENARIOS
 from .svg import draw_svg
 from .swarm import draw_plan
 from .swarms import SWARMS, DrawnEnd, play_drawn_seeds
 from .timeline import draw_timeline
+from .timeline_page import TitledRun, draw_page
 from .trace import plan_of_log
 from .world import run_world
 
@@ -48,8 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _play_swarm(console, options)
     if options.seeds:
         return _hunt(console, options)
+    seed = 1 if options.seed is None else options.seed
     if options.scenario:
-        seed = 1 if options.seed is None else options.seed
         history = run_world(SCENARIOS[options.scenario], seed)
         _show(console, options, f"scenario {options.scenario}, seed {seed}", history)
         return 0
@@ -58,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print(f"{exhibit.story}\n")
         plan = exhibit.plan
     else:
-        plan = options.replay or options.trace or draw_plan(1 if options.seed is None else options.seed)
+        plan = options.replay or options.trace or draw_plan(seed)
     with planted(options.plant):
         outcome = play(plan)
     _show(console, options, next(iter(describe(plan))), outcome.history)
@@ -147,6 +150,23 @@ def _show(console: Console, options: argparse.Namespace, title: str, history: Hi
         options.history.write_bytes(history.to_bytes())
     if options.svg:
         options.svg.write_text(draw_svg(history), encoding="utf-8")
+    runs = [(title, history)]
+    if options.compare is not None:
+        runs.append(_other(options))
+        console.print("\n".join(["", *told_differences(*runs)]))
+    if options.html:
+        options.html.write_text(draw_page(runs), encoding="utf-8")
+
+
+def _other(options: argparse.Namespace) -> TitledRun:
+    """The run to compare with: of another seed, a plan, or a history that was kept. No bug is planted in it."""
+    other = options.compare
+    if isinstance(other, History):
+        return "the history of the file", other
+    if isinstance(other, int) and options.scenario:
+        return f"scenario {options.scenario}, seed {other}", run_world(SCENARIOS[options.scenario], other)
+    plan = other if isinstance(other, Plan) else draw_plan(other)
+    return next(iter(describe(plan))), play(plan).history
 
 
 def _verdict(console: Console, outcome: RunOutcome) -> int:
@@ -163,21 +183,17 @@ def _verdict(console: Console, outcome: RunOutcome) -> int:
 def summary(history: History) -> list[str]:
     """How many of what, a line each."""
     answers = history.of(RequestAnswered)
-    errors = Counter(_without_id(answer.error) for answer in answers if answer.error)
+    errors = errors_said_once(history)
+    failed = sum(len(said.at_ns) for said in errors)
     reasons = Counter(batch.reason for batch in history.of(BatchSealed))
-    answered, abandoned = len(answers) - errors.total(), len(history.of(RequestAbandoned))
+    answered, abandoned = len(answers) - failed, len(history.of(RequestAbandoned))
     requests = f"{len(history.of(RequestSubmitted))} requests: {answered} answered"
     return [
-        f"{requests}, {errors.total()} refused or failed, {abandoned} abandoned by their clients",
-        *(f"    {count} times: {text}" for text, count in sorted(errors.items())),
+        f"{requests}, {failed} refused or failed, {abandoned} abandoned by their clients",
+        *said_by_all(errors),
         f"batches: {reasons.total()}",
         *(f"    {count} sealed: {reason}" for reason, count in sorted(reasons.items())),
     ]
-
-
-def _without_id(text: str) -> str:
-    """An error's text without the request's own number in front, so that equal ones can be counted."""
-    return text.split("] ", 1)[-1] if text.startswith("[request id: ") else text
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -200,6 +216,13 @@ def _parser() -> argparse.ArgumentParser:
     shown = parser.add_argument_group("what to show and keep")
     shown.add_argument("--columns", type=_positive, default=120, help="width of the timeline (default: 120)")
     shown.add_argument("--history", type=Path, metavar="FILE", help="write every event here, as JSON lines")
+    shown.add_argument("--html", type=Path, metavar="FILE", help="draw the timeline here, as a page to zoom into")
+    shown.add_argument(
+        "--compare",
+        type=_comparable,
+        metavar="SEED|FILE",
+        help="put another run beside it: a seed's, a plan's, or one kept by --history",
+    )
     shown.add_argument("--svg", type=Path, metavar="FILE", help="draw the timeline here, as SVG")
     shown.add_argument(
         "--failures", type=Path, default=Path(), metavar="DIR", help="where failing plans go (default: here)"
@@ -212,6 +235,17 @@ def _positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"at least 1 is needed, not {number}")
     return number
+
+
+def _comparable(text: str) -> int | Plan | History:
+    if text.isdecimal():
+        return int(text)
+    try:
+        with open(text, encoding="ascii") as lines:
+            first = lines.readline()
+            return read_history((first, *lines)) if first.startswith('{"event":') else _plan(text)
+    except (OSError, UnicodeError, InvalidArgumentError) as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error}") from error
 
 
 def _plan(path: str) -> Plan:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, get_args
 
-from ..engine.errors import TriremeError
+from ..engine.errors import InvalidArgumentError, TriremeError
 from ..engine.job import ExecutionBatch, Job, Outcome
 from ..engine.request import InferenceRequest, InferenceResponse
 from .events import BatchSealed, Event, ExecutionEnded, ExecutionStarted
@@ -39,6 +39,28 @@ class History:
     def digest(self) -> str:
         """SHA-256 of the canonical form, in hexadecimal."""
         return hashlib.sha256(self.to_bytes()).hexdigest()
+
+
+def read_history(lines: Iterable[str]) -> History:
+    """A history from its canonical form.
+
+    Raises:
+        InvalidArgumentError: a line is no event; the text has its number.
+    """
+    kinds = {kind.__name__: kind for kind in get_args(Event)}
+    events: list[Event] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            values = json.loads(line)
+            kind = kinds[values.pop("event")]
+            events.append(kind(**{name: _tuples(value) for name, value in values.items()}))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidArgumentError(f"line {number} of the history is no event: {error}") from error
+    return History(tuple(events))
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(each) for each in value) if isinstance(value, list) else value
 
 
 def _as_dict(event: Event) -> dict[str, Any]:

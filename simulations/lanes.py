@@ -8,6 +8,7 @@ that ran. Drawing is for `timeline` and `svg`.
 
 from __future__ import annotations
 
+import enum
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -29,20 +30,34 @@ from .history import History
 
 @dataclass(slots=True)
 class Bar:
-    """Something that took time. `batch` is whose work it was."""
+    """Something that took time. `batch` is whose work it was, of so many `rows`, and `reason` why it was closed; 0 and
+    "" for the work of none."""
 
     label: str
     batch: int
     start_ns: int
     end_ns: int
+    reason: str = ""
+    rows: int = 0
+
+
+class LaneKind(enum.Enum):
+    """What the bars of a lane are."""
+
+    BATCHES = "batches"
+    ROWS = "rows"
+    STREAM = "stream"
 
 
 @dataclass(slots=True)
 class BarLane:
-    """An instance's batches (labelled with their requests), or a stream's operations; in order, side by side."""
+    """An instance's batches (labelled with their requests), or a stream's operations; in order, side by side. `group`
+    is the model, or the GPU."""
 
     title: str
     bars: list[Bar] = field(default_factory=list)
+    group: str = ""
+    kind: LaneKind = LaneKind.BATCHES
 
 
 @dataclass(slots=True)
@@ -51,6 +66,7 @@ class QueueLane:
 
     title: str
     depths: list[tuple[int, int]] = field(default_factory=list)
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +118,8 @@ class _Reader:
                     bar.end_ns = event.at_ns
             case KernelStarted():
                 key = (event.gpu, event.stream)
-                lane = self.streams.setdefault(key, BarLane(self._stream_title(event)))
+                lane = BarLane(self._stream_title(event), group=event.gpu, kind=LaneKind.STREAM)
+                lane = self.streams.setdefault(key, lane)
                 self._engines.setdefault(key, set()).add(event.engine)
                 self._running[key] = self._bar(lane, event.kernel, event)
             case KernelEnded():
@@ -113,7 +130,8 @@ class _Reader:
         taken = self._places.values()
         keys = ((batch.model, batch.version, batch.instance, place) for place in count())
         key = self._places[batch.batch] = next(key for key in keys if key not in taken)
-        return self.instances.setdefault(key, BarLane(batch.instance if key[3] == 0 else f"{batch.instance}, beside"))
+        title = batch.instance if key[3] == 0 else f"{batch.instance}, beside"
+        return self.instances.setdefault(key, BarLane(title, group=batch.model))
 
     def _row_bars(self, batch: BatchSealed, event: ExecutionStarted) -> Iterator[Bar]:
         """A bar for each row with a request of a sequence."""
@@ -121,8 +139,8 @@ class _Reader:
             sequence = self._sequences.get(request)
             if sequence is not None:
                 key = (batch.model, batch.version, batch.instance, row)
-                lane = self.rows.setdefault(key, BarLane(f"{batch.instance} row {row}"))
-                yield self._bar(lane, str(sequence), event)
+                lane = BarLane(f"{batch.instance} row {row}", group=batch.model, kind=LaneKind.ROWS)
+                yield self._bar(self.rows.setdefault(key, lane), str(sequence), event)
 
     def _stream_title(self, event: KernelStarted) -> str:
         """The stream, and the instance that works on it."""
@@ -132,7 +150,10 @@ class _Reader:
         return f"{event.gpu} stream {event.stream}" + (f" ({batch.instance})" if batch else "")
 
     def _bar(self, lane: BarLane, label: str, event: ExecutionStarted | KernelStarted) -> Bar:
+        batch = self._sealed.get(event.batch)
         bar = Bar(label, event.batch, event.at_ns, event.at_ns)
+        if batch is not None:
+            bar.reason, bar.rows = batch.reason, batch.rows
         lane.bars.append(bar)
         return bar
 
@@ -142,7 +163,7 @@ class _Reader:
             self._step(model, at_ns, -1)
 
     def _step(self, model: str, at_ns: int, change: int) -> None:
-        depths = self.queues.setdefault(model, QueueLane(f"{model} queue")).depths
+        depths = self.queues.setdefault(model, QueueLane(f"{model} queue", group=model)).depths
         before = depths[-1][1] if depths else 0
         if depths and depths[-1][0] == at_ns:
             depths[-1] = (at_ns, before + change)

@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 
 from trireme.simulations.command import main, summary
+from trireme.simulations.compared import told_differences
 from trireme.simulations.events import BatchSealed, RequestAbandoned, RequestAnswered, RequestSubmitted
-from trireme.simulations.history import History
+from trireme.simulations.history import History, read_history
 from trireme.simulations.hunt import hunt
 from trireme.simulations.reach import reach
 from trireme.simulations.scenarios import SCENARIOS
 from trireme.simulations.svg import draw_svg
 from trireme.simulations.timeline import draw_timeline
+from trireme.simulations.timeline_page import draw_page
 from trireme.simulations.world import run_world
 
 
@@ -58,6 +60,40 @@ def test_a_summary_counts_equal_errors_and_reasons_together() -> None:
         "batches: 1",
         "    1 sealed: full",
     ]
+
+
+def test_two_runs_are_compared_and_drawn_on_one_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "page.html"
+    scenario = ("--scenario", "three-instances", "--seed", "3")
+    assert main([*scenario, "--compare", "4", "--html", str(page)]) == 0
+    runs = [
+        (f"scenario three-instances, seed {seed}", run_world(SCENARIOS["three-instances"], seed)) for seed in (3, 4)
+    ]
+    assert page.read_text() == draw_page(runs)
+    assert "\n".join(told_differences(*runs)) in capsys.readouterr().out
+
+
+def test_a_run_is_compared_with_a_history_that_was_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "history.jsonl"
+    scenario = ("--scenario", "three-instances")
+    assert main([*scenario, "--seed", "3", "--history", str(file)]) == 0
+    with file.open() as lines:
+        assert read_history(lines) == run_world(SCENARIOS["three-instances"], 3)
+    assert main([*scenario, "--seed", "3", "--compare", str(file)]) == 0
+    assert "and the history of the file: equal, event for event\n" in capsys.readouterr().out
+
+
+def test_a_seed_is_equal_to_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seed", "1", "--compare", "1"]) == 0
+    assert "equal, event for event" in capsys.readouterr().out
+
+
+def test_what_cannot_be_compared_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "broken.jsonl"
+    file.write_text('{"event":"Nothing","at_ns":1}\n')
+    with pytest.raises(SystemExit):
+        main(["--seed", "1", "--compare", str(file)])
+    assert "line 1 of the history is no event" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

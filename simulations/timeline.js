@@ -1,0 +1,370 @@
+/* Draws timelines into an element: who executed what when, and why. It needs nothing but the data.
+
+   TriremeTimeline.mount(element, data) -> {update(data), zoom(factor), pan(part), reset()}
+
+   data = {
+     reasons: [name, ...],                      what bars count in `reason`; -1 for none
+     runs: [{                                   one, or several to be put side by side
+       title, endNs, notes: [text, ...],
+       groups: [{                               a model, or a GPU
+         name,
+         lanes: [{kind: "queue", title, depths: [[atNs, depth], ...]}
+               | {kind: "batches" | "rows" | "stream", title,
+                  bars: [[startNs, endNs, label, batch, rows, reason, isOther], ...]}, ...],
+         errors: [{text, times, atNs: [...]}, ...]
+       }, ...]
+     }, ...],
+     differences: [[model, what, first, second], ...]      of two runs
+   }
+*/
+"use strict";
+const TriremeTimeline = (() => {
+  const GUTTER = 190, ROW = 24, BAR = 18, HEAD = 30, SCALE = 26;
+  const SEALS = {
+    "full": "#4e79a7", "preferred size": "#59a14f", "delay over": "#f28e2b", "instance idle": "#76b7b2",
+    "next request incompatible": "#b07aa1", "no batching": "#8a8fc9", "drain": "#9c9c9c", "batch strategy": "#d4b106",
+  };
+  const ERRORS = ["#e15759", "#b5179e", "#a8442a", "#d6336c", "#7b2d8e", "#ff7b72", "#8c1c13", "#e07a5f"];
+  const UNITS = [["s", 1e9], ["ms", 1e6], ["us", 1e3], ["ns", 1]];
+
+  function node(name, attributes, ...children) {
+    const made = document.createElement(name);
+    for (const [key, value] of Object.entries(attributes || {})) made.setAttribute(key, value);
+    made.append(...children);
+    return made;
+  }
+
+  function duration(ns) {
+    const [unit, size] = UNITS.find(([, each]) => Math.abs(ns) >= each) || UNITS[3];
+    return `${+(ns / size).toPrecision(6)} ${unit}`;
+  }
+
+  function tickOf(spanNs, count) {
+    const raw = spanNs / Math.max(1, count), power = 10 ** Math.floor(Math.log10(Math.max(raw, 1)));
+    return power * ([1, 2, 5, 10].find((each) => each * power >= raw) || 10);
+  }
+
+  function inkOn(colour) {
+    const [r, g, b] = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
+    return r * 0.299 + g * 0.587 + b * 0.114 > 140 ? "#111" : "#fff";
+  }
+
+  class Panel {
+    constructor(owner, run) {
+      this.owner = owner;
+      this.run = run;
+      this.closed = new Set();
+      this.canvas = node("canvas", {
+        tabindex: "0", role: "img",
+        "aria-label": `${run.title}. Arrow keys move, plus and minus zoom, 0 shows all.`,
+      });
+      const titles = owner.data.runs.length > 1 ? [node("h2", {}, run.title)] : [];
+      this.element = node("section", {class: "tt-panel"}, ...titles, this.canvas);
+      for (const note of run.notes || []) this.element.append(node("p", {class: "tt-note"}, note));
+      this.listen();
+    }
+
+    listen() {
+      const canvas = this.canvas, owner = this.owner;
+      canvas.addEventListener("keydown", (event) => owner.key(event));
+      canvas.addEventListener("wheel", (event) => {
+        if (!(event.ctrlKey || event.metaKey || event.shiftKey)) return;
+        event.preventDefault();
+        owner.zoom(Math.exp(-(event.deltaY || event.deltaX) / 400), this.timeAt(event.offsetX));
+      }, {passive: false});
+      let from = null;
+      canvas.addEventListener("pointerdown", (event) => {
+        const row = this.rowAt(event.offsetY);
+        if (row && row.kind === "group") {
+          if (!this.closed.delete(row.name)) this.closed.add(row.name);
+          this.draw();
+        } else if (event.offsetX > GUTTER) {
+          from = event.offsetX;
+          canvas.setPointerCapture(event.pointerId);
+        }
+      });
+      canvas.addEventListener("pointermove", (event) => {
+        if (from === null) return this.point(event);
+        owner.pan((from - event.offsetX) / this.width());
+        from = event.offsetX;
+      });
+      canvas.addEventListener("pointerup", () => { from = null; });
+      canvas.addEventListener("pointerleave", () => owner.hideTip());
+      canvas.addEventListener("dblclick", (event) => owner.zoom(2, this.timeAt(event.offsetX)));
+    }
+
+    width() { return Math.max(40, this.canvas.clientWidth - GUTTER - 8); }
+    x(ns) { return GUTTER + (ns - this.owner.from) / (this.owner.to - this.owner.from) * this.width(); }
+    timeAt(x) { return this.owner.from + (x - GUTTER) / this.width() * (this.owner.to - this.owner.from); }
+
+    rows() {
+      const rows = [];
+      let top = SCALE;
+      const add = (row, height) => { rows.push({...row, top, height}); top += height; };
+      for (const group of this.run.groups) {
+        add({kind: "group", name: group.name, errors: group.errors || []}, HEAD);
+        if (this.closed.has(group.name)) continue;
+        for (const lane of group.lanes) add(lane, ROW);
+        if ((group.errors || []).length) add({kind: "errors", title: "refused or failed", errors: group.errors}, ROW);
+      }
+      this.height = top + 6;
+      return rows;
+    }
+
+    rowAt(y) { return this.drawn.find((row) => y >= row.top && y < row.top + row.height); }
+
+    draw() {
+      const rows = this.drawn = this.rows(), canvas = this.canvas, scale = window.devicePixelRatio || 1;
+      canvas.style.height = `${this.height}px`;
+      canvas.width = Math.round(canvas.clientWidth * scale);
+      canvas.height = Math.round(this.height * scale);
+      const style = getComputedStyle(canvas), pen = this.pen = canvas.getContext("2d");
+      const colour = (name) => style.getPropertyValue(name).trim();
+      this.ink = colour("--tt-ink"); this.soft = colour("--tt-soft"); this.line = colour("--tt-line");
+      this.band = colour("--tt-band"); this.mark = colour("--tt-mark");
+      pen.setTransform(scale, 0, 0, scale, 0, 0);
+      pen.clearRect(0, 0, canvas.clientWidth, this.height);
+      pen.font = "12px ui-monospace, monospace";
+      pen.textBaseline = "middle";
+      this.drawScale();
+      for (const row of rows) {
+        const middle = row.top + row.height / 2;
+        if (row.kind === "group") {
+          pen.fillStyle = this.band;
+          pen.fillRect(0, row.top + 3, canvas.clientWidth, row.height - 6);
+          pen.fillStyle = this.ink;
+          pen.font = "bold 12px ui-monospace, monospace";
+          pen.fillText(`${this.closed.has(row.name) ? "▸" : "▾"} ${row.name}`, 6, middle);
+          pen.font = "12px ui-monospace, monospace";
+          continue;
+        }
+        pen.fillStyle = this.soft;
+        pen.fillText(this.fit(row.title, GUTTER - 24), 18, middle);
+        pen.save();
+        pen.beginPath();
+        pen.rect(GUTTER, row.top, this.width(), row.height);
+        pen.clip();
+        if (row.kind === "queue") this.drawQueue(row);
+        else if (row.kind === "errors") this.drawErrors(row);
+        else this.drawBars(row);
+        pen.restore();
+      }
+    }
+
+    fit(text, room) {
+      if (this.pen.measureText(text).width <= room) return text;
+      let end = text.length;
+      while (end > 1 && this.pen.measureText(`${text.slice(0, end)}…`).width > room) end -= 1;
+      return `${text.slice(0, end)}…`;
+    }
+
+    drawScale() {
+      const {from, to} = this.owner, tick = tickOf(to - from, this.width() / 90), pen = this.pen;
+      const [unit, size] = UNITS.find(([, each]) => tick >= each) || UNITS[3];
+      pen.textAlign = "center";
+      for (let at = Math.ceil(from / tick) * tick; at <= to; at += tick) {
+        const x = this.x(at);
+        pen.fillStyle = this.line;
+        pen.fillRect(x, SCALE - 6, 1, this.height - SCALE);
+        pen.fillStyle = this.soft;
+        pen.fillText(`${+(at / size).toPrecision(10)} ${unit}`, Math.min(x, GUTTER + this.width() - 20), 10);
+      }
+      pen.textAlign = "left";
+    }
+
+    drawQueue(row) {
+      const pen = this.pen, bottom = row.top + ROW - 3, most = Math.max(1, ...row.depths.map(([, depth]) => depth));
+      let depth = 0;
+      pen.beginPath();
+      pen.moveTo(GUTTER, bottom);
+      for (const [at, next] of row.depths) {
+        const x = Math.max(GUTTER, Math.min(this.x(at), GUTTER + this.width()));
+        pen.lineTo(x, bottom - BAR * depth / most);
+        depth = next;
+        pen.lineTo(x, bottom - BAR * depth / most);
+      }
+      const end = Math.min(this.x(this.run.endNs), GUTTER + this.width());
+      pen.lineTo(end, bottom - BAR * depth / most);
+      pen.lineTo(end, bottom);
+      pen.fillStyle = this.band;
+      pen.strokeStyle = this.soft;
+      pen.fill();
+      pen.stroke();
+    }
+
+    drawErrors(row) {
+      for (const error of row.errors) {
+        this.pen.fillStyle = this.owner.colourOfError(error.text);
+        for (const at of error.atNs) this.pen.fillRect(this.x(at) - 1, row.top + 4, 3, ROW - 8);
+      }
+    }
+
+    drawBars(row) {
+      const pen = this.pen, {from, to} = this.owner;
+      for (const [start, end, label, , , reason, isOther] of row.bars) {
+        if (end < from || start > to) continue;
+        const x = this.x(start), width = Math.max(1.5, this.x(end) - x);
+        const colour = SEALS[this.owner.data.reasons[reason]] || "#8899aa";
+        pen.globalAlpha = row.kind === "rows" ? 0.55 : 1;
+        pen.fillStyle = colour;
+        pen.fillRect(x, row.top + 3, Math.max(1, width - 0.7), BAR);
+        pen.globalAlpha = 1;
+        if (isOther) {
+          pen.fillStyle = this.mark;
+          pen.fillRect(x, row.top + 3 + BAR, Math.max(1, width - 0.7), 3);
+        }
+        const left = Math.max(x, GUTTER), room = Math.min(x + width, GUTTER + this.width()) - left - 6;
+        if (room > 10) {
+          const text = this.fit(label, room);
+          if (text.length > 1 || text === label) {
+            pen.fillStyle = row.kind === "rows" ? this.ink : inkOn(colour);
+            pen.fillText(text, left + 3, row.top + 3 + BAR / 2);
+          }
+        }
+      }
+    }
+
+    point(event) {
+      const row = this.rowAt(event.offsetY), at = this.timeAt(event.offsetX), reach = this.timeAt(2) - this.timeAt(0);
+      if (!row || event.offsetX < GUTTER) return this.owner.hideTip();
+      let lines = null;
+      if (row.kind === "queue") {
+        const before = row.depths.filter(([time]) => time <= at).pop();
+        lines = [`${row.title}: ${before ? before[1] : 0} at ${duration(at)}`];
+      } else if (row.kind === "errors") {
+        const near = row.errors.filter((each) => each.atNs.some((time) => Math.abs(time - at) <= 2 * reach));
+        if (near.length) lines = near.map((each) => `${each.times}: ${each.text}`);
+      } else if (row.bars) {
+        const bar = row.bars.find(([start, end]) => start - reach <= at && at <= end + reach);
+        if (bar) {
+          const [start, end, label, batch, rows, reason, isOther] = bar;
+          lines = [`${label}`, `${duration(start)} to ${duration(end)}, ${duration(end - start)}`];
+          if (batch) lines.push(`batch ${batch}${rows ? `, ${rows} rows` : ""}`);
+          if (reason >= 0) lines.push(`closed: ${this.owner.data.reasons[reason]}`);
+          if (isOther) lines.push("not so in the other run");
+        }
+      }
+      if (lines) this.owner.showTip(lines, event);
+      else this.owner.hideTip();
+    }
+  }
+
+  class Timeline {
+    constructor(element, data) {
+      this.element = element;
+      this.tip = node("div", {class: "tt-tip", role: "status", hidden: ""});
+      this.update(data);
+      new ResizeObserver(() => this.draw()).observe(element);
+      window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+    }
+
+    update(data) {
+      this.data = data;
+      this.end = Math.max(1, ...data.runs.map((run) => run.endNs));
+      this.from = 0;
+      this.to = this.end;
+      this.errors = [...new Set(data.runs.flatMap((run) => run.groups.flatMap(
+        (group) => (group.errors || []).map((error) => error.text))))];
+      this.panels = data.runs.map((run) => new Panel(this, run));
+      const panels = node("div", {class: "tt-panels"}, ...this.panels.map((panel) => panel.element));
+      this.element.classList.add("tt");
+      this.element.replaceChildren(this.controls(), panels, this.legend(), ...this.differences(), this.tip);
+      this.draw();
+    }
+
+    controls() {
+      const button = (text, title, act) => {
+        const made = node("button", {type: "button", title, "aria-label": title}, text);
+        made.addEventListener("click", act);
+        return made;
+      };
+      return node("div", {class: "tt-controls"},
+        button("−", "Zoom out (-)", () => this.zoom(0.5)), button("+", "Zoom in (+)", () => this.zoom(2)),
+        button("←", "Earlier (left arrow)", () => this.pan(-0.25)),
+        button("→", "Later (right arrow)", () => this.pan(0.25)),
+        button("All", "Show all (0)", () => this.reset()),
+        node("span", {}, "Drag to move, Ctrl and wheel to zoom; click a model to fold it."));
+    }
+
+    legend() {
+      const used = new Set(this.data.runs.flatMap((run) => run.groups.flatMap((group) => group.lanes.flatMap(
+        (lane) => (lane.bars || []).map((bar) => this.data.reasons[bar[5]])))));
+      const entry = (colour, text) =>
+        node("li", {}, node("span", {class: "tt-swatch", style: `background:${colour}`}), text);
+      const seals = Object.keys(SEALS).filter((name) => used.has(name));
+      const marked = this.data.differences ? [entry("var(--tt-mark)", "below a bar: not so in the other run")] : [];
+      const lists = [node("h3", {}, "Batches closed because of"),
+        node("ul", {}, ...seals.map((name) => entry(SEALS[name], name)), ...marked)];
+      if (this.errors.length) {
+        const said = this.errors.map((text) => {
+          const times = this.data.runs.map((run) => run.groups.flatMap((group) => group.errors || [])
+            .filter((error) => error.text === text).map((error) => `${error.times}`).join("; ") || "not at all");
+          return entry(this.colourOfError(text), `${text} (${times.join(" | ")})`);
+        });
+        lists.push(node("h3", {}, "Refused or failed"), node("ul", {class: "tt-errors"}, ...said));
+      }
+      return node("div", {class: "tt-legend"}, ...lists);
+    }
+
+    differences() {
+      const found = this.data.differences;
+      if (!found) return [];
+      const shown = (value) => value === null ? "–" : `${+value.toFixed(3)}`;
+      const lines = found.map(([model, what, first, second]) => {
+        const change = (second || 0) - (first || 0);
+        const part = first ? ` (${change > 0 ? "+" : ""}${(100 * change / first).toFixed(1)} %)` : "";
+        const cells = [model, what, shown(first), shown(second), change ? `${change > 0 ? "+" : ""}${shown(change)}${part}` : "="];
+        return node("tr", change ? {class: "tt-changed"} : {}, ...cells.map((cell) => node("td", {}, cell)));
+      });
+      const heads = ["model", "", ...this.data.runs.map((run) => run.title), "difference"];
+      return [node("h3", {}, "Side by side"), node("table", {class: "tt-differences"},
+        node("thead", {}, node("tr", {}, ...heads.map((head) => node("th", {}, head)))), node("tbody", {}, ...lines))];
+    }
+
+    colourOfError(text) { return ERRORS[this.errors.indexOf(text) % ERRORS.length]; }
+
+    draw() { for (const panel of this.panels) panel.draw(); }
+
+    show(from, span) {
+      const most = Math.max(1, Math.min(span, this.end));
+      this.from = Math.max(0, Math.min(from, this.end - most));
+      this.to = this.from + most;
+      this.hideTip();
+      this.draw();
+    }
+
+    zoom(factor, around = (this.from + this.to) / 2) {
+      const span = (this.to - this.from) / factor;
+      this.show(around - (around - this.from) / factor, Math.max(span, 100));
+    }
+
+    pan(part) { this.show(this.from + part * (this.to - this.from), this.to - this.from); }
+
+    reset() { this.show(0, this.end); }
+
+    key(event) {
+      const acts = {
+        ArrowLeft: () => this.pan(-0.1), ArrowRight: () => this.pan(0.1), PageUp: () => this.pan(-0.9),
+        PageDown: () => this.pan(0.9), "+": () => this.zoom(1.5), "=": () => this.zoom(1.5), "-": () => this.zoom(1 / 1.5),
+        "0": () => this.reset(), Home: () => this.show(0, this.to - this.from),
+        End: () => this.show(this.end, this.to - this.from),
+      };
+      if (acts[event.key] && !event.ctrlKey && !event.metaKey && !event.altKey) {
+        event.preventDefault();
+        acts[event.key]();
+      }
+    }
+
+    showTip(lines, event) {
+      this.tip.replaceChildren(...lines.map((line) => node("div", {}, line)));
+      this.tip.hidden = false;
+      const left = Math.min(event.clientX + 14, window.innerWidth - this.tip.offsetWidth - 8);
+      this.tip.style.left = `${Math.max(4, left)}px`;
+      this.tip.style.top = `${event.clientY + 16}px`;
+    }
+
+    hideTip() { this.tip.hidden = true; }
+  }
+
+  return {mount: (element, data) => new Timeline(element, data)};
+})();
