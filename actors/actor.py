@@ -50,7 +50,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import trio
 
-from ..engine.clock import Timers
+from ..engine.clock import Timers, weakly
 
 M = TypeVar("M")
 
@@ -413,12 +413,12 @@ class Actor(Recipient, Generic[M]):
         self._timer_s = when_s
         timers = self._turn.timers
         if timers is not None:
-            timers.call_at(when_s, self._timer_is_over)
+            timers.call_at(when_s, weakly(self._timer_is_over))
         elif self._timer is not None:
             self._timer.deadline = when_s
 
     def _timer_is_over(self) -> None:
-        """The turn's timers call. Earlier calls may have been asked for meanwhile, and have come."""
+        """The turn's timers call. An earlier call may have been asked for meanwhile, and have come."""
         now = trio.current_time()
         if not self._running or now < self._timer_s:
             return

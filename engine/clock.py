@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol
+from weakref import WeakMethod
 
 
 class Clock(Protocol):
@@ -63,3 +64,15 @@ def utc_text(wall_ms: int) -> str:
     """A time of the calendar (`Clock.wall_ms`) as logs show it: UTC, with milliseconds."""
     moment = datetime.fromtimestamp(wall_ms // 1000, UTC)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{wall_ms % 1000:03d}Z"
+
+
+def weakly(method: Callable[[], object]) -> Callable[[], None]:
+    """A call of a method that keeps nothing alive: timers may have it long after its object has ended."""
+    reference = WeakMethod(method)
+
+    def call() -> None:
+        alive = reference()
+        if alive is not None:
+            alive()
+
+    return call
