@@ -6,6 +6,7 @@ import heapq
 import math
 from collections.abc import Callable
 from itertools import count
+from random import Random
 
 import trio
 
@@ -50,12 +51,16 @@ class JumpingClock(trio.abc.Clock):
     and, at one instant, in which they were asked for. They are made without a task, from there; and as long as no task
     can run afterwards, it jumps on without going back to trio's loop.
 
+    Args:
+        chance: puts the calls of one instant into any order; None to leave them in theirs.
+
     Attributes:
         on_quiet: called before each jump: whatever was to happen at this instant has happened. Must not raise.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, chance: Random | None = None) -> None:
         self.on_quiet: Callable[[], None] = lambda: None
+        self._chance = chance
         self._now_s = 0.0
         self._now_ns = 0
         self._looks = 0
@@ -89,6 +94,11 @@ class JumpingClock(trio.abc.Clock):
         something is to happen at this instant."""
         free_s, calls = self._loop.free_until_s(), self._calls
         return calls[0][0] if calls and calls[0][0] < free_s else free_s
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether tasks are to run at this instant."""
+        return self._loop.is_busy
 
     def move(self, when_s: float) -> None:
         """Let time pass, for who has asked whether others want it, or keeps them waiting."""
@@ -130,6 +140,8 @@ class JumpingClock(trio.abc.Clock):
             due: list[Callable[[], object]] = []
             while calls and calls[0][0] <= self._now_s:
                 due.append(heapq.heappop(calls)[2])
+            if self._chance is not None and len(due) > 1:
+                self._chance.shuffle(due)
             for call in due:  # what they ask for at this instant comes after the tasks that they wake
                 call()
             self._looks += len(due)

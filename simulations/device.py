@@ -14,26 +14,28 @@ import trio
 
 from ..engine.backends.interface import InstanceSpec
 from ..engine.job import ExecutionBatch
+from .clock import JumpingClock
 from .events import KernelEnded, KernelStarted
 from .gpu import DeviceEngine, DeviceOperation, End, GpuCore, Mark, SleepUntil, Start, StreamId
 from .history import Recorder
 
 
 class SimulatedGpu:
-    """A device; someone must `run` it.
+    """A device. It has no task: its clock calls it when something ends, or has come.
 
     Args:
         name: for the history.
         units: what it can give to kernels that run at once.
     """
 
-    def __init__(self, name: str, units: int, recorder: Recorder) -> None:
+    def __init__(self, name: str, units: int, recorder: Recorder, clock: JumpingClock) -> None:
         self.name = name
+        self._clock = clock
+        self._next_s = math.inf  # when the clock is to call
         self._core = GpuCore(units)
         self._recorder = recorder
         self._streams: dict[str, StreamId] = {}  # by owner
         self._calls: list[tuple[Mark, Callable[[], None]]] = []
-        self._work_came = trio.Event()
 
     def add_stream(self) -> StreamId:
         return self._core.add_stream()
@@ -41,7 +43,7 @@ class SimulatedGpu:
     def enqueue(self, stream: StreamId, operation: DeviceOperation) -> None:
         """See `GpuCore.enqueue`."""
         self._core.enqueue(stream, operation)
-        self._work_came.set()
+        self._call_at(self._clock.now_s())
 
     def mark(self, stream: StreamId) -> Mark:
         return self._core.mark(stream)
@@ -49,13 +51,13 @@ class SimulatedGpu:
     def wait(self, stream: StreamId, mark: Mark) -> None:
         """See `GpuCore.wait`."""
         self._core.wait(stream, mark)
-        self._work_came.set()
+        self._call_at(self._clock.now_s())
 
     def call(self, mark: Mark, function: Callable[[], None]) -> None:
         """Call a function when its stream has passed a mark, not before this returns. What passes at one instant is
         told in the order of the calls."""
         self._calls.append((mark, function))
-        self._work_came.set()
+        self._call_at(self._clock.now_s())
 
     async def perform(self, owner: str, operations: Sequence[DeviceOperation]) -> None:
         """Put operations into the owner's stream (made when first used) and wait until the last has ended. Cancelling
@@ -74,24 +76,28 @@ class SimulatedGpu:
         self.call(self.mark(stream), ended.set)
         await ended.wait()
 
-    async def run(self) -> None:
-        """Work until cancelled."""
+    def _call_at(self, when_s: float) -> None:
+        if when_s < self._next_s:
+            self._next_s = when_s
+            self._clock.call_at(when_s, self._act)
+
+    def _act(self) -> None:
+        """Do what is due, until there is nothing more."""
+        if self._clock.now_s() < self._next_s:
+            return  # an earlier call was asked for meanwhile, and has come
+        self._next_s = math.inf
         while True:
-            with trio.CancelScope() as limit:  # for many waits, until it expires
-                while not limit.cancel_called:
-                    action = self._core.next_action(self._recorder.now_ns())
-                    match action:
-                        case Start(stream, operation):
-                            self._record_start(stream, operation)
-                        case End(stream, operation):
-                            self._record_end(stream, operation)
-                        case _:
-                            self._tell()
-                            limit.deadline = action.when_ns / 1e9 if isinstance(action, SleepUntil) else math.inf
-                            try:
-                                await self._work_came.wait()
-                            finally:
-                                self._work_came = trio.Event()
+            action = self._core.next_action(self._recorder.now_ns())
+            match action:
+                case Start(stream, operation):
+                    self._record_start(stream, operation)
+                case End(stream, operation):
+                    self._record_end(stream, operation)
+                case _:
+                    break
+        self._tell()
+        if isinstance(action, SleepUntil):
+            self._call_at(action.when_ns / 1e9)
 
     def _tell(self) -> None:
         passed = [call for call in self._calls if self._core.passed(call[0])]

@@ -7,6 +7,7 @@ or while the server-wide budget is used up.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing, nullcontext, suppress
 from functools import partial
@@ -20,7 +21,7 @@ from ..engine.backends.services import Question
 from ..engine.errors import TriremeError
 from ..engine.request import InferenceRequest, InferenceResponse
 from .changers import FromOutside, Inside
-from .clock import JumpingClock, Sleeper
+from .clock import JumpingClock
 from .entries import ARRIVING
 from .events import ChangeAsked, ChangeDone, RequestAbandoned, RequestAnswered, RequestRefused, RequestSubmitted
 from .front_ends import NOWHERE, VirtualFrontEnds
@@ -84,7 +85,10 @@ class Driver:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
         self._unfinished = dict.fromkeys(request.number for request in plan.requests)
-        self._sleeper: Sleeper | None = None
+        self._asked_s = math.inf  # when the clock is to call
+        self._running = False
+        self._failure: Exception | None = None
+        self._failed = trio.Event()
         for request in plan.requests:
             if request.after:
                 self._next.setdefault(request.after, []).append(request)
@@ -115,30 +119,53 @@ class Driver:
         self._direct.entrance.hang_up()
 
     async def run(self) -> None:
-        """Send until cancelled."""
+        """Send until cancelled. The clock calls when something is due: this task is for what has to wait, and raises
+        what a call has raised."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self._direct = ConnectionPoint(self._plan, self._server, self._server.turn, self._clock, nursery)
-            while True:
-                now_s = self._clock.now_s()
-                with turns_of(self._services()) if self._attending else nullcontext():
-                    while self._due and self._due[0][0] <= now_s:
-                        heapq.heappop(self._due)[2]()
-                await self._pause()
+            self._token = trio.lowlevel.current_trio_token()
+            self._running = True
+            self._ask_clock()
+            try:
+                await self._failed.wait()
+            finally:
+                self._running = False
+            assert self._failure is not None, "it waits for that"
+            raise self._failure
 
-    async def _pause(self) -> None:
-        """Until the next thing is due; `_at` may make that earlier."""
-        self._sleeper = sleeper = Sleeper(trio.lowlevel.current_task())
-        if self._due:
-            self._clock.call_at(self._due[0][0], sleeper.wake)
-        await trio.lowlevel.wait_task_rescheduled(sleeper.give_up)
-        self._sleeper = None
+    def _ask_clock(self) -> None:
+        if self._due and self._due[0][0] < self._asked_s:
+            self._asked_s = self._due[0][0]
+            self._clock.call_at(self._asked_s, self._woken)
+
+    def _woken(self) -> None:
+        """By the clock. Of what happens at one instant, sending is the first or the last, as chance has it."""
+        if not self._running or self._clock.now_s() < self._asked_s:
+            return  # an earlier call was asked for meanwhile, and has come
+        self._asked_s = math.inf
+        if self._clock.is_crowded:
+            self._token.run_sync_soon(self._send_due)
+        else:
+            self._send_due()
+
+    def _send_due(self) -> None:
+        now_s = self._clock.now_s()
+        try:
+            with turns_of(self._services()) if self._attending else nullcontext():
+                while self._due and self._due[0][0] <= now_s:
+                    heapq.heappop(self._due)[2]()
+        except Exception as error:  # noqa: BLE001 - a clock cannot raise: the task that sends does
+            self._failure = error
+            self._failed.set()
+            return
+        self._ask_clock()
 
     def _at(self, when_s: float, call: Callable[[], None]) -> None:
         self._order += 1
         heapq.heappush(self._due, (when_s, self._order, call))
-        if self._sleeper is not None and self._due[0][1] == self._order:
-            self._clock.call_at(when_s, self._sleeper.wake)
+        if self._running:
+            self._ask_clock()
 
     def _services(self) -> list[ConnectionPoint]:
         return [self._direct, *(self.front_ends.services() if self.front_ends is not None else ())]

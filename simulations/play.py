@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from random import Random
 from typing import Any
 
 import trio
@@ -167,7 +168,7 @@ class _Run:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.clock = JumpingClock()
+        self.clock = JumpingClock(Random(f"clock {plan.seed}"))
         self.recorder = Recorder(self.clock)
         self._graphs = Graphs(plan)
         at_once = {model.name: plan.at_once(model) for model in plan.models}

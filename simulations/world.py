@@ -110,9 +110,7 @@ class World:
         Args:
             units: what it can give to kernels that run at once.
         """
-        gpu = SimulatedGpu(name, units, self.recorder)
-        self.nursery.start_soon(gpu.run)
-        return gpu
+        return SimulatedGpu(name, units, self.recorder, self.clock)
 
     def device(
         self, name: str, profile: DeviceProfile, index: int = 0, pinned_pool: PinnedPool | None = None
@@ -233,7 +231,7 @@ def run_world(scenario: Scenario, seed: int, limit_s: float = 86_400.0) -> Histo
         ScenarioStuckError: it did not end in time.
         ExceptionGroup: what the scenario raised.
     """
-    clock = JumpingClock()
+    clock = JumpingClock(Random(f"clock {seed}"))
     recorder = Recorder(clock)
     play_in_world(scenario, seed, limit_s, clock, recorder)
     return recorder.history()

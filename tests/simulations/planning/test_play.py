@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import Counter
 from dataclasses import replace
@@ -21,6 +22,7 @@ from trireme.engine.options import ServerOptions
 from trireme.simulations.events import BatchSealed, ExecutionEnded
 from trireme.simulations.models import Profile, simple_model, simple_request
 from trireme.simulations.planning import ClosedLoop, ExecutionPlace, HostCosts, PlannedModel, PlayedRun, play
+from trireme.simulations.planning.event_loop import count_due
 from trireme.simulations.world import World, run_world
 
 OPTIONS = ServerOptions()
@@ -326,3 +328,25 @@ def test_the_loop_can_go_first() -> None:
     assert run.batch_started_s == pytest.approx([0.003, 0.009])
     assert run.batch_ended_s[0] == pytest.approx(0.009 + 0.0055 / 0.75)
     assert run.cores_busy_s == pytest.approx(0.02)
+
+
+def test_a_wake_up_is_for_all_that_is_due() -> None:
+    heard: list[int] = []
+
+    class Counted(HostCosts):
+        def wake(self, events: int) -> float:
+            heard.append(events)
+            return 0.0005
+
+    run = play([planned("a"), planned("b")], [*at(0.0, model="a"), *at(0.0, model="b")], OPTIONS, 1, costs=Counted())
+    assert heard == [1, 2]  # the second arrival is known when the first is heard; both batches end together
+    assert run.loop_busy_s == pytest.approx(0.001)
+
+
+def test_what_is_due_is_counted_without_a_look_at_the_rest() -> None:
+    times_s = [each % 7 + each / 100 for each in range(50)]
+    heap: list[tuple[float, int, None, None]] = []
+    for number, time_s in enumerate(times_s):
+        heapq.heappush(heap, (time_s, number, None, None))
+    for now in (-1.0, 0.0, 2.5, 3.21, 100.0):
+        assert count_due(heap, now) == sum(time_s <= now for time_s in times_s)
