@@ -112,17 +112,18 @@ class JumpingClock(trio.abc.Clock):
         """A run begins, at time zero."""
         isolate()
         self._loop = LoopView()
+        self._token = trio.lowlevel.current_trio_token()
 
     def current_time(self) -> float:
         self._looks += 1
         if self._looks > STALLS and (trio.lowlevel.in_trio_task() or self._looks > 2 * STALLS):
             # Better in a task, for it and all others are then unwound; in trio's own loop it is the end of everything.
-            raise self._standstill()
+            self._stand_still()
         return self._now_s
 
-    def _standstill(self) -> StandstillError:
+    def _stand_still(self) -> None:
         self._looks = 0
-        return StandstillError(f"a task always has something to do at {self._now_s:g} s")
+        raise StandstillError(f"a task always has something to do at {self._now_s:g} s")
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
         calls, loop = self._calls, self._loop
@@ -145,8 +146,9 @@ class JumpingClock(trio.abc.Clock):
             for call in due:  # what they ask for at this instant comes after the tasks that they wake
                 call()
             self._looks += len(due)
-            if self._looks > 2 * STALLS:
-                raise self._standstill()
+            if self._looks > STALLS:
+                self._token.run_sync_soon(self._stand_still)
+                break
             deadline = loop.free_until_s()
             if deadline < self._now_s:
                 break

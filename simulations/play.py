@@ -109,10 +109,11 @@ def _defect(error: BaseException) -> Violation:
     Raises:
         KeyboardInterrupt: that was it.
     """
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    if isinstance(error, trio.TrioInternalError) and error.__cause__ is not None:
-        error = error.__cause__
+    while isinstance(error, BaseExceptionGroup | trio.TrioInternalError):
+        cause = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__
+        if cause is None:
+            break
+        error = cause
     if isinstance(error, KeyboardInterrupt):
         raise error
     if isinstance(error, StartupError):
