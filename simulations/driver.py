@@ -6,10 +6,8 @@ or while the server-wide budget is used up.
 
 from __future__ import annotations
 
-import heapq
-import math
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import aclosing, nullcontext, suppress
+from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
 from functools import partial
 
 import numpy as np
@@ -22,6 +20,7 @@ from ..engine.errors import TriremeError
 from ..engine.request import InferenceRequest, InferenceResponse
 from .changers import FromOutside, Inside
 from .clock import JumpingClock
+from .due_calls import DueCalls
 from .entries import ARRIVING
 from .events import ChangeAsked, ChangeDone, RequestAbandoned, RequestAnswered, RequestRefused, RequestSubmitted
 from .front_ends import NOWHERE, VirtualFrontEnds
@@ -82,13 +81,9 @@ class Driver:
         self._numbered = {request.number: request for request in plan.requests}
         self._submissions: set[int] = set()
         self._refusals: dict[int, str] = {}  # by the engine, of what came from front ends
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = 0
+        self._calls = DueCalls(clock, self._turns)
+        self._at = self._calls.at
         self._unfinished = dict.fromkeys(request.number for request in plan.requests)
-        self._asked_s = math.inf  # when the clock is to call
-        self._running = False
-        self._failure: Exception | None = None
-        self._failed = trio.Event()
         for request in plan.requests:
             if request.after:
                 self._next.setdefault(request.after, []).append(request)
@@ -124,48 +119,10 @@ class Driver:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self._direct = ConnectionPoint(self._plan, self._server, self._server.turn, self._clock, nursery)
-            self._token = trio.lowlevel.current_trio_token()
-            self._running = True
-            self._ask_clock()
-            try:
-                await self._failed.wait()
-            finally:
-                self._running = False
-            assert self._failure is not None, "it waits for that"
-            raise self._failure
+            await self._calls.make()
 
-    def _ask_clock(self) -> None:
-        if self._due and self._due[0][0] < self._asked_s:
-            self._asked_s = self._due[0][0]
-            self._clock.call_at(self._asked_s, self._woken)
-
-    def _woken(self) -> None:
-        """By the clock. Of what happens at one instant, sending is the first or the last, as chance has it."""
-        if not self._running or self._clock.now_s() < self._asked_s:
-            return  # an earlier call was asked for meanwhile, and has come
-        self._asked_s = math.inf
-        if self._clock.is_crowded:
-            self._token.run_sync_soon(self._send_due)
-        else:
-            self._send_due()
-
-    def _send_due(self) -> None:
-        now_s = self._clock.now_s()
-        try:
-            with turns_of(self._services()) if self._attending else nullcontext():
-                while self._due and self._due[0][0] <= now_s:
-                    heapq.heappop(self._due)[2]()
-        except Exception as error:  # noqa: BLE001 - a clock cannot raise: the task that sends does
-            self._failure = error
-            self._failed.set()
-            return
-        self._ask_clock()
-
-    def _at(self, when_s: float, call: Callable[[], None]) -> None:
-        self._order += 1
-        heapq.heappush(self._due, (when_s, self._order, call))
-        if self._running:
-            self._ask_clock()
+    def _turns(self) -> AbstractContextManager[object]:
+        return turns_of(self._services()) if self._attending else nullcontext()
 
     def _services(self) -> list[ConnectionPoint]:
         return [self._direct, *(self.front_ends.services() if self.front_ends is not None else ())]

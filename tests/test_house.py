@@ -55,7 +55,7 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (errors_are_caught_by_name, "actors/actor.py"): "what a recipient raises is for its supervisor",
     (queues_are_bounded, "actors/actor.py"): "recipients once, calls of threads for each work, mail to its bound",
     (errors_are_caught_by_name, "actors/offload.py"): "carries what foreign code raises to who waits for it",
-    (errors_are_caught_by_name, "simulations/driver.py"): "carries what a server raises to the task that ends the run",
+    (errors_are_caught_by_name, "simulations/due_calls.py"): "carries what a server raises to the task that ends a run",
     (errors_are_caught_by_name, "simulations/planning/event_loop.py"): "carries what a planner's code raises to `play`",
     (errors_are_caught_by_name, "simulations/planning/executor.py"): "the same",
     (errors_are_caught_by_name, "simulations/planning/play.py"): "the same",
