@@ -23,6 +23,7 @@ from ...engine.repository.cloud.addresses import is_store_address
 from .remedies import remedy
 
 _OF_ALLOWED = re.compile(r"'([^']*)', allowed \w+ are: (.*)")
+_NO_FILE = re.compile(r"unable to find '([^']+)'|failed to open text file for read (.+?): No such file")
 _BACKEND = re.compile(r"backend library for backend '([^']*)'")
 _MOST_ALLOWED = 12
 """Names that are printed; JSON has all."""
@@ -124,7 +125,18 @@ def _finding(model: str, mistake: Mistake, path: Path | None) -> Finding:
     elif backend := _BACKEND.search(text):
         allowed = tuple(sorted(OWN))
         nearest = tuple(get_close_matches(backend[1], allowed, n=2))
+    elif missing := _NO_FILE.search(text):
+        nearest = _files_like(Path(missing[1] or missing[2]))
     place = "" if path is None else str(path)
     return Finding(
         model, text.strip(), place, mistake.line, mistake.column, mistake.found, allowed, nearest, remedy(text)
     )
+
+
+def _files_like(path: Path) -> tuple[str, ...]:
+    """Files beside the one that is missing, whose names are like its."""
+    try:
+        names = sorted(each.name for each in path.parent.iterdir())
+    except OSError:
+        return ()
+    return tuple(str(path.with_name(name)) for name in get_close_matches(path.name, names, n=2))

@@ -135,6 +135,7 @@ CASES = (
     ),
     Case("No version directory", {SCORER: CONFIG}),
     Case("No model file", {SCORER: CONFIG, "models/scorer/1/": ""}),
+    Case("A model file of another name", {SCORER: CONFIG, "models/scorer/1/model.onx": ONNX}),
     Case("An empty directory", {"models/scorer/": ""}),
     Case("A file that is cut off", {SCORER: CONFIG, FILE: ONNX[:40]}),
     Case("One name in two repositories", {**MEMBER, "more/scorer/1/model.onnx": ONNX}, "trireme check models more"),

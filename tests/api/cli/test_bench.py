@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,21 @@ SHORT = ("--seconds", "0.05", "--warm-up", "0.01")
 
 
 def summary(throughput: float, p50_s: float, answered: int = 10, reasons: tuple = ()) -> PlayedSummary:
-    times = {"mean_s": p50_s, "p50_s": p50_s, "p95_s": 2 * p50_s, "p99_s": 4 * p50_s, "most_s": 8 * p50_s}
-    counts = {"requests": 10, "answered": answered, "refused": 10 - answered, "unanswered": 0, "late": 0}
-    rates = {"seconds": 1.0, "offered": throughput, "throughput": throughput, "goodput": throughput}
+    times: dict[str, Any] = {
+        "mean_s": p50_s,
+        "p50_s": p50_s,
+        "p95_s": 2 * p50_s,
+        "p99_s": 4 * p50_s,
+        "most_s": 8 * p50_s,
+    }
+    counts: dict[str, Any] = {
+        "requests": 10,
+        "answered": answered,
+        "refused": 10 - answered,
+        "unanswered": 0,
+        "late": 0,
+    }
+    rates: dict[str, Any] = {"seconds": 1.0, "offered": throughput, "throughput": throughput, "goodput": throughput}
     return PlayedSummary(**times, **counts, **rates, reasons=reasons)
 
 
