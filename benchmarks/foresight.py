@@ -39,7 +39,7 @@ from trireme.foresight.summary import mean_rows
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "foresight.md"
 BEGIN, END = "<!-- residuals begin -->\n", "<!-- residuals end -->\n"
-SECONDS = 14.0
+SECONDS = 10.0
 WARM_UP = 400
 LIKE = {"levels": "heavy", "limited": "heavy"}
 """Models that are the same but for their schedulers, so that one profile serves both."""
@@ -79,7 +79,7 @@ CASES = (
     Case("Python that sleeps", ("sleeping",), 0.5),
     Case("Python that computes", ("computing",), 0.5, held=True),
     Case("ensemble", ("chain",), 0.4, held=True),
-    Case("sequences", ("simple_sequence",), rate_hz=500.0, sequence=20.0, held=True),
+    Case("sequences", ("simple_sequence",), rate_hz=300.0, sequence=20.0, held=True),
     Case("priorities", ("levels",), 0.7, priorities=(1, 2, 2), held=True),
     Case("two models", ("heavy", "heavy_other"), 0.45, held=True),
     Case("bursts at 60 %", ("limited",), 0.6, burst=True),
@@ -116,7 +116,8 @@ class Bench:
                 continue
             like = self.models.store.read(self.models.directory(LIKE[name])) if name in LIKE else None
             if like is not None:
-                self.models.store.write(self.models.directory(name), replace(like, model=name))
+                same = replace(like, model=name, config={**like.config, "name": name})
+                self.models.store.write(self.models.directory(name), same)
                 continue
             with quiet_server():
                 profile = Profiler(self.models, plan, ways=("http", "grpc")).profile(name, lambda _text, _part: None)
@@ -129,7 +130,7 @@ class Bench:
         if len(case.models) > 1:
             rate *= len(case.models)
         kinds = [
-            RequestKind(model, priority=priority, sequence_length=case.sequence, think_s=0.05 if case.sequence else 0.0)
+            RequestKind(model, priority=priority, sequence_length=case.sequence, think_s=0.01 if case.sequence else 0.0)
             for model in case.models
             for priority in case.priorities
         ]

@@ -2,9 +2,10 @@
 the player of request logs as its client.
 
 Rules:
- 1. Requests that come one by one, with pauses, tell what a request costs the event loop together with all that it does
-    not share (`A` processor seconds of the loop's thread), and `_CROWD` clients at once what it costs in company (`C`).
-    Of what is shared, n requests of a batch pay one part each: request + shared = A, request + shared / n = C.
+ 1. One client, who asks again as soon as it has its answer, tells what a request costs the event loop together with
+    all that it does not share (`A` processor seconds of the loop's thread), and `_CROWD` clients at once what it costs
+    in company (`C`). Of what is shared, n requests of a batch pay one part each: request + shared = A, request +
+    shared / n = C.
  2. What is executed on the event loop is taken off before: its time is in the service times.
  3. What is outside of the loop is the rest of one request's latency alone: without the loop, the execution, and the two
     ways to its thread. Its spread is that of the latencies, about their mean.
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,6 @@ _PART = 0.3
 """Of what a point may take: one request at a time, and the crowd, each for so long."""
 _WARM_UP = 100
 _LEAST, _MOST = 60, 6_000
-_BUSY_ALONE, _MOST_HZ = 0.15, 250.0
-"""Of the time, for requests that come one by one; and how many come a second, as of a service that is hardly used."""
 _START_S = 120.0
 _SEQUENCE = 50
 
@@ -55,18 +54,15 @@ class ServedModels:
 
     Args:
         flags: more of its flags.
-        cores: that it may use; empty for all.
     """
 
-    def __init__(self, options: ServerOptions, flags: Sequence[str] = (), cores: Sequence[int] = ()) -> None:
+    def __init__(self, options: ServerOptions, flags: Sequence[str] = ()) -> None:
         words = [sys.executable, "-m", "trireme", "serve", "--front-ends", "0"]
         for each in options.model_repository:
             words += ["--model-repository", str(each)]
         for name in ("http", "grpc", "metrics"):
             words += [f"--{name}-port", "0"]
         words += ["--http-address", "127.0.0.1", "--grpc-address", "127.0.0.1", *flags]
-        if cores:
-            words = ["taskset", "-c", ",".join(map(str, cores)), *words]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server
         self.process = subprocess.Popen(words, stdout=self._log, stderr=subprocess.STDOUT)
         self.http_port = self.grpc_port = 0
@@ -161,8 +157,7 @@ def _point(server: ServedModels, measured: MeasuredModel, way: Way, nbytes: int,
     service_s = measured.service[0].time.mean_s
     one = max(service_s + 0.0005, 0.0005)
     _load(server, measured, way, 1, _WARM_UP)
-    rate_hz = min(_BUSY_ALONE / one, _MOST_HZ)
-    alone = _load(server, measured, way, 1, round(max(2 * seconds * rate_hz, _LEAST)), rate_hz)
+    alone = _load(server, measured, way, 1, round(min(max(seconds / one, _LEAST), _MOST)))
     crowd = _load(server, measured, way, _CROWD, round(min(max(seconds / one, 4 * _LEAST), _MOST)))
     on_loop = runs_on_loop(measured.executor, service_s)
     taken = alone.batch_s if on_loop else 0.0
@@ -183,17 +178,12 @@ def _calm(latencies: np.ndarray, service_s: float) -> np.ndarray:
     return latencies if service_s < 0.001 else np.full(len(latencies), latencies.mean())
 
 
-def _load(
-    server: ServedModels, measured: MeasuredModel, way: Way, clients: int, count: int, rate_hz: float = 0.0
-) -> _Load:
-    """Ask so many times: with `rate_hz`, evenly; else clients do, one request after the other."""
+def _load(server: ServedModels, measured: MeasuredModel, way: Way, clients: int, count: int) -> _Load:
+    """So many clients ask, each one request after the other."""
     name = measured.config.name
     before, loop_s = server.statistics(name), server.loop_s()
     requests = list(_requests(name, count, measured.config.has_sequence_batching, clients))
-    traffic = RequestTraffic(requests, LoggedLoop(clients))
-    if rate_hz:
-        traffic = RequestTraffic([replace(each, offset_s=at / rate_hz) for at, each in enumerate(requests)])
-    played = play(traffic, server.target(way), connections=clients)
+    played = play(RequestTraffic(requests, LoggedLoop(clients)), server.target(way), connections=clients)
     loop_s = server.loop_s() - loop_s
     after = server.statistics(name)
     wrong = played.summary().reasons

@@ -4,7 +4,8 @@ Rules:
  1. A model without sequences is measured without its batching: a request of so many rows is a batch of so many rows.
     A stateful one keeps its scheduler, and as many sequences as there are to be rows go on at once.
  2. Each point is measured until the standard error of the mean is within its bound, for at least `LEAST_BATCHES`, and
-    no longer than it may take. The first `_WARM_UP` batches do not count, nor those of another size.
+    no longer than it may take, unless there is nothing by then. The first `_WARM_UP` batches do not count, nor those
+    of another size.
  3. Instances side by side are all kept busy, each by a client of its own.
  4. Processor seconds are those of all threads and child processes but the event loop's, which asks; a batch on the
     event loop takes one core.
@@ -41,6 +42,8 @@ LEAST_BATCHES = 40
 _WARM_UP = 48
 """An instance proves itself for 32 batches (`engine.instances.executing`)."""
 _LOOK_EVERY = 20
+_PATIENCE = 20
+"""A point of which there is nothing yet when its time is over gets so many times as much."""
 _SEQUENCE = 64
 """Requests of a sequence."""
 _WAITS_ONLY = 0.03
@@ -188,7 +191,7 @@ async def _measure_point(
     batches: list[MeasuredBatch] = []
     seen = 0
     processors = _Processors()
-    done = trio.Event()
+    done, some = trio.Event(), trio.Event()
     warm_by_s = trio.current_time() + plan.most_s / 3
 
     def take(batch: MeasuredBatch) -> None:
@@ -197,8 +200,9 @@ async def _measure_point(
         if seen <= _WARM_UP and trio.current_time() < warm_by_s:
             return
         processors.note(batch.took_s)
-        if batch.rows == rows and (count == 1 or batch.executing >= count - 1):
+        if batch.rows == rows and (count == 1 or batch.executing >= max(2, count - 1)):
             batches.append(batch)
+            some.set()
             if len(batches) >= LEAST_BATCHES and len(batches) % _LOOK_EVERY == 0:
                 took = TimeDistribution.of([each.took_s for each in batches])
                 if took.relative_error <= plan.error:
@@ -211,13 +215,16 @@ async def _measure_point(
             nursery.start_soon(_keep_asking, server, _requests(config, inputs, rows, ids, done), failures, done)
         with trio.move_on_after(plan.most_s):
             await done.wait()
+        if not failures:
+            with trio.move_on_after(_PATIENCE * plan.most_s):
+                await some.wait()
         processors.end()
         done.set()
     sink.take = lambda _batch: None
     if failures:
         raise failures[0]
     if not batches:
-        raise InvalidArgumentError(f"no batch of {rows} rows of '{config.name}' was executed within {plan.most_s:g} s")
+        raise InvalidArgumentError(f"no batch of {rows} rows of '{config.name}' was executed")
     return _point(rows, count, batches, processors), batches
 
 
