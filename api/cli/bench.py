@@ -171,7 +171,7 @@ def _progress(what: str, total: int) -> Iterator[OnAnswered]:
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    with Progress(console=Console(stderr=True), transient=True, refresh_per_second=4) as progress:
         task = progress.add_task(what, total=total)
         yield lambda answered: progress.update(task, completed=answered)
 

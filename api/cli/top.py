@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from .remote import HttpRemote
 
 _METRICS_PORT = 8002
+_LONGEST_CELL = 16
+"""Of a name or a state, where the terminal is narrow."""
 _STYLES = {"READY": "green", "UNAVAILABLE": "red"}
 
 
@@ -125,14 +127,14 @@ def _screen(before: LoadLook, now: LoadLook, url: str) -> Any:
 
     from .load_picture import HEADER, picture
 
+    rows = picture(before, now)
     table = Table(box=None, pad_edge=False, expand=False)
     for index, title in enumerate(HEADER):
-        number = index > 2 and title != "sealed"
-        width = None if title in ("model", "sealed") else len(title)
-        table.add_column(
-            title, justify="right" if number else "left", no_wrap=True, overflow="ellipsis", min_width=width
-        )
-    for name, version, state, *cells in picture(before, now):
+        column = [title, *(row[index] for row in rows)]
+        least = len(title) if title == "sealed" else min(_LONGEST_CELL, max(map(len, column)))
+        side = "right" if index > 2 and title != "sealed" else "left"
+        table.add_column(title, justify=side, no_wrap=True, overflow="ellipsis", min_width=least)
+    for name, version, state, *cells in rows:
         table.add_row(name, version, Text(state, _STYLES.get(state.partition(":")[0], "yellow")), *cells)
     head = f"{url}  {time.strftime('%H:%M:%S')}"
     if not now.metrics:
