@@ -36,7 +36,7 @@ FIRST_SEEDS = {
     "one-credit-too-many": 14,
     "one-batch-answers": 14,
     "lost-reply": 14,
-    "unknown-while-stopping": 16,
+    "unknown-while-stopping": 37,
     "impatient-restart": 17,
     "healthy-corpse": 17,
     "answered-in-place": 18,
