@@ -16,7 +16,7 @@ from typing import Any
 
 from ...actors.actor import Turn
 from ..clock import JumpingClock
-from .host import Cores, HostCosts
+from .host import Cores, Ended, HostCosts
 
 _Call = Callable[[Any], None]
 
@@ -48,6 +48,7 @@ class PlannedLoop:
         self._due: list[tuple[float, int, _Call, Any]] = []
         self._numbers = count()
         self._asked_s = math.inf  # when the clock is to call
+        self._counted_s = 0.0  # until when the cores have been given out
         self._awake = False
 
     def start(self, turn: Turn) -> None:
@@ -61,14 +62,34 @@ class PlannedLoop:
         if when_s < self._asked_s and not self._awake:
             self._ask_clock()
 
+    def compute(self, seconds: float, cores: float, ended: Ended, what: Any) -> None:
+        """Something takes cores from now on (`Cores.begin`), of which there are only so many."""
+        assert self.cores is not None, "without a limit nothing has to be shared"
+        self._catch_up()
+        self.cores.begin(seconds, cores, ended, what)
+        if not self._awake:
+            self._ask_clock()
+
     def work(self, seconds: float) -> None:
         """The loop works for so long."""
         if seconds <= 0.0:
             return
+        self._catch_up()
         now = self._clock.now_s()
         then = now + seconds if self.cores is None else self.cores.work(now, seconds)
         self.busy_s += then - now
+        self._move(then)
+
+    def _move(self, then: float) -> None:
+        """Until then the cores have been given out."""
         self._clock.move(then)
+        self._counted_s = then
+
+    def _catch_up(self) -> None:
+        """Time has passed up to a timer of the server's, while the loop slept and the cores did not."""
+        since, self._counted_s = self._counted_s, self._clock.now_s()
+        if self.cores is not None and since < self._counted_s:
+            self.cores.idle(since, self._counted_s)
 
     def _next_s(self) -> float:
         due = self._due
@@ -76,6 +97,7 @@ class PlannedLoop:
         return when_s if self.cores is None else min(when_s, self.cores.next_end_s(self._clock.now_s()))
 
     def _ask_clock(self) -> None:
+        self._catch_up()
         when_s = self._next_s()
         if when_s < self._asked_s and self._turn is not None:
             self._asked_s = when_s
@@ -105,6 +127,7 @@ class PlannedLoop:
         clock, due, turn, costs, cores = self._clock, self._due, self._turn, self._costs, self.cores
         assert turn is not None, "it has been started"
         for _ in range(MOST_WAKES):
+            self._catch_up()
             now = clock.now_s()
             when_s = due[0][0] if due else math.inf
             if cores is not None:
@@ -114,7 +137,7 @@ class PlannedLoop:
                     break
                 if cores is not None:
                     cores.idle(now, when_s)
-                clock.move(when_s)
+                self._move(when_s)
                 now = when_s
             elif cores is not None:  # what is done now, or within less than the clock can tell
                 cores.idle(now, now)

@@ -142,7 +142,7 @@ class PlannedExecutor:
         if self._cores is None:
             self._computed(start_s + seconds, execution)
         else:
-            self._cores.begin(seconds, self._model.planned.cores, self._computed, execution)
+            self._loop.compute(seconds, self._model.planned.cores, self._computed, execution)
 
     def _computed(self, end_s: float, execution: _Execution) -> None:
         self._notes.batch_ended[execution.number] = end_s

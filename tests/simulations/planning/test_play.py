@@ -350,3 +350,13 @@ def test_what_is_due_is_counted_without_a_look_at_the_rest() -> None:
         heapq.heappush(heap, (time_s, number, None, None))
     for now in (-1.0, 0.0, 2.5, 3.21, 100.0):
         assert count_due(heap, now) == sum(time_s <= now for time_s in times_s)
+
+
+@pytest.mark.parametrize("cores", [math.inf, 64.0])
+def test_time_up_to_a_timer_of_the_server_is_time_of_the_cores(cores: float) -> None:
+    """A batch begins when its delay is over, while another is computed: both end as if cores were not counted."""
+    costs = HostCosts()
+    costs.cores = cores
+    model = planned(fixed_s=0.020, instances=2, batching=DynamicBatching((8,), 15_000))
+    run = play([model], at(0.0, 0.018), OPTIONS, 1, costs=costs)
+    assert run.answered_s.tolist() == pytest.approx([0.035, 0.053])
