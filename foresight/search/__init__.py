@@ -1,0 +1,1 @@
+"""The search: which settings of a repository's models serve a request log best (docs/planning.md)."""

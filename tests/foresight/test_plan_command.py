@@ -1,0 +1,123 @@
+"""`trireme plan`: from a repository and a log to a configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from plan_repositories import TENSORS, write_plan_log, write_planned_model
+from predicted_models import poisson
+
+from trireme.api.cli.main import main
+
+SMALL = ["--settings", "24", "--plays", "2", "--processes", "1", "--cores", "4"]
+
+
+def plan(repository: Path, log: Path, *words: str) -> int:
+    return main(["plan", str(repository), "--log", str(log), *SMALL, *words])
+
+
+def test_settings_are_chosen_shown_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = write_planned_model(tmp_path / "models")
+    log = write_plan_log(tmp_path / "log.jsonl", rate_hz=250.0)
+    before = config.read_text()
+    assert plan(tmp_path / "models", log, "--objective", "p99<30ms") == 0
+    shown = capsys.readouterr().out
+    lines = shown.splitlines()
+    assert lines[0].startswith("minimise instances with p99<30ms, refused<1%: 24 of ")
+    assert [line.split()[0] for line in lines[2:4]] == ["chosen", "present"]
+    assert "--- a/m/config.pbtxt\n" in shown
+    assert config.read_text() == before
+    assert plan(tmp_path / "models", log, "--objective", "p99<30ms", "--write") == 0
+    after = config.read_text()
+    assert after != before
+    assert after.startswith('# mine\nbackend: "python"\n')
+    capsys.readouterr()
+    assert plan(tmp_path / "models", log, "--objective", "p99<30ms", "--settings", "1") == 0
+    again = capsys.readouterr().out
+    assert "chosen = present" in again
+    assert "the configurations stay as they are" in again
+
+
+def test_the_present_settings_are_chosen_where_nothing_better_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_planned_model(tmp_path / "models", more="")
+    log = write_plan_log(tmp_path / "log.jsonl", rate_hz=5.0, count=200)
+    assert plan(tmp_path / "models", log, "--objective", "p99<1s") == 0
+    assert "1 instance" in capsys.readouterr().out.splitlines()[2]
+
+
+def test_an_objective_that_no_setting_keeps_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = write_planned_model(tmp_path / "models")
+    before = config.read_text()
+    log = write_plan_log(tmp_path / "log.jsonl", count=200)
+    assert plan(tmp_path / "models", log, "--objective", "p99<1ms", "--write") == 3
+    shown, error = capsys.readouterr()
+    assert "no setting of 24 keeps the objective" in shown
+    assert "p99<1ms: " in shown
+    assert "nothing is written" in error
+    assert config.read_text() == before
+
+
+def test_an_ensemble_is_planned_as_a_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its slow member is given more instances, its quick one is not."""
+    models = tmp_path / "models"
+    write_planned_model(models, "slow")
+    write_planned_model(models, "quick", row_s=0.0)
+    (models / "both" / "1").mkdir(parents=True)
+    step = (
+        'step {{ model_name: "{}" model_version: -1 input_map {{ key: "input" value: "{}" }} '
+        'output_map {{ key: "output" value: "{}" }} }}'
+    )
+    steps = f"{step.format('slow', 'input', 'between')} {step.format('quick', 'between', 'output')}"
+    text = f'platform: "ensemble" max_batch_size: 4 {TENSORS} ensemble_scheduling {{ {steps} }}'
+    (models / "both" / "config.pbtxt").write_text(text)
+    log = write_plan_log(tmp_path / "log.jsonl", poisson(100.0, 300, model="both"))
+    assert plan(models, log, "--objective", "both:p99<60ms", "--maximise", "goodput") == 0
+    chosen = capsys.readouterr().out.splitlines()[2]
+    assert "slow: " in chosen
+    assert "quick: " in chosen
+
+
+def test_processes_play_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_planned_model(tmp_path / "models")
+    log = write_plan_log(tmp_path / "log.jsonl", count=100)
+    found: list[str] = []
+    for processes in ("1", "2"):
+        assert plan(tmp_path / "models", log, "--objective", "p99<1s", "--processes", processes) == 0
+        found.append(capsys.readouterr().out.split("\n", 1)[1])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--objective", "p98<1ms"], "'p98' is no measure"),
+        (["--objective", ""], "needs a bound"),
+        (["--objective", "p99<1s", "--profiles", "nowhere"], "has no profile"),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path: Path, words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    write_planned_model(tmp_path / "models")
+    log = write_plan_log(tmp_path / "log.jsonl", count=10)
+    assert plan(tmp_path / "models", log, *words) == 1
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "has no requests"),
+        ('{"log":"trireme-requests","format":2,"clients":2}\n{"offset_s":0,"model":"m"}\n', "of a closed loop"),
+        ("nonsense", "line 1"),
+        ('{"offset_s":0,"model":"other"}', "there is no model 'other'"),
+    ],
+)
+def test_a_log_that_cannot_be_planned_for_is_refused(
+    tmp_path: Path, text: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_planned_model(tmp_path / "models")
+    (tmp_path / "log.jsonl").write_text(text)
+    assert plan(tmp_path / "models", tmp_path / "log.jsonl", "--objective", "p99<1s") == 1
+    assert told in capsys.readouterr().err
