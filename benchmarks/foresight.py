@@ -30,7 +30,6 @@ from trireme.engine.options import ServerOptions
 from trireme.engine.profiles import ModelProfile, Way
 from trireme.foresight.host_costs import ServedModels
 from trireme.foresight.models import ForeseenModels, ProfileStore
-from trireme.foresight.planned_models import ProfiledTimes
 from trireme.foresight.prediction import ForeseenHost, instance_count, predict
 from trireme.foresight.profile_command import quiet_server
 from trireme.foresight.profiling import Profiler
@@ -140,13 +139,13 @@ class Bench:
         return list(generate(arrivals, kinds, SECONDS, seed=18).requests)
 
     def capacity(self, name: str) -> float:
-        """Requests of one row a second that a model's instances can do, with the cores that there are."""
+        """Requests of one row a second that a model's instances can do side by side, their batches full."""
         found = self.models.foreseen(name)
         assert found.profile is not None
-        largest = max(1, found.config.max_batch_size)
-        cores = max((point.cores for point in found.profile.service), default=1.0)
-        side_by_side = min(instance_count(found.config), (psutil.cpu_count() or 1) / cores if cores else float("inf"))
-        return side_by_side * largest / ProfiledTimes(found.profile).distribution(largest).mean_s
+        count = instance_count(found.config)
+        points = [point for point in found.profile.service if point.side_by_side <= count]
+        most = max(points, key=lambda point: (point.side_by_side, point.rows))
+        return count * most.rows / most.time.mean_s
 
     def measure(self, cases: Sequence[Case]) -> None:
         for case in cases:
