@@ -25,11 +25,12 @@ def add_plan_command(commands: Any) -> None:
     parser = commands.add_parser("plan", help="choose settings of models for a request log, in virtual time")
     parser.add_argument("repository", type=Path, nargs="+", metavar="REPOSITORY")
     add_plan_inputs(parser)
-    parser.add_argument("--settings", type=_count, default=200, help="how many are tried; default %(default)s")
-    parser.add_argument("--instances", type=_count, default=8, help="of a model, at most; default %(default)s")
-    parser.add_argument("--plays", type=_count, default=5, help="of those that are compared; default %(default)s")
-    parser.add_argument("--processes", type=_count, help="that play; default one a core")
+    parser.add_argument("--settings", type=positive_count, default=200, help="how many are tried; default %(default)s")
+    parser.add_argument("--instances", type=positive_count, default=8, help="of a model, at most; default %(default)s")
+    parser.add_argument("--plays", type=positive_count, default=5, help="of what is compared; default %(default)s")
+    parser.add_argument("--processes", type=positive_count, help="that play; default one a core")
     parser.add_argument("--write", action="store_true", help="write the chosen settings into the repository")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="write report, pictures, diff and figures there")
     parser.set_defaults(run=run_plan_command)
 
 
@@ -43,7 +44,7 @@ def add_plan_inputs(parser: argparse.ArgumentParser) -> None:
     aim.add_argument("--maximise", "--maximize", choices=["throughput", "goodput"], help="what is to be most")
     add_host_arguments(parser)
     parser.add_argument("--speed", type=positive_number("a factor"), default=1.0, help=_SPEED)
-    parser.add_argument("--requests", type=_count, default=0, help="of the log, at most; default all")
+    parser.add_argument("--requests", type=positive_count, default=0, help="of the log, at most; default all")
     parser.add_argument("--seed", type=int, default=1, help="default %(default)s")
 
 
@@ -80,6 +81,7 @@ def run_plan_command(given: argparse.Namespace) -> int:
 def _run(given: argparse.Namespace) -> int:
     from .search.changes import config_changes, write_changes
     from .search.players import read_ground
+    from .search.report import PlanReport
     from .search.settings import server_flags
     from .search.tables import missed_bounds, plan_table
 
@@ -87,7 +89,7 @@ def _run(given: argparse.Namespace) -> int:
     ground = read_ground(inputs)
     tell_of_profiles(ground)
     search = _searched(given, inputs, ground)
-    chosen, present = _chosen(search, ground)
+    chosen, present = _chosen(search)
     for line in plan_table(search.final, chosen, present, inputs.objective):
         sys.stdout.write(f"{line}\n")
     kept = chosen.keeps(inputs.objective)
@@ -98,6 +100,12 @@ def _run(given: argparse.Namespace) -> int:
     sys.stdout.write("".join(change.diff for change in changes) or "the configurations stay as they are\n")
     for flag in server_flags(chosen.setting):
         sys.stdout.write(f"start the server with {flag}\n")
+    if given.output is not None:
+        report = PlanReport(
+            inputs.objective, chosen, search.present, search.final, list(search.whole.values()), changes
+        )
+        for path in report.write(given.output):
+            sys.stdout.write(f"written: {path}\n")
     if given.write and not kept:
         sys.stderr.write("trireme plan: nothing is written, since the objective is not kept\n")
     elif given.write:
@@ -142,19 +150,18 @@ def _searched(given: argparse.Namespace, inputs: PlanInputs, ground: TrialGround
     return search
 
 
-def _chosen(search: PlanSearch, ground: TrialGround) -> tuple[Trial, Trial | None]:
+def _chosen(search: PlanSearch) -> tuple[Trial, Trial | None]:
     """The best of all, and the present one, unless it cannot be served."""
     from ..engine.errors import InvalidArgumentError
-    from .search.settings import present_setting
 
     if not search.final:
         raise InvalidArgumentError("no setting could be played")
-    now = present_setting({model.config.name: model.config for model in ground.models})
-    present = next((trial for trial in search.final if trial.setting == now), None)
+    present = next((trial for trial in search.final if trial.setting == search.present), None)
     return search.final[0], present
 
 
-def _count(text: str) -> int:
+def positive_count(text: str) -> int:
+    """Reads a number of an argument: whole, from 1 on."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number from 1 on, not '{text}'")
     return int(text)

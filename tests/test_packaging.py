@@ -326,6 +326,7 @@ def test_everything_imported_is_declared(project: dict[str, Any]) -> None:
         "cluster/": "ray",
         "engine/backends/onnxruntime/": "cpu",
         "engine/tracing/spans.py": "tracing",
+        "foresight/search/fronts.py": "bench",
         "foresight/": "terminal",
         "proto/compile.py": "dev",
         "simulations/command.py": "terminal",

@@ -34,7 +34,7 @@ from .trials import Trial
 
 PARTS = (1 / 8, 1 / 3, 1.0)
 KEPT = 1 / 3
-FINALISTS = 8
+FINALISTS = 6
 _LEAST_REQUESTS = 200
 _FIRST = 0.6
 _BEST = 3
@@ -88,6 +88,11 @@ class PlanSearch:
         self._chance = Random(f"search {seed}")
         first = self._count if len(space) <= self._count else max(1, round(self._count * _FIRST))
         self._waiting = space.drawn(first, self._chance)
+
+    @property
+    def present(self) -> PlanSetting:
+        """Of the space."""
+        return self._space.present
 
     @property
     def progress(self) -> float:

@@ -1,0 +1,110 @@
+"""`trireme explain`: where the time of a log's requests goes, and what a change would bring (docs/planning.md)."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .plan_command import positive_count, tell_of_profiles
+from .profile_command import positive_number
+from .replay_command import add_host_arguments, foreseen_host
+
+if TYPE_CHECKING:
+    from .explaining import TimeShares
+    from .prediction import Prediction
+    from .search.settings import PlanSetting
+    from .search.trials import TrialGround
+
+
+def add_explain_command(commands: Any) -> None:
+    """Add the sub-command to those of `argparse`."""
+    parser = commands.add_parser("explain", help="say where the time of a log's requests goes, and what would help")
+    parser.add_argument("repository", type=Path, nargs="+", metavar="REPOSITORY")
+    parser.add_argument("--log", type=Path, required=True, metavar="LOG", help=_LOG)
+    parser.add_argument("--profiles", type=Path, help="a folder for all profiles; by default each is beside its model")
+    add_host_arguments(parser)
+    parser.add_argument("--speed", type=positive_number("a factor"), default=1.0, help="of the log; default 1")
+    parser.add_argument("--requests", type=positive_count, default=0, help="of the log, at most; default all")
+    parser.add_argument("--plays", type=positive_count, default=3, help="default %(default)s")
+    parser.add_argument("--seed", type=int, default=1, help="default %(default)s")
+    parser.set_defaults(run=run_explain_command)
+
+
+_LOG = "as --request-log writes it; with results (--request-log-results), the real run is explained as well"
+
+
+def run_explain_command(given: argparse.Namespace) -> int:
+    """Do what the command line says; returns the exit code."""
+    from ..engine.errors import TriremeError
+
+    try:
+        for line in _explained(given):
+            sys.stdout.write(f"{line}\n")
+    except TriremeError as error:
+        sys.stderr.write(f"trireme explain: {error}\n")
+        return 1
+    return 0
+
+
+def _explained(given: argparse.Namespace) -> Iterator[str]:
+    from .explaining import limits, planned_phases, real_phases, time_shares
+    from .prediction import instance_count
+    from .search.objective import Aim, PlanObjective
+    from .search.players import PlanInputs, read_ground, read_plan_log
+    from .search.settings import present_setting
+
+    host = foreseen_host(given, read_plan_log(given.log))
+    objective = PlanObjective((), Aim.THROUGHPUT)
+    paths = tuple(given.repository)
+    inputs = PlanInputs(paths, given.profiles, given.log, host, objective, given.seed, given.speed, given.requests)
+    ground = read_ground(inputs)
+    tell_of_profiles(ground)
+    present = present_setting({model.config.name: model.config for model in ground.models})
+    base = ground.predict(present, len(ground.log), given.plays)
+    for model in ground.models:
+        name = model.config.name
+        if model.profile is None or name not in base.models:
+            continue
+        count = instance_count(model.config)
+        shares = time_shares(planned_phases(base.runs[0], name, count, model.profile))
+        yield from _table(f"{name}, planned", shares)
+        if any(each.model == name and each.result is not None for each in ground.log) and given.speed == 1:
+            yield from _table(f"{name}, real", time_shares(real_phases(ground.log, name, count)))
+    yield "what limits:"
+    yield from (f"  {line}" for line in limits(base.overall[0], host.cores - host.client_cores))
+    yield from _what_if(ground, present, base, given.plays)
+
+
+def _table(title: str, shares: TimeShares) -> Iterator[str]:
+    yield f"{title}: {shares.requests} requests"
+    if not shares.requests:
+        return
+    whole, slow = (sum(each.values()) for each in (shares.mean, shares.slow))
+    yield f"  {'':22}{'mean':>12}{'':>6}{'slowest 1 %':>14}"
+    for name, mean in shares.mean.items():
+        part, its = mean / whole if whole else 0.0, shares.slow[name]
+        yield f"  {name:22}{mean * 1e3:>10.3f}ms{part:>6.0%}{its * 1e3:>12.3f}ms{its / slow if slow else 0.0:>6.0%}"
+    yield f"  {'all':22}{whole * 1e3:>10.3f}ms{'':>6}{slow * 1e3:>12.3f}ms"
+
+
+def _what_if(ground: TrialGround, present: PlanSetting, base: Prediction, plays: int) -> Iterator[str]:
+    yield f"{'':34}{'p50':>11}{'p99':>11}{'throughput':>14}"
+    yield _figures("as it is", base)
+    every = len(ground.log)
+    for name, setting in present.models:
+        more = replace(setting, instances=setting.instances + 1)
+        yield _figures(f"one more instance of {name}", ground.predict(present.with_model(name, more), every, plays))
+        if setting.delay_us:
+            longer = replace(setting, delay_us=2 * setting.delay_us)
+            yield _figures(f"twice the delay of {name}", ground.predict(present.with_model(name, longer), every, plays))
+    roomier = replace(ground, host=replace(ground.host, cores=ground.host.cores + 1))
+    yield _figures("one more core", roomier.predict(present, every, plays))
+
+
+def _figures(label: str, found: Prediction) -> str:
+    p50, p99 = found.estimate("p50_s").value * 1e3, found.estimate("p99_s").value * 1e3
+    return f"{label:34}{p50:>9.3f}ms{p99:>9.3f}ms{found.estimate('throughput').value:>12.1f}/s"
