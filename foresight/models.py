@@ -134,17 +134,19 @@ class ForeseenModels:
         if profile.model != name:
             raise InvalidArgumentError(f"profile '{self.store.path(source.directory)}' is one of '{profile.model}'")
         placed = source.place(written, self.gpus)
-        config = source.prepare(placed, self._completion(source, profile), self.gpus)
+        config = source.prepare(placed, self._completion(source, profile, written), self.gpus)
         names = tuple(gpu.name for gpu in self.gpus.found) if config_uses_gpus(config) else ()
         now = present_origin(source.directory, written, profile.origin.date, names)
         return ForeseenModel(config, profile, profile.origin.changes(now))
 
-    def _completion(self, source: LocalModel, profile: ModelProfile) -> Completion:
-        """What the backend found out when the profile was made."""
+    def _completion(self, source: LocalModel, profile: ModelProfile, written: ModelConfig) -> Completion:
+        """What the backend found out when the profile was made. It leaves alone what is written by now."""
         text = json.dumps(dict(profile.config))
         config = source.open(self.options, text, AgentRegistry())[1]
-        batching = config.dynamic_batching is not None
-        return Completion(config.max_batch_size, config.input, config.output, batching, config.decoupled)
+        batching = config.dynamic_batching is not None and not written.max_batch_size
+        return Completion(
+            written.max_batch_size or config.max_batch_size, config.input, config.output, batching, config.decoupled
+        )
 
     def source(self, name: str) -> LocalModel:
         """Raises NotFoundError: no repository has such a model."""
