@@ -14,6 +14,7 @@ from .replay_command import add_host_arguments, foreseen_host
 
 if TYPE_CHECKING:
     from .search.players import PlanInputs
+    from .search.proof import ProvenSetting
     from .search.searching import PlanSearch
     from .search.trials import Trial, TrialGround
 
@@ -31,6 +32,9 @@ def add_plan_command(commands: Any) -> None:
     parser.add_argument("--processes", type=positive_count, help="that play; default one a core")
     parser.add_argument("--write", action="store_true", help="write the chosen settings into the repository")
     parser.add_argument("--output", type=Path, metavar="DIR", help="write report, pictures, diff and figures there")
+    parser.add_argument("--prove", action="store_true", help=_PROVE)
+    seconds = positive_number("seconds")
+    parser.add_argument("--prove-secs", type=seconds, default=30.0, help="of the log; default %(default)g")
     parser.set_defaults(run=run_plan_command)
 
 
@@ -49,6 +53,7 @@ def add_plan_inputs(parser: argparse.ArgumentParser) -> None:
 
 
 _OBJECTIVE = "what must hold, as 'p99<50ms' or 'digits:p99<50ms,refused<0.1%%'"
+_PROVE = "start the real server with the chosen settings, the present ones and two like them, and play the log"
 _SPEED = "play the log so many times as fast; default %(default)g"
 
 
@@ -106,12 +111,32 @@ def _run(given: argparse.Namespace) -> int:
         )
         for path in report.write(given.output):
             sys.stdout.write(f"written: {path}\n")
+    if given.prove:
+        _prove(given, inputs, ground, search)
     if given.write and not kept:
         sys.stderr.write("trireme plan: nothing is written, since the objective is not kept\n")
     elif given.write:
         for path in write_changes(changes):
             sys.stdout.write(f"written: {path}\n")
     return _KEPT if kept else _MISSED
+
+
+def _prove(given: argparse.Namespace, inputs: PlanInputs, ground: TrialGround, search: PlanSearch) -> None:
+    from datetime import UTC, datetime
+
+    from .search.proof import keep_residuals, proof_lines, prove, settings_to_prove
+
+    found: list[ProvenSetting] = []
+    for label, setting in settings_to_prove(search.final, search.present):
+        proven = prove(inputs, ground, label, setting, seconds=given.prove_secs, plays=given.plays)
+        for line in proof_lines(proven, inputs.objective, colours=sys.stdout.isatty()):
+            sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+        found.append(proven)
+    if given.output is not None:
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        for path in keep_residuals(given.output, found, inputs.objective, when):
+            sys.stdout.write(f"written: {path}\n")
 
 
 def tell_of_profiles(ground: TrialGround) -> None:

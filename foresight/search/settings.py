@@ -151,7 +151,7 @@ def set_message(message: Any, config: ModelConfig, setting: PlanSetting) -> None
     new, old = setting.of(config.name), _present(config)
     if new.instances != old.instances:
         _set_instances(message, config, new.instances)
-    if new.max_batch_size != old.max_batch_size:
+    if new != old and new.max_batch_size:  # written, so that no backend completes it, or adds batching
         message.max_batch_size = new.max_batch_size
     if not new.batching and old.batching:
         message.ClearField("dynamic_batching")

@@ -1,0 +1,236 @@
+"""The proof: real servers with some settings of a plan, the log played against each, and what was predicted beside it.
+
+Rules:
+ 1. Proven are the chosen setting, the present one, and the two others that are nearest to the chosen one among those
+    that were compared.
+ 2. Each is served by a `trireme serve` of its own, one after the other, from a copy of the repository made of links,
+    with its own configurations. The first requests of the log are played once before, for the server to be warm.
+ 3. The same part of the log is played in virtual time and against the server, as fast as it says.
+ 4. A figure that differs from the prediction by more than its bound in `BOUNDS` is marked, and so is a bound of the
+    objective that is missed by what was measured.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...clients.played import PlayedLog
+from ...clients.player import play
+from ...engine.errors import InvalidArgumentError, UnsupportedError
+from ...engine.logs.request_log import LoggedRequest, RequestTraffic
+from ...engine.options import ServerOptions
+from ...engine.profiles import Way
+from ..host_costs import ServedModels
+from ..summary import RunSummary, latencies
+from .changes import config_changes
+from .objective import Measure, ObjectiveBound, PlanObjective
+from .players import PlanInputs
+from .settings import PlanSetting, server_flags
+from .trials import Trial, TrialGround, measured
+
+BOUNDS = {Measure.P50: 0.05, Measure.P99: 0.10, Measure.THROUGHPUT: 0.03}
+"""How far a figure may be from its prediction."""
+
+_WARM_UP = 100
+_RED, _PLAIN = "\x1b[31m", "\x1b[0m"
+
+
+@dataclass(frozen=True, slots=True)
+class ProvenSetting:
+    """A setting, predicted and measured.
+
+    Attributes:
+        label: `chosen`, `present` or `neighbour`.
+        models: what was measured of each model's requests.
+    """
+
+    label: str
+    setting: PlanSetting
+    predicted: Trial
+    overall: RunSummary
+    models: dict[str, RunSummary] = field(default_factory=dict)
+
+    def residual(self, measure: Measure) -> float:
+        """By which part the prediction is above what was measured; NaN if that is unknown."""
+        real = measured(self.overall, measure)
+        return self.predicted.estimate(measure).value / real - 1 if real else float("nan")
+
+    def is_off(self, measure: Measure) -> bool:
+        """Whether the prediction misses its bound (rule 4)."""
+        return not abs(self.residual(measure)) <= BOUNDS[measure]
+
+    def missed(self, objective: PlanObjective) -> list[ObjectiveBound]:
+        """Bounds that the real run did not keep."""
+        found: list[ObjectiveBound] = []
+        for bound in objective.bounds:
+            summary = self.models.get(bound.model) if bound.model else self.overall
+            if summary is None or bound.excess(measured(summary, bound.measure)) > 0:
+                found.append(bound)
+        return found
+
+    def document(self, objective: PlanObjective) -> dict[str, Any]:
+        """As JSON."""
+        figures = {
+            measure.value: {
+                "predicted": _number(self.predicted.estimate(measure).value),
+                "measured": _number(measured(self.overall, measure)),
+                "residual": _number(self.residual(measure)),
+                "off": self.is_off(measure),
+            }
+            for measure in BOUNDS
+        }
+        missed = [str(bound) for bound in self.missed(objective)]
+        return {"label": self.label, "setting": str(self.setting), **figures, "missed": missed}
+
+
+def _number(value: float) -> float | None:
+    return None if value != value else round(value, 9)
+
+
+def settings_to_prove(trials: Sequence[Trial], present: PlanSetting) -> list[tuple[str, PlanSetting]]:
+    """Labelled, the chosen one first (rule 1). The trials are in order, the best first."""
+    chosen = trials[0].setting
+    others = [trial.setting for trial in trials[1:] if trial.setting != present]
+    nearest = sorted(others, key=lambda setting: _distance(setting, chosen))
+    found = [("chosen", chosen)]
+    if present != chosen:
+        found.append(("present", present))
+    return [*found, *(("neighbour", setting) for setting in nearest[:2])]
+
+
+def _distance(one: PlanSetting, other: PlanSetting) -> int:
+    """In how many values they differ."""
+    fields = ("instances", "max_batch_size", "batching", "preferred", "delay_us", "queue_limits", "adaptive_ms")
+    pairs = zip((each for _, each in one.models), (each for _, each in other.models), strict=True)
+    differences = sum(getattr(mine, name) != getattr(its, name) for mine, its in pairs for name in fields)
+    return differences + (one.executions != other.executions)
+
+
+def prove(
+    inputs: PlanInputs, ground: TrialGround, label: str, setting: PlanSetting, *, seconds: float, plays: int
+) -> ProvenSetting:
+    """Serve a setting, play the log against it, and predict the same (rules 2 and 3).
+
+    Args:
+        seconds: of the log.
+
+    Raises:
+        TriremeError: the server did not start, or the log cannot be played.
+    """
+    log = part_of_log(ground.log, seconds)
+    way = inputs.host.way
+    if way not in (Way.HTTP, Way.GRPC):
+        raise UnsupportedError(f"a proof needs requests that come by http or grpc, not by {way.value}; see --way")
+    with tempfile.TemporaryDirectory(prefix="trireme-proof-") as folder:
+        repository = Path(folder)
+        link_repository(inputs, ground, setting, repository)
+        options = ServerOptions(model_repository=(repository,))
+        with ServedModels(options, server_flags(setting)) as server:
+            target = server.target(way)
+            play(RequestTraffic(log[:_WARM_UP]), target)
+            played = play(RequestTraffic(log), target)
+    names = dict.fromkeys(request.model for request in log)
+    models = {name: real_summary(played, log, name) for name in names}
+    predicted = ground.play(setting, len(log), plays)
+    return ProvenSetting(label, setting, predicted, real_summary(played, log), models)
+
+
+def part_of_log(log: Sequence[LoggedRequest], seconds: float) -> list[LoggedRequest]:
+    """The first seconds, from the first request on."""
+    began_s = log[0].offset_s
+    return [each for each in log if each.offset_s - began_s <= seconds]
+
+
+def real_summary(played: PlayedLog, log: Sequence[LoggedRequest], model: str = "") -> RunSummary:
+    """What clients have seen, of all requests or of those to one model."""
+    wanted = np.array([not model or each.model == model for each in log])
+    good = wanted & (played.status == 0)
+    latency_s = played.latency_s[good]
+    began_s = float(played.scheduled_s[wanted].min())
+    ended_s = float((played.scheduled_s + np.nan_to_num(played.latency_s))[wanted].max())
+    throughput = float(good.sum()) / max(ended_s - began_s, 1e-9)
+    return RunSummary(
+        requests=int(wanted.sum()), answered=int(good.sum()), throughput=throughput, **latencies(latency_s)
+    )
+
+
+def link_repository(inputs: PlanInputs, ground: TrialGround, setting: PlanSetting, folder: Path) -> None:
+    """A copy of the models of a plan, made of links, with the configurations of a setting."""
+    changed = {change.model: change.after for change in config_changes(inputs, ground, setting)}
+    for model in ground.models:
+        name = model.config.name
+        source = next(path / name for path in inputs.repositories if (path / name).is_dir())
+        copy = folder / name
+        copy.mkdir()
+        for each in source.iterdir():
+            if each.name != "config.pbtxt" or name not in changed:
+                (copy / each.name).symlink_to(each.resolve())
+        if name in changed:
+            (copy / "config.pbtxt").write_text(changed[name], encoding="utf-8")
+
+
+def proof_lines(proven: ProvenSetting, objective: PlanObjective, *, colours: bool) -> Iterator[str]:
+    """Predicted beside measured; what is off or missed is red, and marked with `!` anyway."""
+    yield f"{proven.label}: {proven.setting}"
+    for measure in BOUNDS:
+        scale, unit = (1e3, "ms") if measure.is_latency else (1.0, "/s")
+        value, real = proven.predicted.estimate(measure).value * scale, measured(proven.overall, measure) * scale
+        line = f"  {measure.value:12}{value:>10.3f}{unit} predicted{real:>10.3f}{unit} measured"
+        yield _marked(f"{line}{proven.residual(measure):>+8.1%}", proven.is_off(measure), colours)
+    for bound in proven.missed(objective):
+        yield _marked(f"  {bound} is not kept by the real server", True, colours)
+
+
+def _marked(line: str, wrong: bool, colours: bool) -> str:
+    if not wrong:
+        return line
+    return f"{_RED}{line} !{_PLAIN}" if colours else f"{line} !"
+
+
+def keep_residuals(folder: Path, proven: Sequence[ProvenSetting], objective: PlanObjective, when: str) -> list[Path]:
+    """Append to `residuals.jsonl`, and draw `residuals.html` from all that is in it; returns both.
+
+    Args:
+        when: the date of the proof.
+
+    Raises:
+        InvalidArgumentError: they cannot be read or written.
+    """
+    data, page = folder / "residuals.jsonl", folder / "residuals.html"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with data.open("a", encoding="utf-8") as file:
+            for each in proven:
+                line = {"when": when, "objective": str(objective), **each.document(objective)}
+                file.write(json.dumps(line) + "\n")
+        rows = [json.loads(line) for line in data.read_text(encoding="utf-8").splitlines()]
+        page.write_text(_residuals_page(rows), encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise InvalidArgumentError(f"residuals cannot be kept in '{folder}': {error}") from error
+    return [data, page]
+
+
+def _residuals_page(rows: Sequence[dict[str, Any]]) -> str:
+    lines = ['<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>Residuals</title><style>']
+    lines.append("body { font: 15px sans-serif; } td, th { padding: .2rem .6rem; text-align: left; }")
+    lines.append(".off { color: #b3261e; font-weight: bold; }</style></head><body><h1>Residuals</h1><table>")
+    heads = ["when", "which", *(f"{each.value}: predicted, measured" for each in BOUNDS), "not kept", "setting"]
+    lines.append(f"<tr>{''.join(f'<th>{escape(head)}</th>' for head in heads)}</tr>")
+    for row in rows:
+        cells = [f"<td>{escape(str(row[name]))}</td>" for name in ("when", "label")]
+        for measure in BOUNDS:
+            found = row[measure.value]
+            shown = f"{found['predicted']}, {found['measured']}"
+            told = "unknown" if found["residual"] is None else f"{shown} ({found['residual']:+.1%})"
+            cells.append(f'<td class="{"off" if found["off"] else "kept"}">{escape(told)}</td>')
+        cells.append(f'<td class="off">{escape(", ".join(row["missed"]))}</td><td>{escape(row["setting"])}</td>')
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    return "\n".join([*lines, "</table></body></html>\n"])

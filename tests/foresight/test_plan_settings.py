@@ -1,0 +1,130 @@
+"""Settings: what is tried, and that a configuration with a setting says just that."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from plan_repositories import BATCHING, write_plan_log, write_planned_model
+from predicted_models import poisson
+
+from trireme.foresight.prediction import ForeseenHost
+from trireme.foresight.search.config_edits import edited_config, read_config_text
+from trireme.foresight.search.objective import Aim, read_objective
+from trireme.foresight.search.players import PlanInputs, read_ground
+from trireme.foresight.search.settings import (
+    RESOURCE,
+    PlanSetting,
+    planned_config,
+    planned_options,
+    present_setting,
+    server_flags,
+    set_message,
+)
+from trireme.foresight.search.space import PlanSpace, plan_space
+from trireme.foresight.search.trials import TrialGround
+
+OBJECTIVE = read_objective("p99<50ms", Aim.INSTANCES)
+LEVELS = """dynamic_batching {
+  priority_levels: 2
+  default_priority_level: 2
+  preferred_batch_size: [ 2 ]
+  default_queue_policy { max_queue_size: 9 default_timeout_microseconds: 70000 }
+}
+"""
+GROUPS = "instance_group { kind: KIND_CPU count: 2 }\n"
+ORDERED = "dynamic_batching { preserve_ordering: true }\n"
+
+
+def ground_of(folder: Path, names: tuple[str, ...] = ("m",), **model: str) -> TrialGround:
+    for name in names:
+        if not (folder / "models" / name).exists():
+            write_planned_model(folder / "models", name, **model)  # pyright: ignore[reportArgumentType]
+    log = sorted((each for name in names for each in poisson(50.0, 20, model=name)), key=lambda each: each.offset_s)
+    path = write_plan_log(folder / "log.jsonl", log)
+    return read_ground(PlanInputs((folder / "models",), None, path, ForeseenHost(2.0), OBJECTIVE))
+
+
+def space_of(ground: TrialGround) -> PlanSpace:
+    return plan_space(ground.models, OBJECTIVE, 2.0)
+
+
+@pytest.mark.parametrize("more", [BATCHING, LEVELS, "", ORDERED])
+def test_what_is_written_is_what_was_played(tmp_path: Path, more: str) -> None:
+    """Every kind of setting, read again from the text that it makes; and the server that is played has the same."""
+    ground = ground_of(tmp_path, more=more)
+    model = ground.models[0]
+    path = tmp_path / "models" / "m" / "config.pbtxt"
+    text = path.read_text()
+    for setting in space_of(ground).drawn(40, random.Random(1)):
+        message = read_config_text(text)
+        set_message(message, model.config, setting)
+        path.write_text(edited_config(text, message))
+        again = ground_of(tmp_path).models[0]
+        assert present_setting({"m": again.config}) == setting
+        played = planned_config(model.config, setting)
+        assert played.dynamic_batching == again.config.dynamic_batching
+        assert played.max_batch_size == again.config.max_batch_size
+        assert played.parameters == again.config.parameters
+        assert [group.count for group in played.instance_group] == [
+            group.count for group in again.config.instance_group
+        ]
+
+
+def test_the_present_setting_changes_nothing(tmp_path: Path) -> None:
+    ground = ground_of(tmp_path, more=LEVELS)
+    config = ground.models[0].config
+    present = present_setting({"m": config})
+    assert planned_config(config, present) is config
+    assert planned_options(ground.options, present) is ground.options
+    assert server_flags(present) == []
+
+
+def test_the_space_has_each_dimension_and_what_is_there_now(tmp_path: Path) -> None:
+    space = space_of(ground_of(tmp_path, more=LEVELS))
+    settings = [each.of("m") for each in space.all()]
+    assert len(settings) == len(set(settings)) == len(space)
+    assert settings[0] == space.present.of("m")
+    assert {each.instances for each in settings} == {1, 2, 3, 4}
+    assert {each.max_batch_size for each in settings} == {1, 2, 4}
+    assert {0, 1000, 5000, 15000} <= {each.delay_us for each in settings}
+    assert {each.adaptive_ms for each in settings} == {0.0, 20.0, 40.0}
+    assert {(9, 9), (0, 0), (9, 8)} <= {each.queue_limits for each in settings}
+    assert {each.batching for each in settings} == {True, False}
+    assert not any(each.adaptive_ms and (each.delay_us or each.preferred) for each in settings)
+
+
+def test_neighbours_differ_in_one_dimension(tmp_path: Path) -> None:
+    space = space_of(ground_of(tmp_path))
+    present = space.present.of("m")
+    near = [each.of("m") for each in space.neighbours(space.present, random.Random(1))]
+    assert near
+    for each in near:
+        changed = [
+            each.instances != present.instances,
+            each.max_batch_size != present.max_batch_size,
+            each.queue_limits != present.queue_limits and each.batching,
+            (each.batching, each.preferred, each.delay_us, each.adaptive_ms)
+            != (present.batching, present.preferred, present.delay_us, present.adaptive_ms),
+        ]
+        assert sum(changed) == 1
+
+
+def test_what_cannot_be_combined_is_not_tried(tmp_path: Path) -> None:
+    """Answers in order leave no room for adaptive batching, two groups none for other counts."""
+    space = space_of(ground_of(tmp_path, more=ORDERED + GROUPS))
+    assert not any(each.of("m").adaptive_ms for each in space.all())
+    assert {each.of("m").instances for each in space.all()} == {space.present.of("m").instances}
+
+
+def test_executions_of_several_models_may_be_limited(tmp_path: Path) -> None:
+    ground = ground_of(tmp_path, ("a", "b"))
+    space = space_of(ground)
+    assert space.executions == (0, 1, 2)
+    assert space_of(ground_of(tmp_path / "one")).executions == (0,)
+    limited = PlanSetting(space.present.models, 1)
+    assert server_flags(limited) == ["--rate-limit=execution_count", f"--rate-limit-resource={RESOURCE}:1"]
+    busy = [ground.predict(setting, 40, 1).runs[0] for setting in (space.present, limited)]
+    together = [(run.batch_begun_s[1:] < run.batch_heard_s[:-1]).any() for run in busy]
+    assert together == [True, False]
