@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +101,8 @@ def _read(root: FileTable, folder: Path) -> ClusterSettings:
         raise cluster.fault(None, "no model-repository", 'model-repository = ["path or address", ...]')
     flags = cluster.texts("flags", _no_flag, 'a list of flags like "--log-verbose=1"')
     found = _replicas(root) | _models(root) | _gateways(root)
+    scaling = found.get("scaling") or ScalingSettings()
+    found["scaling"] = replace(scaling, capacities=found.pop("capacities", {}))
     connection = root.table("connection", "a table of files")
     if connection is not None:
         found["connection"] = read_connection(connection, folder)
@@ -123,7 +125,12 @@ def _replicas(root: FileTable) -> dict[str, Any]:
     if least > most:
         raise table.fault("least", str(least), f"no more than most, which is {most}")
     target_ms, up_s, down_s, settle_s, drain_s, cpus, gpus = (table.number(key) for key in numbers)
-    given = {"target_s": target_ms and target_ms / 1e3, "up_s": up_s, "down_s": down_s, "settle_s": settle_s}
+    given: dict[str, Any] = {
+        "target_s": target_ms and target_ms / 1e3,
+        "up_s": up_s,
+        "down_s": down_s,
+        "settle_s": settle_s,
+    }
     scaling = ScalingSettings(least, most, **{key: value for key, value in given.items() if value is not None})
     found: dict[str, Any] = {"scaling": scaling, "cpus": cpus, "gpus": gpus, "room": _bytes(table, "memory")}
     found["replica_resources"] = _resources(table)
@@ -152,15 +159,19 @@ def _models(root: FileTable) -> dict[str, Any]:
         return {}
     copies = table.number("copies", whole=True)
     models: dict[str, ModelSettings] = {}
+    capacities: dict[str, float] = {}
     for name in table.keys:
         if name == "copies":
             continue
         model = table.table(name, "a table")
         assert model is not None, "its name stands there"
-        model.expect("memory", "copies")
+        model.expect("memory", "copies", "requests-per-second")
         own = model.number("copies", whole=True)
         models[name] = ModelSettings(_bytes(model, "memory"), None if own is None else int(own))
-    return {"models": models} | ({} if copies is None else {"copies": int(copies)})
+        capacity_hz = model.number("requests-per-second")
+        if capacity_hz is not None:
+            capacities[name] = capacity_hz
+    return {"models": models, "capacities": capacities} | ({} if copies is None else {"copies": int(copies)})
 
 
 def _gateways(root: FileTable) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How many replicas a fleet is to have, by the time that requests wait in queues.
+"""How many replicas a fleet is to have, by the time that requests wait in queues, and by what the planner predicts.
 
 Rules:
  1. Too slow: requests for some model have waited longer than the target, on average over all replicas, for `up_s`. Then
@@ -9,13 +9,16 @@ Rules:
  3. After a change nothing is decided for `settle_s`: new replicas have to start, and figures to follow.
  4. Never fewer than `least`, never more than `most`; outside of these the number is brought back at once.
  5. Without readings nothing changes but by rule 4: that no replica reports does not mean that none is needed.
+ 6. Where it is known how many requests a second one replica answers in time (`capacities`), those that come say how
+    many replicas are needed, before anybody waits: the sum over the models of their requests by their capacity
+    (`planned_replicas`). Too few by that counts as too slow (rule 1), and none is taken away that it needs (rule 2).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,8 @@ class ScalingSettings:
     target_s: how long requests may wait in queues, mean, seconds.
     up_s, down_s: how long it must have been too slow, or too many, seconds.
     settle_s: see rule 3, seconds.
+    capacities: requests a second of a model that one replica answers in time if it has nothing else to do, as
+        predicted, by model; see rule 6.
     """
 
     least: int = 1
@@ -33,6 +38,7 @@ class ScalingSettings:
     up_s: float = 3.0
     down_s: float = 30.0
     settle_s: float = 10.0
+    capacities: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +90,34 @@ class ReplicaScaler:
         wait_s, model = max((mean_wait_s(told), name) for name, told in readings.items())
         fewer_s = max(expected_wait_s(told, max(len(told) - 1, 1)) for told in readings.values())
         fewer_s = fewer_s if replicas > 1 else math.inf
-        self._slow_since_s = min(self._slow_since_s, now_s) if wait_s > settings.target_s else math.inf
-        self._idle_since_s = min(self._idle_since_s, now_s) if fewer_s <= settings.target_s / 2 else math.inf
+        planned = planned_replicas(readings, settings.capacities)
+        is_slow = wait_s > settings.target_s or planned > replicas
+        is_idle = fewer_s <= settings.target_s / 2 and planned < replicas
+        self._slow_since_s = min(self._slow_since_s, now_s) if is_slow else math.inf
+        self._idle_since_s = min(self._idle_since_s, now_s) if is_idle else math.inf
         if now_s < self._settled_s:
             return replicas
         if now_s - self._slow_since_s >= settings.up_s:
+            by_wait = math.ceil(replicas * wait_s / settings.target_s) if wait_s > settings.target_s else 0
             target_ms = settings.target_s * 1e3
             self.why = f"requests for '{model}' wait {wait_s * 1e3:.1f} ms, the target is {target_ms:.1f} ms"
-            return min(max(math.ceil(replicas * wait_s / settings.target_s), replicas + 1), 2 * replicas)
+            if planned > max(replicas, by_wait):
+                self.why = f"the requests that come need {planned} replicas by the capacities that were planned"
+            return min(max(by_wait, planned, replicas + 1), 2 * replicas)
         if now_s - self._idle_since_s >= settings.down_s and wait_s <= settings.target_s:
             self.why = f"with one replica less requests would wait about {fewer_s * 1e3:.1f} ms"
             return replicas - 1
         self.why = f"requests for '{model}' wait {wait_s * 1e3:.1f} ms"
         return replicas
+
+
+def planned_replicas(readings: Mapping[str, Sequence[LoadReading]], capacities: Mapping[str, float]) -> int:
+    """How many replicas are needed for the requests that come, by what each can answer in time; 0 if nothing is known
+    of the models that are asked."""
+    parts = (
+        sum(each.rate_hz for each in told) / capacities[name] for name, told in readings.items() if name in capacities
+    )
+    return math.ceil(sum(parts) - 1e-9)
 
 
 def mean_wait_s(readings: Sequence[LoadReading]) -> float:

@@ -13,6 +13,8 @@ Promises, besides those of `swarm` and the rules of roster, placement and scaler
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from dataclasses import replace
 from random import Random
 
 from ...engine.fleet.scaling import ScalingSettings
@@ -36,6 +38,10 @@ def draw_managed_fleet(draw: Random) -> tuple[FleetPlan, ManagedPlan]:
     room = -(-sum(sizes.values()) // least) + max(sizes.values())  # enough for the fewest replicas that there may be
     service_s = draw.choice((0.01, 0.03))
     up_s = draw.choice((0.2, 0.4))
+    scaling = ScalingSettings(least, draw.choice((first, 6)), draw.choice((0.005, 0.03)), up_s, 0.8, 0.6)
+    if draw.random() < 0.5:
+        part = draw.choice((0.2, 0.6, 1.5))  # of what it takes to be busy: planned with care, or too boldly
+        scaling = replace(scaling, capacities={name: part / service_s for name in sizes if draw.random() < 0.7})
     managed = ManagedPlan(
         sizes=sizes,
         room=None if draw.random() < 0.2 else room,
@@ -43,7 +49,7 @@ def draw_managed_fleet(draw: Random) -> tuple[FleetPlan, ManagedPlan]:
         keeps_first=draw.random() < 0.5,
         load_s=draw.choice((0.02, 0.1)),
         first=first,
-        scaling=ScalingSettings(least, draw.choice((first, 6)), draw.choice((0.005, 0.03)), up_s, 0.8, 0.6),
+        scaling=scaling,
         lost_readings=draw.choice((0.0, 0.1, 0.5)),
         heard_s=draw.choice((0.0, HEARD_S)),
     )
@@ -116,6 +122,9 @@ class ManagedSwarm(FleetSwarm):
         self.begin_s = STARTED_S
         self._places = {name: ModelPlaces() for name in managed.sizes}
         self._models = list(managed.sizes)
+        self._begun_s: dict[str, float] = {}
+        self._replaced: set[tuple[str, str]] = set()
+        """Replicas that drain, with the models that others had when they began to."""
         self.manager = FleetManager(managed, self, self.calendar, draw, self.complain, self._count)
         self.manager.start()
 
@@ -156,6 +165,9 @@ class ManagedSwarm(FleetSwarm):
             return
         if places.gap_within(heard_s, now_s):
             return
+        holders = holders or places.held_within(since_s, now_s)  # where no gateway may have heard of it yet
+        draining = {name for name, each in self.replicas.items() if each.draining}
+        holders = [name for name in holders if name not in draining] or holders
         if holders and all(self._was_faulty(name, heard_s, now_s) for name in holders):
             return
         self.complain(
@@ -184,12 +196,27 @@ class ManagedSwarm(FleetSwarm):
             self._end_gap(name, places, now_s)
 
     def _begin_gap(self, name: str, places: ModelPlaces, now_s: float) -> None:
-        """Promise 1. A roster hears a while later that a replica is gone, and who drains does not turn back."""
+        """Promise 1. A roster hears a while later that a replica is gone, and who drains does not turn back. So faults
+        count of those that had the model, and of those that were to get it, if they left none of them in peace."""
         since_s = now_s - NOTICE_S - 1.5 * SILENT_S
-        if not any(self._was_faulty(each, since_s, now_s) for each in places.held_within(since_s, now_s)):
+        had = places.held_within(since_s, now_s)
+        was_there = any((each, name) in self._replaced for each in had)
+        if not self._struck(had, since_s) and not (was_there and self._none_in_peace(since_s)):
             self.complain(f"'{name}' is ready nowhere any more, without a fault: {places.held}")
         self._count("nowhere")
         places.gaps.append([now_s, math.inf])
+
+    def _struck(self, replicas: Iterable[str], since_s: float) -> bool:
+        return any(self._was_faulty(each, since_s, self.calendar.now_s) for each in replicas)
+
+    def _none_in_peace(self, since_s: float) -> bool:
+        """Whether, of those that stay, each was struck since then, or began in place of one that was and is gone."""
+        staying = [each for each in self.replicas.values() if not each.leaving]
+        replaces = self._struck((each for each in self._faulty if each not in self.replicas), since_s)
+        return bool(staying) and all(
+            self._struck((each.name,), since_s) or (replaces and self._begun_s[each.name] >= since_s)
+            for each in staying
+        )
 
     def _end_gap(self, name: str, places: ModelPlaces, now_s: float) -> None:
         """Promise 2."""
@@ -219,7 +246,17 @@ class ManagedSwarm(FleetSwarm):
         )
         replica.complain = self.complain
         self.replicas[replica.name] = replica
+        self._begun_s[replica.name] = self.calendar.now_s
         return replica
+
+    def drains(self, replica: ManagedReplica) -> None:
+        """It says from now on that it drains: others have its models, or would have if nothing had struck them."""
+        staying = [each for each in self.replicas.values() if not each.leaving]
+        now_s = self.calendar.now_s
+        for name in self._models:
+            have = [each for each in staying if each.alive and each.has_ready(name)]
+            if have or all(self._was_faulty(each.name, now_s, now_s) for each in staying):
+                self._replaced.add((replica.name, name))
 
     def drain(self, replica: ManagedReplica) -> None:
         """It is to end, and gets nothing new."""

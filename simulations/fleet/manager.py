@@ -64,6 +64,7 @@ class FleetToManage(Protocol):
     gateways: list[SimulatedGateway]
 
     def add(self, release: int) -> ManagedReplica: ...
+    def drains(self, replica: ManagedReplica) -> None: ...
     def drain(self, replica: ManagedReplica) -> None: ...
 
 
@@ -152,6 +153,7 @@ class FleetManager:
             self._calendar.after(0.05, self._leave, replica, life, until_s)
         else:
             replica.draining = True
+            self._fleet.drains(replica)
             self._calendar.after(NOTICE_S, self._fleet.drain, replica)
 
     def gone(self, replica: ManagedReplica) -> None:

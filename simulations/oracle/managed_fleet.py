@@ -24,15 +24,19 @@ class WatchedScaler(ReplicaScaler):
         super().__init__(settings)
         self._complain = complain
         self._changed_s = -math.inf
-        self._waits: list[tuple[float, float, float]] = []
-        """Since the latest change: when, for how long requests waited, how long they would with one replica less."""
+        self._replicas = 0
+        self._waits: list[tuple[float, float, float, float]] = []
+        """Since the latest change: when, for how long requests waited, how long they would with one replica less, and
+        how many replicas were needed by the capacities that are planned, as a fraction."""
 
     def decide(self, replicas: int, readings: Mapping[str, Sequence[LoadReading]], now_s: float) -> int:
         wanted = super().decide(replicas, readings, now_s)
         settings = self.settings
         if readings:
             fewer_s = max(_wait_with_one_less_s(told) for told in readings.values())
-            self._waits.append((now_s, max(_mean_wait_s(told) for told in readings.values()), fewer_s))
+            wait_s = max(_mean_wait_s(told) for told in readings.values())
+            self._replicas = replicas
+            self._waits.append((now_s, wait_s, fewer_s, self._planned(readings)))
         if not settings.least <= wanted <= settings.most:
             self._complain(f"there are to be {wanted} replicas, of {settings.least} to {settings.most}")
         bounded = min(max(replicas, settings.least), settings.most)
@@ -47,6 +51,13 @@ class WatchedScaler(ReplicaScaler):
             self._changed_s = now_s
             self._waits.clear()
         return wanted
+
+    def _planned(self, readings: Mapping[str, Sequence[LoadReading]]) -> float:
+        planned = 0.0
+        for name, capacity_hz in self.settings.capacities.items():
+            for each in readings.get(name, ()):
+                planned += each.rate_hz / capacity_hz
+        return planned
 
     def _check_change(self, replicas: int, wanted: int, told: bool, now_s: float) -> None:
         settings = self.settings
@@ -64,11 +75,11 @@ class WatchedScaler(ReplicaScaler):
         if not grows and wanted != replicas - 1:
             self._complain(f"{wanted} replicas instead of {replicas}: more than one is taken away")
 
-    def _since_s(self, holds: Callable[[float, float], bool]) -> float:
+    def _since_s(self, holds: Callable[[float, float, float], bool]) -> float:
         """Since when that has been so, by what was measured."""
         since_s = math.inf
-        for at_s, wait_s, fewer_s in reversed(self._waits):
-            if not holds(wait_s, fewer_s):
+        for at_s, wait_s, fewer_s, planned in reversed(self._waits):
+            if not holds(wait_s, fewer_s, planned):
                 break
             since_s = at_s
         return since_s
@@ -79,12 +90,14 @@ class WatchedScaler(ReplicaScaler):
         return settled and replicas < settings.most and now_s - self._too_slow_s() >= settings.up_s + _ROUNDING
 
     def _too_slow_s(self) -> float:
-        return self._since_s(lambda wait_s, _: wait_s > self.settings.target_s)
+        most = self._replicas + _ROUNDING
+        return self._since_s(lambda wait_s, _, planned: wait_s > self.settings.target_s or planned > most)
 
     def _too_many_s(self) -> float:
         if self._waits and self._waits[-1][1] > self.settings.target_s:
             return math.inf
-        return self._since_s(lambda _, fewer_s: fewer_s <= self.settings.target_s / 2)
+        most = self._replicas - 1 + _ROUNDING
+        return self._since_s(lambda _, fewer_s, planned: fewer_s <= self.settings.target_s / 2 and planned <= most)
 
 
 def _mean_wait_s(told: Sequence[LoadReading]) -> float:

@@ -63,3 +63,11 @@ def test_the_policy_asks_for_more_when_requests_wait() -> None:
     metrics = {key: {"r1": value} for key, value in slow.items()}
     assert policy(SimpleNamespace(aggregated_metrics=None, target_num_replicas=1)) == (1, {})
     assert policy(SimpleNamespace(aggregated_metrics=metrics, target_num_replicas=1)) == (2, {})
+
+
+def test_the_policy_asks_for_more_when_more_comes_than_was_planned_for() -> None:
+    settings = ScalingSettings(least=1, most=3, up_s=0.0, settle_s=0.0, capacities={"m": 40.0})
+    policy = QueueTimePolicy(**policy_arguments(settings))
+    fast = write_readings({"m": LoadReading(50.0, 0.0, 0.5, 1)})
+    metrics = {key: {"r1": value} for key, value in fast.items()}
+    assert policy(SimpleNamespace(aggregated_metrics=metrics, target_num_replicas=1)) == (2, {})

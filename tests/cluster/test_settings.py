@@ -41,6 +41,7 @@ def test_everything() -> None:
     [models.large]
     memory = "500M"
     copies = 1
+    requests-per-second = 12.5
     [gateways]
     count = 2
     http-port = 0
@@ -56,7 +57,7 @@ def test_everything() -> None:
         name="digits",
         repositories=("/models", "s3://bucket/models"),
         flags=("--log-verbose=1",),
-        scaling=ScalingSettings(1, 3, 0.005, 1, 2.5, 4),
+        scaling=ScalingSettings(1, 3, 0.005, 1, 2.5, 4, {"large": 12.5}),
         cpus=0.5,
         gpus=1,
         room=8 << 30,

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from trireme.engine.fleet.scaling import LoadReading, ReplicaScaler, ScalingSettings, expected_wait_s, mean_wait_s
+from trireme.engine.fleet.scaling import (
+    LoadReading,
+    ReplicaScaler,
+    ScalingSettings,
+    expected_wait_s,
+    mean_wait_s,
+    planned_replicas,
+)
 
 SETTINGS = ScalingSettings(least=1, most=8, target_s=0.010, up_s=3, down_s=30, settle_s=10)
 SLOW = LoadReading(rate_hz=100, queue_s=0.025, busy=0.95, instances=1)
@@ -48,6 +58,31 @@ def test_one_slow_second_is_no_reason() -> None:
     scaler = ReplicaScaler(SETTINGS)
     for now_s in range(60):
         assert scaler.decide(2, {"digits": [SLOW if now_s % 3 else BUSY] * 2}, now_s) == 2
+
+
+def test_what_is_planned_is_there_before_anybody_waits() -> None:
+    planned = replace(SETTINGS, capacities={"digits": 30, "unknown": 1})
+    fast = LoadReading(rate_hz=50, queue_s=0.0, busy=0.05, instances=1)
+    scaler = ReplicaScaler(planned)
+    assert run(scaler, 2, fast, 0, 10) == [(3, 4)], "100 requests a second for 30 each"
+    assert scaler.why == "the requests that come need 4 replicas by the capacities that were planned"
+    assert run(ReplicaScaler(SETTINGS), 2, fast, 0, 40) == [(30, 1)], "without a plan they are one too many"
+    assert run(ReplicaScaler(planned), 4, LoadReading(15, 0.0, 0.01, 1), 0, 300) == [(30, 3), (61, 2), (92, 1)]
+    assert run(ReplicaScaler(planned), 4, LoadReading(24, 0.0, 0.01, 1), 0, 300) == [], "4 need 3.2"
+
+
+def test_waits_count_beside_a_plan() -> None:
+    bold = replace(SETTINGS, capacities={"digits": 1000})
+    assert run(ReplicaScaler(bold), 2, SLOW, 0, 10) == [(3, 4)]
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 1000), st.floats(0.1, 1000)), max_size=5))
+def test_needs_of_models_add_up(models: list[tuple[float, float]]) -> None:
+    readings = {str(number): [LoadReading(rate, 0, 0, 1)] * 2 for number, (rate, _) in enumerate(models)}
+    capacities = {str(number): capacity for number, (_, capacity) in enumerate(models)}
+    needed = sum(2 * rate / capacity for rate, capacity in models)
+    assert needed - 1e-6 <= planned_replicas(readings, capacities) < needed + 1 + 1e-6
+    assert planned_replicas(readings, {}) == 0
 
 
 def test_the_model_that_needs_most_decides() -> None:
