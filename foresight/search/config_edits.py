@@ -3,7 +3,8 @@
 Rules:
  1. A field whose value is as before is left alone. One that has gone is taken out, a new one is put at the end of its
     message, and one with another value is replaced; of a message that is there, only what is in it.
- 2. A repeated field is changed entry by entry if there are as many as before; else it is replaced as a whole.
+ 2. A repeated field is changed entry by entry if there are as many as before; else it is replaced as a whole. To a map
+    entries are added if all others are as before.
  3. What comes of it is read again. Should it not be what was meant, the whole text is printed anew.
 """
 
@@ -154,6 +155,9 @@ def _edits(text: str, fields: Sequence[_Field], old: Any, new: Any, end: int, de
         if inner:
             yield from inner
             continue
+        if there and _only_grows(before, after, name, descriptor):
+            added += _indented(text_format.MessageToString(_without(after, before, name)), depth)
+            continue
         printed = text_format.MessageToString(after)
         for number, each in enumerate(there):
             put = _indented(printed, depth).strip() if number == 0 else ""
@@ -166,6 +170,23 @@ def _edits(text: str, fields: Sequence[_Field], old: Any, new: Any, end: int, de
         stop = len(text[:end].rstrip())
         on_lines = "\n" in text[stop:end]
         yield stop, end, f"\n{added}{'  ' * (depth - 1)}" if on_lines else f" {' '.join(added.split())} "
+
+
+def _only_grows(before: Any, after: Any, name: str, descriptor: Any) -> bool:
+    """A map that has all that it had, and more."""
+    if descriptor.message_type is None or not descriptor.message_type.GetOptions().map_entry:
+        return False
+    old, new = getattr(before, name), getattr(after, name)
+    return all(key in new and new[key] == old[key] for key in old)
+
+
+def _without(after: Any, before: Any, name: str) -> Any:
+    """A message with the entries of a map that are new."""
+    found = type(after)()
+    found.CopyFrom(after)
+    for key in getattr(before, name):
+        del getattr(found, name)[key]
+    return found
 
 
 def _alone(message: Any, descriptor: Any) -> Any:

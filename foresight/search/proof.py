@@ -99,19 +99,11 @@ def settings_to_prove(trials: Sequence[Trial], present: PlanSetting) -> list[tup
     """Labelled, the chosen one first (rule 1). The trials are in order, the best first."""
     chosen = trials[0].setting
     others = [trial.setting for trial in trials[1:] if trial.setting != present]
-    nearest = sorted(others, key=lambda setting: _distance(setting, chosen))
+    nearest = sorted(others, key=chosen.differences)
     found = [("chosen", chosen)]
     if present != chosen:
         found.append(("present", present))
     return [*found, *(("neighbour", setting) for setting in nearest[:2])]
-
-
-def _distance(one: PlanSetting, other: PlanSetting) -> int:
-    """In how many values they differ."""
-    fields = ("instances", "max_batch_size", "batching", "preferred", "delay_us", "queue_limits", "adaptive_ms")
-    pairs = zip((each for _, each in one.models), (each for _, each in other.models), strict=True)
-    differences = sum(getattr(mine, name) != getattr(its, name) for mine, its in pairs for name in fields)
-    return differences + (one.executions != other.executions)
 
 
 def prove(

@@ -8,9 +8,11 @@ Rules:
     drawn (`PlanSpace.drawn`). The rest is for neighbours of the best three that were played on the whole log, which
     begin at the first part again, in rounds of a tenth, until all neighbours are known or the number is reached.
  3. In the end the best few of all that were played on the whole log, and the present one, are played several times.
-    Only these are compared with the objective, and the best of them is chosen.
+    Only these are compared with the objective.
  4. The present setting always goes on. What is equal, is decided by the setting's text, so that the same seed makes the
     same search.
+ 5. Chosen is the best of them, or of those that are as good (`Trial.is_like`) the one with the least to change: chance
+    is no reason to change a setting.
 
     state      next is called          told trials
     DRAWN      first part              → HALVING with the better third
@@ -71,7 +73,7 @@ class PlanSearch:
         state: see the table above.
         seen: all settings that were played, at least on a part.
         whole: the trials on the whole log, by setting.
-        final: those that were played several times, the best first.
+        final: those that were played several times, the chosen one first, then the best.
     """
 
     def __init__(
@@ -113,7 +115,7 @@ class PlanSearch:
         """What came of the round; of settings that no server can serve, nothing."""
         ordered = sorted(trials, key=self._order)
         if self.state is SearchState.FINAL:
-            self.final = ordered
+            self.final = self._with_chosen_first(ordered)
             self.state = SearchState.OVER
             return
         self.seen |= dict.fromkeys(self._waiting)
@@ -126,6 +128,12 @@ class PlanSearch:
             self._go_near()
         if not self._waiting:
             self._go_near()
+
+    def _with_chosen_first(self, ordered: list[Trial]) -> list[Trial]:
+        """Rule 5."""
+        alike = [trial for trial in ordered if trial.is_like(ordered[0], self._objective)]
+        chosen = min(alike, key=lambda trial: trial.setting.differences(self._space.present), default=None)
+        return [] if chosen is None else [chosen, *(trial for trial in ordered if trial is not chosen)]
 
     def _order(self, trial: Trial) -> tuple[tuple[float, ...], str]:
         return trial.order(self._objective), str(trial.setting)

@@ -12,7 +12,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from ...engine.config.model import ModelConfig, copy_message, model_config
@@ -76,6 +76,13 @@ class PlanSetting:
     def with_model(self, model: str, setting: ModelSetting) -> PlanSetting:
         """The same but for one model."""
         return replace(self, models=tuple((name, setting if name == model else old) for name, old in self.models))
+
+    def differences(self, other: PlanSetting) -> int:
+        """In how many values this differs from another one of the same models."""
+        pairs = zip((each for _, each in self.models), (each for _, each in other.models), strict=True)
+        names = [each.name for each in fields(ModelSetting)]
+        found = sum(getattr(mine, name) != getattr(its, name) for mine, its in pairs for name in names)
+        return found + (self.executions != other.executions)
 
     @property
     def instances(self) -> int:

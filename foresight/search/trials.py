@@ -5,7 +5,7 @@ Rules:
  2. A setting keeps the objective if nine of ten plays keep each bound.
  3. Of two settings the better one misses the bounds by less; if both keep them, it has fewer instances, or more
     throughput or goodput, as the aim says; figures that differ by less than `ALIKE` are the same; then it has the lower
-    p99, then less to change.
+    p99. Two are alike if they are equal but for p99, and what the plays say of that overlaps.
 """
 
 from __future__ import annotations
@@ -77,6 +77,12 @@ class Trial:
             gain = float(round(math.log(gain) / ALIKE))
         p99 = self.estimate(Measure.P99).value
         return (missed, -gain, p99 if p99 == p99 else math.inf, float(self.setting.instances))
+
+    def is_like(self, best: Trial, objective: PlanObjective) -> bool:
+        """Whether it is as good as the best, as far as the plays can tell (rule 3)."""
+        if self.order(objective)[:2] != best.order(objective)[:2]:
+            return False
+        return self is best or self.estimate(Measure.P99).low <= best.estimate(Measure.P99).high
 
 
 def measured(summary: RunSummary, measure: Measure) -> float:

@@ -55,6 +55,13 @@ def test_a_field_that_has_gone_is_taken_out_with_its_line() -> None:
     assert edited_config(TEXT, message) == "".join(kept)
 
 
+def test_a_new_parameter_leaves_the_others_alone() -> None:
+    message = read_config_text(TEXT)
+    message.parameters["b"].string_value = "2"
+    added = 'parameters {\n  key: "b"\n  value {\n    string_value: "2"\n  }\n}\n'
+    assert edited_config(TEXT, message) == TEXT + added
+
+
 def test_an_empty_text_gets_what_is_new() -> None:
     message = read_config_text("")
     message.instance_group.add(count=2)
