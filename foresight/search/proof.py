@@ -22,9 +22,11 @@ from typing import Any
 
 import numpy as np
 
+from ...clients.connections import RefusedError
 from ...clients.played import PlayedLog
 from ...clients.player import play
-from ...engine.errors import InvalidArgumentError, UnsupportedError
+from ...clients.target import LoadTarget
+from ...engine.errors import InvalidArgumentError, UnavailableError, UnsupportedError
 from ...engine.logs.request_log import LoggedRequest, RequestTraffic
 from ...engine.options import ServerOptions
 from ...engine.profiles import Way
@@ -126,13 +128,19 @@ def prove(
         link_repository(inputs, ground, setting, repository)
         options = ServerOptions(model_repository=(repository,))
         with ServedModels(options, server_flags(setting)) as server:
-            target = server.target(way)
-            play(RequestTraffic(log[:_WARM_UP]), target)
-            played = play(RequestTraffic(log), target)
+            played = _played(log, server.target(way))
     names = dict.fromkeys(request.model for request in log)
     models = {name: real_summary(played, log, name) for name in names}
     predicted = ground.play(setting, len(log), plays)
     return ProvenSetting(label, setting, predicted, real_summary(played, log), models)
+
+
+def _played(log: Sequence[LoggedRequest], target: LoadTarget) -> PlayedLog:
+    try:
+        play(RequestTraffic(log[:_WARM_UP]), target)
+        return play(RequestTraffic(log), target)
+    except RefusedError as error:
+        raise UnavailableError(f"the log cannot be played against the server: {error}") from error
 
 
 def part_of_log(log: Sequence[LoggedRequest], seconds: float) -> list[LoggedRequest]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +14,11 @@ from python_models import write_model
 from some_profiles import some_profile
 
 from trireme.api.cli.main import main
-from trireme.engine.errors import UnsupportedError
+from trireme.clients.target import LoadTarget
+from trireme.engine.errors import UnavailableError, UnsupportedError
 from trireme.engine.profiles import ServicePoint, TimeDistribution, Way
 from trireme.foresight.prediction import ForeseenHost
+from trireme.foresight.search import proof
 from trireme.foresight.search.objective import Aim, Measure, read_objective
 from trireme.foresight.search.players import PlanInputs, read_ground
 from trireme.foresight.search.proof import (
@@ -112,6 +115,31 @@ def test_requests_that_the_player_cannot_send_are_not_proven(tmp_path: Path) -> 
     present = present_setting({"m": ground.models[0].config})
     with pytest.raises(UnsupportedError, match="not by stream"):
         prove(inputs, ground, "present", present, seconds=1.0, plays=1)
+
+
+def test_a_log_that_the_server_does_not_serve_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Served:
+        """Has ended as soon as it had started."""
+
+        def __init__(self, *_given: object) -> None:
+            pass
+
+        def __enter__(self) -> Served:
+            return self
+
+        def __exit__(self, *_error: object) -> None:
+            pass
+
+        def target(self, _way: Way) -> LoadTarget:
+            with socket.create_server(("127.0.0.1", 0)) as closed:
+                return LoadTarget("127.0.0.1", closed.getsockname()[1])
+
+    write_planned_model(tmp_path / "models")
+    inputs = inputs_of(tmp_path / "models", write_plan_log(tmp_path / "log.jsonl", count=5))
+    ground = read_ground(inputs)
+    monkeypatch.setattr(proof, "ServedModels", Served)
+    with pytest.raises(UnavailableError, match="cannot be played against the server"):
+        prove(inputs, ground, "present", present_setting({"m": ground.models[0].config}), seconds=1.0, plays=1)
 
 
 @pytest.mark.slow
