@@ -69,7 +69,7 @@ class LoadConnection(ABC):
                     unsent[0] = unsent[0][count:]
         except BlockingIOError:
             return
-        except ConnectionError as error:
+        except OSError as error:
             raise RefusedError(f"the connection broke: {error}") from error
 
     def receive(self, buffer: memoryview) -> bool:
@@ -82,7 +82,7 @@ class LoadConnection(ABC):
             count = self.socket.recv_into(buffer)
         except BlockingIOError:
             return False
-        except ConnectionError as error:
+        except OSError as error:
             raise RefusedError(f"the connection broke: {error}") from error
         if not count:
             raise RefusedError("the server closed the connection")

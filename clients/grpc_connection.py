@@ -151,7 +151,10 @@ class GrpcLoadConnection(LoadConnection):
                 self.message += payload
         if not (kind in (DATA, HEADERS) and flags & END_STREAM):
             return False
-        self.status, self.reason = (0, "") if self._has_data else _status(payload)
+        if kind == DATA:
+            self.status, self.reason = _UNKNOWN, "what answers does not speak gRPC: there are no trailers"
+        else:
+            self.status, self.reason = (0, "") if self._has_data else _status(payload)
         return True
 
     def _take_settings(self, payload: bytes) -> None:

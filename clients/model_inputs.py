@@ -9,6 +9,7 @@ import select
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
@@ -80,7 +81,7 @@ def describe_model(target: LoadTarget, name: str, version: int = LATEST) -> Mode
 def _http_config(target: LoadTarget, name: str, version: int) -> Mapping[str, Any]:
     connection = http.client.HTTPConnection(target.host, target.port, timeout=_TIMEOUT_S)
     try:
-        path = f"/v2/models/{name}{'' if version == LATEST else f'/versions/{version}'}/config"
+        path = f"/v2/models/{quote(name, safe='')}{'' if version == LATEST else f'/versions/{version}'}/config"
         connection.request("GET", path, headers=dict(target.headers()))
         answer = connection.getresponse()
         body = answer.read()

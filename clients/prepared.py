@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from urllib.parse import quote
 
 from ..engine.logs.request_log import LoggedRequest
 from ..engine.request import LATEST
@@ -88,7 +89,7 @@ def _http_parts(target: LoadTarget, request: LoggedRequest, inputs: Sequence[Mad
     nbytes = len(document) + sum([len(each.data) for each in inputs])
     version = "" if request.version == LATEST else f"/versions/{request.version}"
     lines = [
-        f"POST /v2/models/{request.model}{version}/infer HTTP/1.1",
+        f"POST /v2/models/{quote(request.model, safe='')}{version}/infer HTTP/1.1",
         f"Host: {target.host}:{target.port}",
         f"Inference-Header-Content-Length: {len(document)}",
         f"Content-Length: {nbytes}",

@@ -37,17 +37,19 @@ class LoadTarget:
         """Of `http://HOST:PORT`, `grpc://HOST:PORT`, or `HOST:PORT` with a protocol.
 
         Raises:
-            InvalidArgumentError: it is none.
+            InvalidArgumentError: it is none, or the key cannot be sent.
         """
-        split = urlsplit(url if "://" in url else f"{(protocol or LoadProtocol.HTTP).value}://{url}")
         known = {each.value: each for each in LoadProtocol}
         try:
+            split = urlsplit(url if "://" in url else f"{(protocol or LoadProtocol.HTTP).value}://{url}")
             found = known[split.scheme]
             port = split.port or _DEFAULT_PORTS[found]
         except (KeyError, ValueError) as error:
             raise InvalidArgumentError(f"found {url!r}, expected http://HOST:PORT or grpc://HOST:PORT") from error
         if not split.hostname or split.path not in ("", "/") or (protocol is not None and found is not protocol):
             raise InvalidArgumentError(f"found {url!r}, expected http://HOST:PORT or grpc://HOST:PORT")
+        if not (api_key.isascii() and api_key.isprintable()):
+            raise InvalidArgumentError("the API key has characters that no header can have, expected printable ASCII")
         return cls(split.hostname, port, found, api_key)
 
     def headers(self) -> tuple[tuple[str, str], ...]:

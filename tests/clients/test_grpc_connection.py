@@ -78,6 +78,17 @@ def test_an_answer_without_a_message_says_why() -> None:
     assert (connection.status, connection.reason) == (2, "the call was answered with an error")
 
 
+def test_an_answer_of_http_is_none_of_grpc() -> None:
+    """A port of HTTP speaks HTTP/2 as well, and says 404 in a body without trailers."""
+    connection = Unconnected()
+    answer = frame(HEADERS, END_HEADERS, 1, b"\x8d") + frame(DATA, END_STREAM, 1, b'{"error":"Not Found"}')
+    assert connection.take(memoryview(answer))
+    assert (connection.status, connection.reason) == (
+        2,
+        "what answers does not speak gRPC: there are no trailers",
+    )
+
+
 def test_a_stream_that_is_reset_is_an_answer() -> None:
     connection = Unconnected()
     assert connection.take(memoryview(frame(RST_STREAM, 0, 1, struct.pack(">L", 7))))

@@ -83,6 +83,12 @@ def test_http_requests_say_what_the_log_says() -> None:
     assert len(body) - length == document["inputs"][0]["parameters"]["binary_data_size"] == 32
 
 
+def test_names_of_models_are_quoted_in_paths() -> None:
+    """A log is not trusted: a name does not add to the head of a request."""
+    (made,) = maker(LoadProtocol.HTTP, []).make(LoggedRequest(0.0, "a b\r\nx: y"))
+    assert made.startswith(b"POST /v2/models/a%20b%0D%0Ax%3A%20y/infer HTTP/1.1\r\nHost: ")
+
+
 def test_grpc_requests_say_what_the_log_says() -> None:
     parts = maker(LoadProtocol.GRPC, []).make(REQUEST)
     read = MESSAGES.ModelInferRequest.FromString(b"".join(parts))

@@ -202,7 +202,9 @@ def test_what_cannot_be_played_is_said() -> None:
         play(RequestTraffic([LoggedRequest(0.0, "m")]), LoadTarget("127.0.0.1", 1, LoadProtocol.GRPC))
 
 
-@pytest.mark.parametrize("url", ["ftp://h:1", "http://", "http://h:x", "http://h/path", "http://h:99999"])
+@pytest.mark.parametrize(
+    "url", ["ftp://h:1", "http://", "http://h:x", "http://h/path", "http://h:99999", "http://[::1"]
+)
 def test_urls_that_are_none(url: str) -> None:
     with pytest.raises(InvalidArgumentError, match="expected http://HOST:PORT or grpc://HOST:PORT"):
         LoadTarget.of(url)
