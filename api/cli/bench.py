@@ -9,6 +9,7 @@ import math
 import os
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -81,8 +82,17 @@ def run_bench(given: argparse.Namespace) -> int:
 
     levels = list(_levels(given))
     for name in ("seconds", "rows"):
-        if not getattr(given, name) > 0:
+        if not 0 < getattr(given, name) < math.inf:
             raise CommandError(f"--{name} is {getattr(given, name)}", "write a number above 0", USAGE)
+    if not given.warm_up < math.inf:
+        raise CommandError(f"--warm-up is {given.warm_up}", "write a number of seconds", USAGE)
+    for level in levels:
+        if level.rate_hz * (given.seconds + max(given.warm_up, 0.0)) > _MOST_REQUESTS:
+            raise CommandError(
+                f"{level} for {given.seconds:g} s and the warm-up are more than {_MOST_REQUESTS} requests",
+                "lower --rate or --seconds",
+                USAGE,
+            )
     try:
         target = LoadTarget.of(given.url, api_key=given.api_key)
         preparer = RequestPreparer(target)
@@ -191,8 +201,8 @@ def result_lines(results: Sequence[LevelResult]) -> Iterator[str]:
         cells = [f"{value * 1e3:.2f}" if value == value else "-" for value in times]
         rows.append((str(level), f"{summary.throughput:.1f}", *cells, str(failed), str(summary.late)))
     yield from text_table(header, rows)
-    reasons = {reason: count for _, summary in results for reason, count in summary.reasons}
-    for reason, count in sorted(reasons.items(), key=lambda each: -each[1])[:5]:
+    reasons = sum((Counter(dict(summary.reasons)) for _, summary in results), Counter[str]())
+    for reason, count in reasons.most_common(5):
         yield f"failed: {reason} ({count} times)"
 
 

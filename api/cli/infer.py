@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -136,7 +137,7 @@ def _value(text: str) -> Any:
         ".gif",
         ".webp",
     ):
-        if not path.is_file():
+        if not os.path.isfile(path):  # which takes any text
             raise CommandError(f"there is no file '{path}'", "correct the path", USAGE)
         return path
     try:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...engine.datatypes import BF16, BY_NAME, BYTES, DataType
+from ...engine.datatypes import BF16, BY_NAME, BYTES
 from ...engine.tensor import pack_bytes, wire_bytes
 from .parser import USAGE, CommandError
 from .remote import SentTensor, TensorInfo
@@ -65,6 +65,11 @@ def _from_json(tensor: TensorInfo, value: Any) -> np.ndarray:
 def _texts(value: Any) -> np.ndarray:
     """An array of `bytes`, from text or lists of it."""
     array = np.array(value, dtype=object)
+    for each in array.reshape(-1):
+        if isinstance(each, list):
+            raise ValueError("there are rows of different lengths")
+        if isinstance(each, dict):
+            raise ValueError(f"found {str(each)[:60]}")
     flat = [each if isinstance(each, bytes) else str(each).encode() for each in array.reshape(-1)]
     texts = np.empty(len(flat), object)
     texts[:] = flat
@@ -92,7 +97,7 @@ def _from_file(tensor: TensorInfo, path: Path, *, batches: bool) -> np.ndarray:
             return _from_json(tensor, _json(path))
         dims = tensor.shape[1:] if batches else tensor.shape
         if path.suffix.lower() in _IMAGES and kind is not BYTES and len(dims) >= 2:
-            return _image(path, dims, kind)
+            return _image(path, dims, tensor)
         content = path.read_bytes()
     except OSError as error:
         raise CommandError(f"cannot read '{path}': {error.strerror or error}", "correct the path", USAGE) from error
@@ -113,7 +118,7 @@ def _json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def _image(path: Path, dims: Sequence[int], kind: DataType) -> np.ndarray:
+def _image(path: Path, dims: Sequence[int], tensor: TensorInfo) -> np.ndarray:
     """An image in the size that the input has, channels first, last or none; from 0 to 1 if the type is a float."""
     try:
         from PIL import Image, UnidentifiedImageError
@@ -124,6 +129,7 @@ def _image(path: Path, dims: Sequence[int], kind: DataType) -> np.ndarray:
     first = len(dims) == 3 and dims[0] in _CHANNELS and dims[2] not in _CHANNELS
     last = len(dims) == 3 and not first and dims[2] in _CHANNELS
     channels = dims[0] if first else dims[2] if last else 1
+    kind = BY_NAME[tensor.datatype]
     height, width = (dims[1], dims[2]) if first else (dims[0], dims[1]) if last else dims[-2:]
     try:
         with Image.open(path) as opened:
@@ -135,9 +141,9 @@ def _image(path: Path, dims: Sequence[int], kind: DataType) -> np.ndarray:
     array = np.asarray(image)
     if channels > 1 and first:
         array = array.transpose(2, 0, 1)
-    if kind.storage.kind == "f":
-        array = (array / 255).astype(kind.storage)
-    return array.astype(kind.storage)
+    elif last and channels == 1:
+        array = array[..., np.newaxis]
+    return _converted(tensor, array / 255 if kind is BF16 or kind.storage.kind == "f" else array)
 
 
 def _reshaped(tensor: TensorInfo, array: np.ndarray, shape: Sequence[int]) -> np.ndarray:

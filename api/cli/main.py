@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import io
 import logging
 import os
 import signal
@@ -74,6 +75,8 @@ def _run(words: Sequence[str]) -> int:
     from .parser import CommandError
 
     name = "trireme"
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # what the terminal's encoding lacks, as in a chart
     try:
         parser = command_parser(words[0] if words else None)
         given = parser.parse_args(words)

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from ...engine.datatypes import BY_NAME, BYTES
+from ...engine.datatypes import BF16, BY_NAME, BYTES
 from ...engine.tensor import iter_bytes
 from .parser import UNREACHABLE, CommandError, nearest
 
@@ -68,7 +68,7 @@ class SentTensor:
 
 @dataclass(frozen=True, slots=True)
 class GotTensor:
-    """An output; of BYTES an array of objects of type `bytes`."""
+    """An output; of BYTES an array of objects of type `bytes`, of BF16 one of float32."""
 
     name: str
     datatype: str
@@ -229,6 +229,13 @@ class HttpRemote(ServerConnection):
             raise CommandError(
                 f"no answer from {self.url} within {self._timeout_s:g} s", "give it longer with --timeout", UNREACHABLE
             ) from error
+        except http.client.BadStatusLine as error:
+            self._connection.close()
+            if not isinstance(error, http.client.RemoteDisconnected):
+                raise CommandError(
+                    f"what answers at {self.url} speaks no HTTP", "correct --url", UNREACHABLE
+                ) from error
+            raise self.unreachable(error) from error
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
             raise self.unreachable(error) from error
@@ -291,10 +298,11 @@ def _got(answer: bytes, length: int | None, url: str) -> list[GotTensor]:
 
 
 def read_array(datatype: str, shape: Sequence[int], data: bytes) -> np.ndarray:
-    """An array from a tensor's bytes; of BYTES its elements are `bytes`."""
+    """An array from a tensor's bytes; of BYTES its elements are `bytes`, of BF16 they are float32."""
     kind = BY_NAME[datatype]
     if kind is BYTES:
         elements = np.empty(int(np.prod(shape)), object)
         elements[:] = list(iter_bytes(data))
         return elements.reshape(shape)
-    return np.frombuffer(data, kind.storage).reshape(shape)
+    array = np.frombuffer(data, kind.storage).reshape(shape)
+    return (array.astype(np.uint32) << 16).view(np.float32) if kind is BF16 else array

@@ -122,6 +122,8 @@ def run_request_log(given: argparse.Namespace) -> int:
         raise CommandError(error.message, code=USAGE) from error
     except RefusedError as error:
         raise CommandError(str(error), code=UNREACHABLE) from error
+    except BrokenPipeError:
+        raise
     except OSError as error:
         raise CommandError(f"{error.filename}: {error.strerror}") from error
 
@@ -250,6 +252,8 @@ def _convert(given: argparse.Namespace) -> int:
     if given.kind == "perf-analyzer":
         sizes = {"seconds": given.seconds, "count": given.count, "seed": given.seed}
         return _write(read_perf_analyzer(words, lambda name: Path(name).read_text("utf-8"), **sizes), given.output)
+    if options := [word for word in words if word.startswith("-")]:
+        raise CommandError(f"triton-trace: found '{options[0]}' behind it", "options go before triton-trace", USAGE)
     if not words:
         raise CommandError("triton-trace: expected the names of trace files, found none", code=USAGE)
     return _write(read_triton_traces((name, Path(name).read_text("utf-8")) for name in words), given.output)
@@ -269,10 +273,11 @@ def _play(given: argparse.Namespace) -> int:
         think_s = traffic.loop.think_s if traffic.loop is not None else 0.0
         traffic = RequestTraffic(traffic.requests, LoggedLoop(given.clients, think_s))
     sizes = {"connections": given.connections, "speed": given.speed, "timeout_s": given.timeout, "seed": given.seed}
-    played = play(traffic, target, **sizes)
-    if given.output:
-        with ExitStack() as stack:
-            _opened(stack, given.output).writelines(played.lines())
+    with ExitStack() as stack:
+        output = _opened(stack, given.output) if given.output else None  # what cannot be written is told before
+        played = play(traffic, target, **sizes)
+        if output is not None:
+            output.writelines(played.lines())
     summary = played.summary(None if given.objective_ms is None else given.objective_ms / 1e3, given.warm_up)
     lines: Iterable[str] = [json.dumps(summary.document(), indent=2)] if given.json else played_lines(summary)
     (sys.stderr if given.output == "-" else sys.stdout).writelines(f"{line}\n" for line in lines)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .remote import ServerConnection
 
 _PORTS = {"http": 8000, "https": 8000, "grpc": 8001}
+_LONGEST_TIMEOUT_S = 1e6
 
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
@@ -52,11 +53,17 @@ def connect_to(given: argparse.Namespace) -> ServerConnection:
     """The server that the options name; nothing is sent yet."""
     url = given.url if "://" in given.url else f"http://{given.url}"
     scheme, host, port = server_address("--url", given.url)
+    if not 0 < given.timeout <= _LONGEST_TIMEOUT_S:
+        raise CommandError(
+            f"--timeout is {given.timeout:g}", f"write seconds above 0, {_LONGEST_TIMEOUT_S:.0f} at most", USAGE
+        )
     headers = [("x-api-key", given.api_key)] if given.api_key else []
+    if not _is_header_text(given.api_key):
+        raise CommandError("--api-key has characters that no key has", "write it in printable ASCII", USAGE)
     for text in given.header:
         name, colon, value = text.partition(":")
-        if not colon:
-            raise CommandError(f"--header is {text}", "write NAME:VALUE", USAGE)
+        if not (colon and name.strip() and _is_header_text(text)):
+            raise CommandError(f"--header is {text}", "write NAME:VALUE, in printable ASCII", USAGE)
         headers.append((name.strip().lower(), value.strip()))
     if scheme == "grpc":
         from .remote_grpc import GrpcRemote
@@ -65,3 +72,8 @@ def connect_to(given: argparse.Namespace) -> ServerConnection:
     from .remote import HttpRemote
 
     return HttpRemote(url, host, port, headers, given.timeout, secure=scheme == "https")
+
+
+def _is_header_text(text: str) -> bool:
+    """Whether HTTP and gRPC can send it in a header."""
+    return text.isascii() and text.isprintable()

@@ -208,10 +208,6 @@ def _curl(server: InferenceServer, url: str) -> str:
     return f"curl {url}/v2/models/{first}" if first else f"curl {url}/v2"
 
 
-def _named(address: Listening) -> Listening:
-    return _TITLES.get(address[0], address[0]), *address[1:]
-
-
 def _order(address: Listening) -> int:
     names = list(_TITLES.values())
     return names.index(address[0]) if address[0] in names else len(names)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .remote import HttpRemote
 
 _METRICS_PORT = 8002
+_LONGEST_INTERVAL_S = 86_400
 _LONGEST_CELL = 16
 """Of a name or a state, where the terminal is narrow."""
 _STYLES = {"READY": "green", "UNAVAILABLE": "red"}
@@ -40,8 +41,10 @@ def run_top(given: argparse.Namespace) -> int:
     """Do what the command line says; returns the exit code."""
     from .remote import HttpRemote
 
-    if not given.interval > 0:
-        raise CommandError(f"--interval is {given.interval:g}", "write a number above 0", USAGE)
+    if not 0 < given.interval <= _LONGEST_INTERVAL_S:
+        raise CommandError(
+            f"--interval is {given.interval:g}", f"write a number above 0, {_LONGEST_INTERVAL_S} at most", USAGE
+        )
     server = connect_to(given)
     if not isinstance(server, HttpRemote):
         raise CommandError("--url is for gRPC", "name the HTTP port: --url http://HOST:8000", USAGE)

@@ -76,6 +76,7 @@ def test_a_level_without_answers_says_why() -> None:
     assert lines[1].split() == ["5/s", "0.0", "-", "-", "-", "-", "-", "10", "0"]
     assert lines[2] == "failed: no room (10 times)"
     assert list(chart_lines([failed], 80)) == []
+    assert list(result_lines([failed, failed]))[3] == "failed: no room (20 times)"
 
 
 @pytest.mark.parametrize(
@@ -85,6 +86,12 @@ def test_a_level_without_answers_says_why() -> None:
         (["--clients", "0"], 2, "--clients is '0'"),
         (["--rate", "inf"], 2, "--rate is 'inf'"),
         (["--seconds", "0"], 2, "--seconds is 0"),
+        (["--seconds", "inf"], 2, "--seconds is inf"),
+        (["--warm-up", "inf"], 2, "--warm-up is inf"),
+        (["--warm-up", "nan"], 2, "--warm-up is nan"),
+        (["--rate", "1e6"], 2, "1e+06/s for 3 s and the warm-up are more than 1000000 requests"),
+        (["--api-key", "ключ"], 2, "the API key has characters that no header can have"),
+        (["--url", "http://[::1"], 2, "expected http://HOST:PORT or grpc://HOST:PORT"),
         (["--url", "ftp://x"], 2, "expected http://HOST:PORT or grpc://HOST:PORT"),
         (["--url", "http://127.0.0.1:1"], 3, "trireme serve --model-repository models"),
     ],
@@ -97,3 +104,14 @@ def test_what_is_wrong(words: list[str], code: int, text: str, capsys: pytest.Ca
 def test_a_model_that_there_is_not(live, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "nosuch", *SHORT, "--url", f"http://127.0.0.1:{live.port}"]) == 3
     assert "nosuch" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["two words", "modèle"])
+def test_a_model_whose_name_no_path_has(live, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", name, *SHORT, "--url", f"http://127.0.0.1:{live.port}"]) == 3
+    assert f"does not describe model '{name}'" in capsys.readouterr().err
+
+
+def test_a_port_of_http_answers_no_grpc(live, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "simple", *SHORT, "--url", f"grpc://127.0.0.1:{live.port}"]) == 3
+    assert "what answers does not speak gRPC" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from PIL import Image
 from trireme.api.cli.input_values import sent_tensor
 from trireme.api.cli.main import main
 from trireme.api.cli.parser import CommandError
-from trireme.api.cli.remote import TensorInfo
+from trireme.api.cli.remote import TensorInfo, read_array
 
 URLS = ("http", "grpc")
 Infer = Callable[..., tuple[int, str, str]]
@@ -83,6 +83,14 @@ def test_a_whole_request_from_standard_input(infer: Infer, monkeypatch: pytest.M
         (["simple", "--input", "INPUT0=no.npy"], "there is no file 'no.npy'", "correct the path"),
         (["simple", "--json", "no.json"], "cannot read 'no.json': No such file", "correct the path"),
         (["simple", "--parameter", "x"], "--parameter is x", "write NAME=VALUE"),
+        (["simple", "--input", f"INPUT0=@{'x' * 300}"], f"there is no file '{'x' * 300}'", "correct the path"),
+        (["simple_string", "--input", 'INPUT0=[["a"], ["b", "c"]]'], "rows of different lengths", "write BYTES values"),
+        (["simple_string", "--input", 'INPUT0={"a": 1}'], "found {'a': 1}", "write BYTES values"),
+        (["simple", "--header", "x: ж"], "--header is x: ж", "printable ASCII"),
+        (["simple", "--api-key", "ж"], "--api-key has characters", "printable ASCII"),
+        (["simple", "--timeout", "-1"], "--timeout is -1", "seconds above 0"),
+        (["simple", "--timeout", "nan"], "--timeout is nan", "seconds above 0"),
+        (["simple", "--timeout", "inf"], "--timeout is inf", "seconds above 0"),
         (["simple", "--count", "0"], "--count is 0", "1 or more"),
         (["repeat_int32"], "model 'repeat_int32' is decoupled", "generate_stream"),
     ],
@@ -94,6 +102,14 @@ def test_what_is_wrong_is_told_with_what_to_do(infer: Infer, words: list[str], t
     first, second = errors.splitlines()
     assert text in first
     assert remedy in second
+
+
+def test_a_port_of_another_protocol(live, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing of what it says gets to the terminal."""
+    assert main(["infer", "simple", "--url", f"http://127.0.0.1:{live.grpc_port}"]) == 3
+    assert "speaks no HTTP\n" in capsys.readouterr().err
+    assert main(["infer", "simple", "--url", f"grpc://127.0.0.1:{live.port}"]) == 1
+    assert "what answers does not speak gRPC" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("scheme", URLS)
@@ -119,6 +135,7 @@ def test_an_address_that_is_none(url: str, capsys: pytest.CaptureFixture[str]) -
         ("UINT8", (-1, 2, 2), True, (1, 2, 2)),
         ("FP32", (1, -1, -1), False, (1, 8, 8)),
         ("BYTES", (-1, 1), True, (1, 1)),
+        ("FP32", (-1, 4, 4, 1), True, (1, 4, 4, 1)),
     ],
 )
 def test_images_take_the_form_of_the_input(
@@ -130,6 +147,13 @@ def test_images_take_the_form_of_the_input(
     assert sent.shape == expected
     if datatype == "FP32" and 3 in shape:
         assert np.frombuffer(sent.data, np.float32).max() == 1.0
+
+
+def test_an_image_for_bf16_is_from_0_to_1(tmp_path: Path) -> None:
+    path = tmp_path / "image.png"
+    Image.new("L", (2, 2), 255).save(path)
+    sent = sent_tensor(TensorInfo("X", "BF16", (2, 2)), path, batches=False)
+    assert read_array("BF16", (2, 2), sent.data).tolist() == [[1.0, 1.0], [1.0, 1.0]]
 
 
 def test_what_is_no_image_is_told(tmp_path: Path) -> None:

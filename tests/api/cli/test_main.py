@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -74,14 +75,31 @@ def test_installed_packages_add_sub_commands(
     assert capsys.readouterr().err == "trireme greet: nobody is here\n  come back later\n"
 
 
-def test_a_reader_that_has_seen_enough_is_no_error() -> None:
-    command = [sys.executable, "-m", "trireme", "openapi"]
+MADE_LOG = ["request-log", "generate", "--arrivals", "poisson,rate=100000", "--model", "m", "--seconds", "1"]
+
+
+@pytest.mark.parametrize("words", [["openapi"], MADE_LOG])
+def test_a_reader_that_has_seen_enough_is_no_error(words: list[str]) -> None:
+    command = [sys.executable, "-m", "trireme", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
         assert process.stderr.read() == ""
     assert process.returncode == 141
+
+
+def test_a_terminal_that_lacks_characters_gets_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables and charts have some that are not ASCII."""
+
+    def add(commands: Any) -> None:
+        commands.add_parser("chart").set_defaults(run=lambda _given: sys.stdout.write("1×2 │ •\n") and 0)
+
+    shown = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(shown, encoding="ascii"))
+    monkeypatch.setattr("trireme.api.cli.main._installed", lambda: [add])
+    assert main(["chart"]) == 0
+    assert shown.getvalue() == b"1?2 ? ?\n"
 
 
 def test_serve_reads_its_own_options(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

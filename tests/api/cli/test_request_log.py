@@ -99,6 +99,7 @@ def test_conversions(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
             "rows: found 'a', expected whole numbers",
         ),
         (("generate", "--arrivals", "poisson,rate=1e9", "--model", "m"), 2, "more than 10000000 requests"),
+        (("convert", "triton-trace", "trace.json", "-o", "log"), 2, "options go before triton-trace"),
         (("convert", "triton-trace"), 2, "expected the names of trace files, found none"),
         (("play", "none", "--url", "ftp://h"), 2, "expected http://HOST:PORT or grpc://HOST:PORT"),
     ],
@@ -119,6 +120,8 @@ def test_what_cannot_be_played(capsys: pytest.CaptureFixture[str], tmp_path: Pat
         3,
         "trireme request-log: no server answers at http://127.0.0.1:1: [Errno 111] Connection refused\n",
     )
+    code, _, error = run(capsys, "play", str(log), "--url", "http://127.0.0.1:1", "-o", str(tmp_path / "no" / "file"))
+    assert (code, error) == (1, f"{NAME}: {tmp_path / 'no' / 'file'}: No such file or directory\n")
     log.write_text("{}\n")
     code, _, error = run(capsys, "play", str(log))
     assert (code, error) == (2, f"{NAME}: line 1 of {log}: offset_s and model missing\n")

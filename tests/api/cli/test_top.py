@@ -79,6 +79,7 @@ def test_once_against_a_server(repository: Path, capsys: pytest.CaptureFixture[s
     ("words", "code", "text"),
     [
         (["--interval", "0"], 2, "--interval is 0"),
+        (["--interval", "inf"], 2, "--interval is inf"),
         (["--url", "grpc://localhost:1"], 2, "--url is for gRPC"),
         (["--url", "127.0.0.1:1", "--once"], 3, "no server answers"),
         (["--metrics-url", "localhost:x"], 2, "--metrics-url is localhost:x"),
