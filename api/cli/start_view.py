@@ -239,7 +239,7 @@ def tell_failures(
         if view is not None:
             view.note_failure(finding.model, list(finding.lines()))
         else:
-            logger.error("%s: %s; to do: %s", finding.place, finding.text, finding.remedy)
+            logger.info("%s: %s; to do: %s", finding.place, finding.text, finding.remedy)
 
 
 def tell_remedy(text: str, view: StartView | None) -> None:

@@ -40,8 +40,9 @@ def test_two_services_at_one_port_are_refused_before_anything_is_loaded(reposito
     flags = ("--http-port", "18999", "--metrics-port", "18999")
     with serve_process(repository_root / "model_repository", *flags, wait=False) as server:
         assert server.wait() == 1
-        assert server.stderr[-1] == (
-            "The server cannot listen to HTTP requests and metrics requests at the same address and port "
-            "127.0.0.1:18999"
+        assert server.stderr[-2] == (
+            "trireme serve: The server cannot listen to HTTP requests and metrics requests at the same address and "
+            "port 127.0.0.1:18999"
         )
+        assert server.stderr[-1] == "see: trireme serve --help"
         assert "loading" not in server.log

@@ -105,10 +105,12 @@ def test_a_start_that_fails_tells_place_and_remedy_in_the_block(start_serve: Cal
 def test_without_a_terminal_the_log_has_a_line_more_for_each_problem(start_serve: Callable, broken: Path) -> None:
     serve = start_serve(f"--model-repository={broken}")
     assert serve.wait() == 1
-    told = [line for line in serve.stderr.splitlines() if "to do: " in line]
+    told = [
+        line for line in (serve.stdout + serve.stderr).splitlines() if "config.pbtxt:2:1" in line and "to do" in line
+    ]
     assert len(told) == 1
     assert re.match(
-        r"E\d{4} [\d:.]+ \d+ start_view\.py:\d+\] \".*broken/config\.pbtxt:2:1: there is no field ", told[0]
+        r"I\d{4} [\d:.]+ \d+ start_view\.py:\d+\] \".*broken/config\.pbtxt:2:1: there is no field ", told[0]
     )
     assert "error: creating server: Internal - failed to load all models\n" in serve.stderr
 
