@@ -35,6 +35,7 @@ SERVICE_LABEL = "kubernetes.io/service-name"
 ADDRESS_TYPES = ("IPv4", "IPv6", "FQDN")
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9.-]+")
+_HOST = re.compile(r"[^\s\[\]/]+")
 
 
 class SliceError(ValueError):
@@ -170,7 +171,7 @@ class EndpointSlices:
         for each in _list(document, "ports"):
             number = each.get("port")
             if (each.get("name") or "") == self.port and (each.get("protocol") or "TCP") == "TCP":
-                return number if isinstance(number, int) and 0 < number < 65_536 else None
+                return number if type(number) is int and 0 < number < 65_536 else None
         return None
 
     def _read(
@@ -178,9 +179,9 @@ class EndpointSlices:
     ) -> Iterator[_Row]:
         for each in endpoints:
             addresses = each.get("addresses")
-            if not isinstance(addresses, list) or not addresses or not isinstance(addresses[0], str):
+            host = addresses[0] if isinstance(addresses, list) and addresses else None  # others would be of the same pod
+            if not isinstance(host, str) or not _HOST.fullmatch(host):
                 raise SliceError(f"an endpoint of the slice {slice_name} has no address")
-            host = addresses[0]  # others would be of the same pod
             state = _state(_object(each, "conditions"))
             if state is not None:
                 address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -127,6 +127,7 @@ def test_ports() -> None:
     assert listed(udp).endpoints == {}
     nameless = {**slices, "ports": [{"port": 5}]}
     assert listed(nameless, port="").endpoints["a"].address == "10.0.0.1:5"
+    assert listed({**slices, "ports": [{"name": "grpc", "port": True}]}).endpoints == {}
     assert listed({**slices, "ports": None}, port=6).endpoints["a"].address == "10.0.0.1:6"
 
 
@@ -151,6 +152,9 @@ def test_what_a_watch_tells() -> None:
         ("ADDED", {**with_version(endpoint_slice("s"), 1), "endpoints": [1]}, "endpoints is no list of objects"),
         ("ADDED", {**with_version(endpoint_slice("s"), 1), "ports": "x"}, "ports is no list of objects"),
         ("ADDED", {**with_version(endpoint_slice("s"), 1), "endpoints": [{}]}, "the slice s has no address"),
+        ("ADDED", with_version(endpoint_slice("s", {"addresses": [""]}), 1), "the slice s has no address"),
+        ("ADDED", with_version(endpoint_slice("s", {"addresses": ["[]"]}), 1), "the slice s has no address"),
+        ("ADDED", with_version(endpoint_slice("s", {"addresses": ["a b"]}), 1), "the slice s has no address"),
         ("ADDED", {**with_version(endpoint_slice("s"), 1), "addressType": None}, "s has no addressType"),
         ("ADDED", {**with_version(endpoint_slice("s", {"addresses": ["h"], "conditions": 1}), 1)}, "conditions"),
         ("ADDED", {**with_version(endpoint_slice("s", {"addresses": ["h"], "targetRef": 1}), 1)}, "targetRef"),
