@@ -179,7 +179,9 @@ class EndpointSlices:
     ) -> Iterator[_Row]:
         for each in endpoints:
             addresses = each.get("addresses")
-            host = addresses[0] if isinstance(addresses, list) and addresses else None  # others would be of the same pod
+            host = (
+                addresses[0] if isinstance(addresses, list) and addresses else None
+            )  # others would be of the same pod
             if not isinstance(host, str) or not _HOST.fullmatch(host):
                 raise SliceError(f"an endpoint of the slice {slice_name} has no address")
             state = _state(_object(each, "conditions"))

@@ -296,7 +296,10 @@ class GrpcReplicaLink(Recipient):
 
     async def _open(self) -> Transport:
         """Raises OSError: no address of the host can be connected to."""
-        found = await trio.socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        try:
+            found = await trio.socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        except UnicodeError as error:  # as of a label that is empty, or longer than 63 characters
+            raise OSError(f"'{self._host}' is no name of a host") from error
         problem: OSError = OSError(f"{self._host} has no address")
         for family, kind, protocol, _, address in found:
             sock = socket.socket(family, kind, protocol)

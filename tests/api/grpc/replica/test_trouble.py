@@ -146,6 +146,13 @@ async def test_without_a_replica_requests_fail_at_once_and_the_reason_is_told() 
     listening.close()
 
 
+@pytest.mark.parametrize("host", ["a..b", "a" * 64])
+async def test_a_name_that_no_host_can_have_is_told_like_a_replica_that_is_away(host: str) -> None:
+    async with linked(f"{host}:8001", connects=False, limits=PROMPT) as replica:
+        await replica.events.until(lambda said: len(said) >= 2)
+        assert replica.events.of_kind("lost")[0] == f"cannot connect: '{host}' is no name of a host"
+
+
 async def test_one_that_speaks_no_http2_is_noticed() -> None:
     async def speak(stream: trio.SocketStream) -> None:
         await stream.receive_some()
