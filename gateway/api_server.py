@@ -7,6 +7,7 @@ no token. The client is httpcore2, of the extra `kubernetes`.
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -34,6 +35,7 @@ _LATE_S = 30.0
 _MOST_LIST_BYTES = 256 << 20
 _MOST_EVENT_BYTES = 16 << 20
 _MOST_TEXT_BYTES = 64 << 10
+_TOKEN = re.compile(r"[!-~]+")
 _ALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
@@ -111,6 +113,10 @@ class ApiServer:
             token = settings.token_file.read_text("ascii").strip()
         except (OSError, ValueError) as error:
             raise ApiServerError(f"the token of the service account: {error}") from error
+        if not _TOKEN.fullmatch(token):  # what the client says of such a header has the header in it
+            raise ApiServerError(
+                f"the token of the service account: expected one in {settings.token_file}, and no more"
+            )
         try:
             tls = ssl.create_default_context(cafile=settings.ca_file)
         except (OSError, ValueError) as error:  # an SSLError is an OSError

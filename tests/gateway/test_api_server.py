@@ -107,6 +107,16 @@ async def test_a_token_that_was_replaced_is_read_again(
     await client.list()
 
 
+@pytest.mark.parametrize("text", ["", "secret\nsecret", "secret\x7f", "secret secret"])
+async def test_a_file_without_a_token_is_refused_and_not_shown(
+    cluster: FakeApiServer, client: ApiServer, tmp_path: Path, text: str
+) -> None:
+    write_text(tmp_path / "token", text)
+    refused = await refusal(client)
+    assert refused.text == f"the token of the service account: expected one in {tmp_path / 'token'}, and no more"
+    assert cluster.asked == []
+
+
 def write_text(path: Path, text: str) -> None:
     path.write_text(text)
 
