@@ -27,6 +27,8 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 MOST_WEIGHT = 1_000.0
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_HOST = r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?|\[[0-9A-Fa-f:.]+\]"
+_SERVER = re.compile(rf"https?://({_HOST})(:[0-9]+)?(/[A-Za-z0-9._~/-]*)?")
 _LABEL_SHOWN = "lower case letters, digits and '-', 63 at most"
 
 
@@ -131,7 +133,7 @@ def _server(table: FileTable) -> str:
         return ""
     try:
         parts = urlsplit(server)
-        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        fits = _SERVER.fullmatch(server) is not None and parts.port != 0
     except ValueError:
         fits = False
     if not fits:

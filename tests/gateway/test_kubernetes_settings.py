@@ -62,6 +62,13 @@ SERVICE = '[kubernetes]\nservice = "s"\n'
         (f'{SERVICE}server = "10.0.0.1"', "f:3: kubernetes.server: found '10.0.0.1', expected https://host:port"),
         (f'{SERVICE}server = "https://[::1"', "f:3: kubernetes.server: found 'https://[::1', expected https://"),
         (f'{SERVICE}server = "https://h:99999"', "f:3: kubernetes.server: found"),
+        (
+            f'{SERVICE}server = "https://a..b"',
+            "f:3: kubernetes.server: found 'https://a..b', expected https://host:port",
+        ),
+        (f'{SERVICE}server = "https://\u00fc"', "f:3: kubernetes.server: found"),
+        (f'{SERVICE}server = "https://me:word@h"', "f:3: kubernetes.server: found"),
+        (f'{SERVICE}server = "https://h/?a=b"', "f:3: kubernetes.server: found"),
         (f"{SERVICE}[kubernetes.weights]\na = 0", "f:4: kubernetes.weights.a: found 0, expected a number greater than"),
         (f"{SERVICE}[kubernetes.weights]\na = 1001", "found 1001, expected a number up to 1000"),
         (f"{SERVICE}servcie = 1", "f:3: kubernetes.servcie: found an unknown key"),
