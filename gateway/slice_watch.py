@@ -7,7 +7,7 @@ Rules:
     read, it is a list again.
  3. Whatever fails is tried again after a pause. It grows from `_LEAST_S` to `_MOST_S`, doubled each time; a random half
     of it is left out, so that gateways do not come back all at once. A watch that ends within `_SHORT_S` without having
-    told anything counts as a failure; a first 410 does not.
+    told anything counts as a failure; a 410 does not, once between two watches that end as they should.
  4. What is known stays as it is meanwhile. It is worth a line in the log when it begins, one for each other status, and
     one when it is over. A watch that was accepted and is lost is worth one only if the next one fails as well.
 
@@ -74,7 +74,7 @@ class SliceWatch:
         self.pause_s = 0.0
         self._chance = chance
         self._failures = 0
-        self._accepted = self._told = False
+        self._accepted = self._told = self._relisted = False
         self._trouble: int | None = None
 
     def listed(self, document: Mapping[str, Any]) -> bool:
@@ -118,7 +118,7 @@ class SliceWatch:
         """A watch has ended as it should, after so long."""
         self._accepted = False
         if self._told or lasted_s >= _SHORT_S:
-            self._failures, self.pause_s = 0, 0.0
+            self._failures, self.pause_s, self._relisted = 0, 0.0, False
         else:
             self._pause()
 
@@ -127,10 +127,10 @@ class SliceWatch:
         was_accepted, self._accepted = self._accepted, False
         if error.anew:
             self.step = SliceStep.LIST
-        is_first = not self._failures
+        is_first = not (self._failures or self._relisted)
         self._pause()
         if error.status == _GONE and is_first:
-            self.pause_s = 0.0
+            self.pause_s, self._relisted = 0.0, True
             return False
         if was_accepted and not error.status and not error.anew:
             return False

@@ -79,9 +79,20 @@ def test_a_version_that_is_too_old(how: str) -> None:
         assert (made.step, made.pause_s) == (LIST, pause_s)
         assert made.listed(EMPTY) is (number > 0)
         made.accepted()
-    made.told(BOOKMARK)
+    made.ended(300)
+    made.accepted()
     assert not fail(made, GONE)
     assert made.pause_s == 0
+
+
+def test_lists_do_not_follow_each_other_without_a_pause_if_watches_tell_something_first() -> None:
+    made = watching()
+    for pause_s in (0, 0.5, 0.5):
+        made.told(BOOKMARK)
+        fail(made, GONE)
+        assert (made.step, made.pause_s) == (LIST, pause_s)
+        made.listed(EMPTY)
+        made.accepted()
 
 
 @pytest.mark.parametrize(
