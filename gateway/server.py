@@ -350,9 +350,13 @@ class FleetServer:
         self._nursery.start_soon(self._leave, replica, replica.sequences_scope)
 
     async def _leave(self, replica: Replica, scope: trio.CancelScope) -> None:
+        def has_changed() -> bool:
+            """It is gone, or has joined again, and may have left again since."""
+            return replica.gone or not replica.leaving or replica.sequences_scope is not scope
+
         with scope:
-            await self.until(lambda: replica.gone or not replica.leaving or self._is_idle(replica))
-        if replica.leaving and not replica.gone:  # else it has joined again
+            await self.until(lambda: has_changed() or self._is_idle(replica))
+        if not has_changed():
             self._retire(replica, IN_FLIGHT_LIMIT_S)
 
     def _is_idle(self, replica: Replica) -> bool:

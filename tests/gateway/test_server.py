@@ -310,6 +310,20 @@ async def test_a_replica_may_come_back_while_it_leaves(world: FleetWorld, autoju
     assert ("leave", "a") not in world.router.told
 
 
+async def test_one_that_came_back_and_leaves_again_has_the_time_of_the_latter(
+    world: FleetWorld, autojump_clock: MockClock
+) -> None:
+    world.router.sequences["a"] = 1
+    world.server.leave("a", 5.0)
+    await trio.sleep(1)
+    await world.server.join("a", "a:1", 1.0)
+    world.server.leave("a", 100.0)
+    await trio.sleep(50)
+    assert ("leave", "a") not in world.router.told
+    await trio.sleep(60)
+    assert ("leave", "a") in world.router.told
+
+
 async def test_a_replica_at_another_address_is_another_one(world: FleetWorld, autojump_clock: MockClock) -> None:
     reply = admitted(world)
     old = world.links["a"]
