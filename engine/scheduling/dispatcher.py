@@ -268,8 +268,9 @@ class Dispatcher:
         self.resting.clear()
 
     def granted(self, instance: InstanceId) -> None:
-        """An instance was granted leave to execute."""
-        if self.permits is not None and self.permits.granted(instance):
+        """An instance was granted leave to execute. One that proves itself, or leaves, makes no use of it."""
+        granted = self.permits is not None and self.permits.granted(instance)
+        if granted and self._instances[instance].state is IDLE:
             self.core.instance_idle(instance)
 
     def leave(self, instance: InstanceId, sequences_first: bool = False) -> bool:

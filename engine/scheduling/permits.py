@@ -51,9 +51,10 @@ class Permits:
         self._executing.discard(instance)
 
     def idle(self, instance: InstanceId, core: SchedulerCore) -> None:
-        """An instance is new, or done with its batch (rule 4)."""
+        """An instance is new, or done with its batch (rule 4), or with what it has executed without leave."""
         if instance not in self._executing:
-            self._resting[instance] = None
+            if instance not in self._asking and instance not in self._granted:
+                self._resting[instance] = None
             return
         self._executing.remove(instance)
         if core.wants(instance, len(self._granted) + len(self._asking)):

@@ -13,6 +13,7 @@ from trireme.engine.scheduling.core import WAIT, Dispatch, Reject, WaitUntil
 from trireme.engine.scheduling.dispatcher import Dispatcher
 from trireme.engine.scheduling.forecast import LEAD_S
 from trireme.engine.scheduling.ordering import OrderedByInstance
+from trireme.engine.scheduling.permits import Permits
 from trireme.engine.scheduling.queueing import DefaultScheduler, DynamicBatcher
 
 
@@ -261,6 +262,31 @@ def test_what_a_lost_seat_was_to_isolate_passes_to_the_heir_that_holds_least(sin
         assert single.next_action(0.0) is WAIT, "one after the other, and nothing beside them"
         over(single, 2, [job], 0.0)
     assert dispatched(single, 0.0) == [(2, [later])]
+
+
+def test_an_heir_makes_no_use_of_leave_to_execute_until_it_has_executed_what_it_inherits(make_job) -> None:
+    told: list[tuple[str, int]] = []
+    limited = Dispatcher(
+        DefaultScheduler(), permits=Permits(lambda event, instance, *_: told.append((event, instance)))
+    )
+    limited.attach(1, seat=1)
+    alone = make_job(1)
+    limited.isolate([alone], 7)
+    limited.give_up(7, InternalError("the seat is lost"), [1])
+    (later,) = enqueue(limited, make_job(2))
+    assert dispatched(limited, 0.0) == [(1, [alone])]
+    limited.ask_for_permits(True)
+    limited.granted(1)
+    assert dispatched(limited, 0.0) == [], "nothing beside what is executed alone"
+    limited.ask_for_permits(True)
+    assert told == [("request", 1), ("release", 1)]
+    limited.ask_for_permits(True)
+    over(limited, 1, [alone], 0.0)
+    assert dispatched(limited, 0.0) == []
+    limited.ask_for_permits(True)
+    assert told[2:] == [("request", 1)], "once"
+    limited.granted(1)
+    assert dispatched(limited, 0.0) == [(1, [later])]
 
 
 def test_who_is_to_leave_inherits_nothing(single, make_job) -> None:
