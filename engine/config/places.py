@@ -103,6 +103,8 @@ class _Reader:
                     element = WrittenField(found.path, self._next.begin)
                     found.inner.append(element)
                     self._value(element)
+                elif self._is("["):
+                    raise _UnreadableError  # there are no lists of lists
                 else:
                     self._value(found)
                 if self._is(","):

@@ -105,3 +105,9 @@ def test_places_of_a_text() -> None:
     inner = places.innermost(places.position(2, 6))
     assert inner is not None
     assert inner.values == ["xy"]
+
+
+def test_brackets_without_end_are_no_end_of_the_command() -> None:
+    """There are no lists of lists, and so no depth of them to read."""
+    (mistake,) = parse_all(f"max_batch_size: {'[' * 5000}").mistakes
+    assert (mistake.line, mistake.nearest) == (1, ())
