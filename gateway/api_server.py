@@ -28,6 +28,7 @@ from .slice_watch import ApiServerError
 _LIMIT_S = 10.0
 """To connect, and to write."""
 _LIST_LIMIT_S = 30.0
+"""For all of a list: one that comes byte by byte is none."""
 _WATCH_S = 300
 """A watch lasts so long, or up to twice as long, as those of Kubernetes' own clients."""
 _LATE_S = 30.0
@@ -66,8 +67,10 @@ class ApiServer:
         Raises:
             ApiServerError: it cannot be had.
         """
-        async with self._answer("list", {}, _LIST_LIMIT_S) as answer:
-            return _read_json(await self._read(answer, _MOST_LIST_BYTES))
+        with trio.move_on_after(_LIST_LIMIT_S):
+            async with self._answer("list", {}, _LIST_LIMIT_S) as answer:
+                return _read_json(await self._read(answer, _MOST_LIST_BYTES))
+        raise ApiServerError(f"{self._settings.server}: no complete list within {_LIST_LIMIT_S:g} s")
 
     @asynccontextmanager
     async def watch(self, version: str) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -192,6 +193,24 @@ async def test_what_is_no_api_server(tmp_path: Path, monkeypatch: pytest.MonkeyP
         port = listener.socket.getsockname()[1]
         client = ApiServer(settings_of(f"http://127.0.0.1:{port}", tmp_path), Random(1))
         assert text in (await refusal(client)).text
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_list_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_server, "_LIST_LIMIT_S", 0.1)
+
+    async def serve(stream: trio.SocketStream) -> None:
+        with suppress(trio.BrokenResourceError):
+            await stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2000\r\n\r\n")
+            for _ in range(2000):
+                await stream.send_all(b" ")
+                await trio.sleep(0.001)
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
+        address = f"http://127.0.0.1:{listener.socket.getsockname()[1]}"
+        client = ApiServer(settings_of(address, tmp_path), Random(1))
+        assert (await refusal(client)).text == f"{address}: no complete list within 0.1 s"
         nursery.cancel_scope.cancel()
 
 
