@@ -89,6 +89,10 @@ def _run(words: Sequence[str]) -> int:
         return error.code
     except KeyboardInterrupt:
         return _INTERRUPTED
+    except BaseExceptionGroup as group:  # of a nursery: some commands run a server
+        if group.subgroup(KeyboardInterrupt) is None:
+            raise
+        return _INTERRUPTED
     except BrokenPipeError:  # who read the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _PIPE_CLOSED

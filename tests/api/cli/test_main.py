@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from trireme.api.cli.main import ENTRY_POINT_GROUP, main
 from trireme.api.cli.parser import CommandError
@@ -60,6 +62,11 @@ def _add_greeting(commands: Any) -> None:
     commands.add_parser("greet", help="say hello").set_defaults(run=_greet)
 
 
+def _adding(name: str, run: Callable[[Any], int]) -> Callable[[Any], None]:
+    """What adds a sub-command."""
+    return lambda commands: commands.add_parser(name).set_defaults(run=run)
+
+
 def _greet(_given: Any) -> int:
     raise CommandError("nobody is here", "come back later", code=7)
 
@@ -78,6 +85,29 @@ def test_installed_packages_add_sub_commands(
 MADE_LOG = ["request-log", "generate", "--arrivals", "poisson,rate=100000", "--model", "m", "--seconds", "1"]
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_an_interrupt_amid_a_server_of_the_command_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, nested: bool
+) -> None:
+    """Nurseries put it into groups. What else they raise is shown, as ever."""
+
+    def run(error: BaseException) -> int:
+        async def interrupted() -> None:
+            async with trio.open_nursery():
+                raise error
+
+        trio.run(interrupted)
+        return 0
+
+    kinds = [ExceptionGroup("", [ValueError("x")]), KeyboardInterrupt()]
+    error = BaseExceptionGroup("", kinds) if nested else KeyboardInterrupt()
+    monkeypatch.setattr("trireme.api.cli.main._installed", lambda: [_adding("it", lambda _given: run(error))])
+    assert main(["it"]) == 130
+    monkeypatch.setattr("trireme.api.cli.main._installed", lambda: [_adding("it", lambda _given: run(kinds[0]))])
+    with pytest.raises(ExceptionGroup):
+        main(["it"])
+
+
 @pytest.mark.parametrize("words", [["openapi"], MADE_LOG])
 def test_a_reader_that_has_seen_enough_is_no_error(words: list[str]) -> None:
     command = [sys.executable, "-m", "trireme", *words]
@@ -92,9 +122,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(words: list[str]) -> None:
 def test_a_terminal_that_lacks_characters_gets_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables and charts have some that are not ASCII."""
 
-    def add(commands: Any) -> None:
-        commands.add_parser("chart").set_defaults(run=lambda _given: sys.stdout.write("1×2 │ •\n") and 0)
-
+    add = _adding("chart", lambda _given: sys.stdout.write("1×2 │ •\n") and 0)
     shown = io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(shown, encoding="ascii"))
     monkeypatch.setattr("trireme.api.cli.main._installed", lambda: [add])
