@@ -7,7 +7,6 @@ no token. The client is httpcore2, of the extra `kubernetes`.
 
 from __future__ import annotations
 
-import re
 import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -24,6 +23,7 @@ from ..engine.version import VERSION
 from .endpoint_slices import SERVICE_LABEL
 from .kubernetes_settings import KubernetesSettings
 from .slice_watch import ApiServerError
+from .token_file import read_token
 
 _LIMIT_S = 10.0
 """To connect, and to write."""
@@ -36,7 +36,6 @@ _LATE_S = 30.0
 _MOST_LIST_BYTES = 256 << 20
 _MOST_EVENT_BYTES = 16 << 20
 _MOST_TEXT_BYTES = 64 << 10
-_TOKEN = re.compile(r"[!-~]+")
 _ALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
@@ -113,13 +112,9 @@ class ApiServer:
         if not settings.server.startswith("https:"):
             return None, headers
         try:
-            token = settings.token_file.read_text("ascii").strip()
+            token = read_token(settings.token_file)
         except (OSError, ValueError) as error:
             raise ApiServerError(f"the token of the service account: {error}") from error
-        if not _TOKEN.fullmatch(token):  # what the client says of such a header has the header in it
-            raise ApiServerError(
-                f"the token of the service account: expected one in {settings.token_file}, and no more"
-            )
         try:
             tls = ssl.create_default_context(cafile=settings.ca_file)
         except (OSError, ValueError) as error:  # an SSLError is an OSError

@@ -34,6 +34,7 @@ from ...gateway.management import FleetLog
 from ...gateway.membership import Membership
 from ...gateway.metrics import FleetCollector
 from ...gateway.server import FleetServer
+from ...gateway.token_file import read_token
 from ..access import AccessChecks
 from ..grpc.replica.limits import LinkLimits
 from ..grpc.replica.link import GrpcReplicaLink
@@ -280,7 +281,7 @@ def _credentials(connection: ConnectionSettings) -> tuple[ssl.SSLContext | None,
     metadata: list[tuple[str, str]] = []
     try:
         if connection.token_file is not None:
-            token = connection.token_file.read_text("ascii").strip()
+            token = read_token(connection.token_file)
             metadata.append(("authorization", f"Bearer {token}"))
         if not connection.tls:
             return None, metadata

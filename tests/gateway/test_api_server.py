@@ -114,7 +114,7 @@ async def test_a_file_without_a_token_is_refused_and_not_shown(
 ) -> None:
     write_text(tmp_path / "token", text)
     refused = await refusal(client)
-    assert refused.text == f"the token of the service account: expected one in {tmp_path / 'token'}, and no more"
+    assert refused.text == f"the token of the service account: expected one token in {tmp_path / 'token'}, and no more"
     assert cluster.asked == []
 
 

@@ -46,6 +46,7 @@ def test_a_wrong_command_line(words: list[str], expected: str, capsys: pytest.Ca
         ('[replicas.a]\naddress = "nowhere"', "fleet.toml:2: replicas.a.address: found 'nowhere', expected host:port"),
         ('[connection]\nca-file = "missing.pem"', "[connection] of the file of the fleet: [Errno 2] No such file"),
         ('[connection]\ntoken-file = "missing"', "[connection] of the file of the fleet: [Errno 2] No such file"),
+        ('[connection]\ntoken-file = "fleet.toml"', "[connection] of the file of the fleet: expected one token in "),
         ('[kubernetes]\nservice = "s"', "found no server, and this is no pod of Kubernetes: KUBERNETES_SERVICE_HOST"),
     ],
 )
