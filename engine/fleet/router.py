@@ -196,24 +196,26 @@ class FleetRouter:
             self._members.absent(member, (request.name, request.version))
         if request.sequence:
             return self._settle_sequence(request, member, end, now_s)
-        found = self._retry(request, member, now_s) if end in _NOT_EXECUTED else None
+        if not self._may_retry(request, end):
+            return None
+        found = self._retry(request, member, now_s)
         if found is not None:
             return self._send(request, found, retry=True)
-        return self._wait_for_another(request, member, end, now_s)
+        return self._wait_for_another(request, end, now_s)
 
-    def _wait_for_another(
-        self, request: FleetRequest, member: FleetMember, end: AttemptEnd, now_s: float
-    ) -> FleetDecision | None:
+    def _may_retry(self, request: FleetRequest, end: AttemptEnd) -> bool:
+        """Rule 4, but for where."""
+        return end in _NOT_EXECUTED and self._retries >= 1 and len(request.tried) + 1 < self._settings.most_attempts
+
+    def _wait_for_another(self, request: FleetRequest, end: AttemptEnd, now_s: float) -> FleetDecision | None:
         """Rule 4, for a request that `_retry` has found no replica for; None if it does not wait."""
-        if end is not AttemptEnd.ABSENT or request.tried[-1:] != (member.name,):
+        if end is not AttemptEnd.ABSENT:
             return None
         self._retries -= 1
         return self._wait(request, now_s)
 
     def _retry(self, request: FleetRequest, member: FleetMember, now_s: float) -> FleetMember | None:
-        """Rule 4: where else a request goes; None if it does not."""
-        if self._retries < 1 or len(request.tried) + 1 >= self._settings.most_attempts:
-            return None
+        """Rule 4: where else a request goes that may be sent again; None if there is no such replica."""
         request.tried = (*request.tried, member.name)
         group = self._members.groups.get((request.name, request.version))
         if group is None or not len(group):
@@ -243,13 +245,14 @@ class FleetRouter:
             known.move(member)
         elif end in _NOT_EXECUTED and request.start:
             known.move(None)
-            found = self._retry(request, member, now_s)
-            if found is not None:
-                known.move(found)
-                return self._send(request, found, retry=True)
-            decision = self._wait_for_another(request, member, end, now_s)
-            if isinstance(decision, WaitForReplica):
-                return decision
+            if self._may_retry(request, end):
+                found = self._retry(request, member, now_s)
+                if found is not None:
+                    known.move(found)
+                    return self._send(request, found, retry=True)
+                decision = self._wait_for_another(request, end, now_s)
+                if isinstance(decision, WaitForReplica):
+                    return decision
             known.lose()  # those behind it would be taken for an older sequence of the same id
         elif end in (AttemptEnd.LOST, AttemptEnd.NOT_STARTED) and known.member is member:
             known.lose()

@@ -236,6 +236,17 @@ def test_retries_are_a_part_of_all_requests() -> None:
     assert retried == pytest.approx(103, abs=1)
 
 
+def test_who_waits_for_a_model_again_needs_a_retry_again() -> None:
+    """A model comes and goes at the only replica: a START waits for it as often as there are retries."""
+    router = fleet("a", FleetSettings(retry_budget=0.0, retry_burst=2, most_attempts=9))
+    decision: FleetDecision | None = router.place(asked(7, start=True), 0.0)
+    for now_s in (1.0, 2.0):
+        assert isinstance(router.settle(sent(decision), AttemptEnd.ABSENT, now_s), WaitForReplica)
+        router.report("a", report(models={"m": {1: True}}), now_s)
+        (decision,) = router.tick(now_s)
+    assert router.settle(sent(decision), AttemptEnd.ABSENT, 3.0) is None, "there is none left"
+
+
 # ---- outliers ----
 
 
