@@ -186,6 +186,9 @@ _RESULT_TYPES = _types_of(LoggedResult)
 _REQUEST_TYPES = {name: kinds for name, kinds in _types_of(LoggedRequest).items() if name not in ("result", "elements")}
 _TYPES = {**_REQUEST_TYPES, "elements": (list,), **_RESULT_TYPES}
 _HEAD_TYPES = {"log": (str,), "format": (int,), "began": (str,), "clients": (int,), "think_s": (int, float)}
+_LONGEST_S = 1e9
+"""Of a log: 31 years, which clocks can tell in nanoseconds."""
+
 _LEAST: dict[str, float] = {
     **dict.fromkeys(("offset_s", "bytes", "priority", "timeout_us", "batch", "think_s", "dropped"), 0),
     **dict.fromkeys(("total_us", "queue_us", "input_us", "infer_us", "output_us"), 0),
@@ -320,3 +323,5 @@ def _check(name: str, value: Any, types: tuple[type, ...], where: str) -> None:
     least = _LEAST.get(name)
     if least is not None and not least <= value < math.inf:
         raise InvalidArgumentError(f"{where}: {name} must be at least {least} and finite, not {value!r}")
+    if name == "offset_s" and value > _LONGEST_S:
+        raise InvalidArgumentError(f"{where}: offset_s must be at most {_LONGEST_S:.0f}, not {value!r}")

@@ -130,6 +130,7 @@ def test_files_that_follow_one_another_are_one_log() -> None:
         ('{"offset_s":1,"model":"m","start":1}', "start must be bool, not 1"),
         ('{"offset_s":1,"model":"m","rows":0}', "rows must be at least 1 and finite, not 0"),
         ('{"offset_s":Infinity,"model":"m"}', "offset_s must be at least 0 and finite, not inf"),
+        ('{"offset_s":1e308,"model":"m"}', "offset_s must be at most 1000000000, not 1e+308"),
         ('{"offset_s":NaN,"model":"m"}', "offset_s must be at least 0 and finite, not nan"),
         ('{"offset_s":[1,"2"],"model":"m"}', "offset_s must be int or float, not '2'"),
         ('{"offset_s":[1,2],"model":"m","rows":[1]}', "rows has 1 values, for 2 arrivals"),
