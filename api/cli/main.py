@@ -132,7 +132,12 @@ def _installed() -> Iterator[Callable[[Any], None]]:
     from importlib.metadata import entry_points
 
     for point in sorted(entry_points(group=ENTRY_POINT_GROUP)):
-        yield point.load()
+        try:
+            found = point.load()
+        except (ImportError, AttributeError) as error:  # the other commands are there all the same
+            sys.stderr.write(f"trireme: the command '{point.name}' cannot be loaded ({point.value}): {error}\n")
+            continue
+        yield found
 
 
 # ---- servers ----

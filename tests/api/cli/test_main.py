@@ -82,6 +82,18 @@ def test_installed_packages_add_sub_commands(
     assert capsys.readouterr().err == "trireme greet: nobody is here\n  come back later\n"
 
 
+def test_a_package_that_cannot_be_imported_takes_no_other_commands_away(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = [EntryPoint("broken", "no_such_module:add", ENTRY_POINT_GROUP)]
+    points.append(EntryPoint("greet", f"{__name__}:_add_greeting", ENTRY_POINT_GROUP))
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points if group == ENTRY_POINT_GROUP else [])
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
+    assert main(["greet"]) == 7
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first.startswith("trireme: the command 'broken' cannot be loaded (no_such_module:add): No module named")
+
+
 MADE_LOG = ["request-log", "generate", "--arrivals", "poisson,rate=100000", "--model", "m", "--seconds", "1"]
 
 
