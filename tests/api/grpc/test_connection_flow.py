@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import trio
+from garbage import watched_garbage
 from grpc_echo import SERVICE, ImmediateEcho, serving
 from grpc_peer import connect, frame
 from http2_held import watch
@@ -285,24 +285,8 @@ async def test_a_busy_client_does_not_starve_the_others() -> None:
 
 @pytest.fixture
 def garbage() -> Iterator[Callable[[], list[object]]]:
-    """Our objects that only the garbage collector would find, since the test began.
-
-    What was alive before, of servers and clients of other tests, may become garbage meanwhile, and is not looked at.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    gc.set_debug(gc.DEBUG_SAVEALL)
-
-    def find() -> list[object]:
-        gc.collect()
-        return [found for found in gc.garbage if type(found).__module__.startswith("trireme.")]
-
-    yield find
-    gc.set_debug(0)
-    gc.garbage.clear()
-    gc.unfreeze()
-    gc.enable()
+    with watched_garbage() as find:
+        yield find
 
 
 async def test_calls_and_connections_leave_no_garbage(garbage: Callable[[], list[object]]) -> None:
