@@ -30,7 +30,12 @@ OnAnswered = Callable[[int], object]
 
 
 class LoadLevel(NamedTuple):
-    """A load: so many clients, each of whom asks again when it is answered; or so many requests a second."""
+    """A load: a closed loop or an open one.
+
+    Attributes:
+        clients: of a closed loop: each sends its next request when the last one is answered; 0 for an open loop.
+        rate_hz: of an open loop, requests a second.
+    """
 
     clients: int = 0
     rate_hz: float = 0.0
