@@ -15,7 +15,7 @@ _WINDOW_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class RateFacts:
-    """How requests come.
+    """How requests come; all of it 0 for fewer than two of them, and in a closed loop.
 
     Attributes:
         mean_hz: over the whole time.
@@ -175,27 +175,33 @@ def summary_lines(facts: TrafficFacts) -> Iterator[str]:
     """The summary as text."""
     if facts.clients:
         thinking = f", who think for {facts.think_s:g} s on average" if facts.think_s else ""
-        yield f"{facts.requests} requests of {facts.clients} clients in a closed loop{thinking}"
+        yield f"{_requests(facts.requests)} of {facts.clients} clients in a closed loop{thinking}"
     else:
         began = f", from {facts.began}" if facts.began else ""
-        yield f"{facts.requests} requests in {facts.seconds:.3f} s{began}"
-        yield _rate_line(facts.rate)
+        yield f"{_requests(facts.requests)} in {facts.seconds:.3f} s{began}"
+        yield from _rate_lines(facts.rate)
     if facts.dropped:
         yield f"{facts.dropped} more are missing: there was no room to log them"
     for model in facts.models:
         yield ""
         share = model.requests / facts.requests
-        yield f"{model.model}{' (ensemble)' if model.ensemble else ''}: {model.requests} requests, {share:.1%}"
+        yield f"{model.model}{' (ensemble)' if model.ensemble else ''}: {_requests(model.requests)}, {share:.1%}"
         if not facts.clients and len(facts.models) > 1:
-            yield f"  {_rate_line(model.rate)}"
+            yield from (f"  {line}" for line in _rate_lines(model.rate))
         yield from (f"  {line}" for line in _model_lines(model))
 
 
-def _rate_line(rate: RateFacts) -> str:
-    return (
-        f"{rate.mean_hz:.1f} a second, {rate.most_hz:.0f} in the busiest; burstiness {rate.burstiness:.2f}, variation "
-        f"of gaps {rate.gap_variation:.2f}"
-    )
+def _requests(count: int) -> str:
+    return f"{count} request{'s' * (count != 1)}"
+
+
+def _rate_lines(rate: RateFacts) -> Iterator[str]:
+    """Nothing where there is no rate, as of a single request."""
+    if rate.mean_hz:
+        yield (
+            f"{rate.mean_hz:.1f} a second, {rate.most_hz:.0f} in the busiest; burstiness {rate.burstiness:.2f}, "
+            f"variation of gaps {rate.gap_variation:.2f}"
+        )
 
 
 def _model_lines(model: ModelFacts) -> Iterator[str]:

@@ -59,3 +59,14 @@ def test_closed_loops_and_logs_of_little() -> None:
     assert next(summary_lines(loop)) == "3 requests of 2 clients in a closed loop, who think for 0.5 s on average"
     assert next(summary_lines(summarise(RequestTraffic([])))) == "0 requests in 0.000 s"
     assert summarise(RequestTraffic([LoggedRequest(3.0, "m")])).seconds == 0.0
+
+
+def test_a_single_request_has_no_rate() -> None:
+    lines = list(
+        summary_lines(
+            summarise(RequestTraffic([LoggedRequest(0.0, "a"), LoggedRequest(1.0, "a"), LoggedRequest(2.0, "b")]))
+        )
+    )
+    assert "b: 1 request, 33.3%" in lines
+    assert not [line for line in lines[lines.index("b: 1 request, 33.3%") :] if "a second" in line]
+    assert "1 request in 0.000 s" in list(summary_lines(summarise(RequestTraffic([LoggedRequest(0.0, "a")]))))
