@@ -31,6 +31,7 @@ def profile(server: ServeProcess, name: str, *words: str) -> int:
     return main(["profile", name, "--repository", str(server.repository), "--url", url, *QUICKLY, *words])
 
 
+@pytest.mark.slow
 def test_an_idle_server_is_measured(server: ServeProcess) -> None:
     """Its own statistics tell how long each batch took."""
     assert profile(server, "digits", "--sizes", "1,8") == 0
