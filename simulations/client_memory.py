@@ -64,16 +64,18 @@ def _comers(plan: Plan) -> list[RequestPlan]:
 
 
 class ClientSegment:
-    """What a segment holds: by where it begins, the part of each request."""
+    """What a segment holds: by where it begins, the part of each request, and where that ends."""
 
     def __init__(self) -> None:
-        self.parts: dict[int, HeldRegion] = {}
+        self.parts: dict[int, tuple[HeldRegion, int]] = {}
 
     def part(self, start: int) -> tuple[int, HeldRegion | None]:
         """The part in which this place is, and where that begins; None if no client has written there."""
         begins = sorted(self.parts)
         at = bisect_right(begins, start)
-        return (begins[at - 1], self.parts[begins[at - 1]]) if at else (0, None)
+        begin = begins[at - 1] if at else 0
+        part, end = self.parts.get(begin, (None, 0))
+        return begin, part if start < end else None
 
 
 class ClientRegion(Region):
@@ -211,7 +213,7 @@ class ClientMemory:
             TriremeError: the front end knows of no such place.
         """
         begin, nbytes = self._places[plan.number], inputs[0].nbytes
-        self._segment.parts[begin] = held_part(plan.number, inputs[0])
+        self._segment.parts[begin] = held_part(plan.number, inputs[0]), begin + nbytes
         right = None if self._known is None else begin + nbytes <= self._known
         try:
             place = service.server.shared_memory.slice(NAME, begin, nbytes)
@@ -237,9 +239,8 @@ class ClientMemory:
         """The client of a request has its answer, and writes to where its inputs were."""
         begin = self._places.get(number, -1)
         for segment in self.regions.segments.values() if begin >= 0 else ():
-            part = segment.parts.get(begin)
-            if part is not None:
-                part.spoil()
+            if begin in segment.parts:
+                segment.parts[begin][0].spoil()
 
     def check(self, pid: int, regions: Regions) -> None:
         """Whether a front end knows what is registered, when nothing is in flight."""

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trireme.simulations.client_memory import CHANGED, GONE, INVALID, INVARIANT, NAMED, UNKNOWN, with_client_memory
+from trireme.simulations.client_memory import (
+    CHANGED,
+    GONE,
+    INVALID,
+    INVARIANT,
+    NAMED,
+    UNKNOWN,
+    ClientSegment,
+    with_client_memory,
+)
 from trireme.simulations.events import RequestAnswered
 from trireme.simulations.front_ends import AGAIN
 from trireme.simulations.front_ends_plan import NO_FRONT_ENDS, FrontEndsPlan
@@ -12,7 +21,7 @@ from trireme.simulations.plan import ModelPlan, Plan, RequestPlan
 from trireme.simulations.plan_parts import RegionChange
 from trireme.simulations.planted import planted
 from trireme.simulations.play import RunOutcome, play
-from trireme.simulations.regions import CUT, LOST
+from trireme.simulations.regions import CUT, LOST, held_part
 from trireme.simulations.swarm import draw_plan
 
 MS = 1_000_000
@@ -57,6 +66,13 @@ def test_a_place_that_was_cut_short_costs_its_request() -> None:
     plan = Plan(1, (ModelPlan("m"),), (request,), calm_ns=500 * MS, front_ends=FrontEndsPlan(count=1))
     (error,) = errors(play(replace(plan, region_changes=(RegionChange(0),))))
     assert LOST in error
+
+
+def test_a_place_that_no_client_has_written_to_is_in_no_part() -> None:
+    segment = ClientSegment()
+    part = held_part(1, None)
+    segment.parts[16] = part, 32
+    assert [segment.part(start)[1] for start in (0, 15, 16, 31, 32)] == [None, None, part, part, None]
 
 
 def test_a_front_end_that_is_started_again_knows_what_is_registered() -> None:
