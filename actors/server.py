@@ -25,6 +25,7 @@ from ..engine.admission.budget import BudgetStatistics
 from ..engine.admission.client_bytes import ClientAccounts
 from ..engine.admission.shares import part_of_bodies
 from ..engine.backends.registry import BackendRegistry
+from ..engine.backends.waiting_threads import WaitingThreads
 from ..engine.cache import ResponseCache, open_cache
 from ..engine.clock import Clock, SystemClock, Timers
 from ..engine.description import IndexEntry, ModelActorStatistics, ServerMetadata
@@ -151,7 +152,8 @@ class InferenceServer(Admission):
         self.metrics.add(Section.LAST, lambda _scrape: self.custom_metrics.families())
         self.services.limit_gpus(options.gpu_limits)
         self.services.confinement = options.confinement
-        self.services.many_models = options.model_control_mode is ControlMode.ON_DEMAND
+        if options.model_control_mode is ControlMode.ON_DEMAND:
+            self.services.waiting_threads = WaitingThreads(0)  # models come and go, more of them than there are cores
         self.gpus = NO_GPUS
         self._agents = agents or AgentRegistry()
         give_up = partial(self.refusals.count, RefusalReason.CLIENT_BYTES)

@@ -121,6 +121,11 @@ def process_cores() -> frozenset[int]:
     return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
 
 
+def usable_cores() -> int:
+    """How many cores this process may use."""
+    return len(process_cores()) or os.cpu_count() or 1
+
+
 def machine_nodes() -> frozenset[int]:
     """The NUMA nodes of this machine."""
     return frozenset(int(path.name[4:]) for path in _NODES.glob("node[0-9]*") if path.name[4:].isdigit())

@@ -15,6 +15,7 @@ from ..job import Outcome
 from ..metrics.custom import CustomMetrics
 from ..request import InferenceRequest
 from .confinement import Confinement
+from .waiting_threads import WaitingThreads
 
 Answers = Sequence[tuple[Outcome, bool]]
 """What a model has answered, each with whether it is the final one; None is a final answer without a response."""
@@ -89,8 +90,7 @@ class Services:
         pinned: the pinned memory of both, one pool once `limit_gpus` has been called; so are their captures of graphs.
         gpus: the machine's GPUs, for frameworks that have no streams and memory of their own to offer.
         torch_gpus: the same GPUs as torch has them.
-        many_models: models come and go, more of them than there are cores: threads of a framework that wait for work
-            are not to use up a core for that.
+        waiting_threads: which threads of a framework may wait for work in a loop.
         event_loop: makes, from a name, what coroutines of Python models in the server's process run on (an `EventLoop`
             of the Python backend); None where there is nothing but asyncio.
     """
@@ -102,7 +102,7 @@ class Services:
     torch_gpus: TorchDevices = field(default_factory=lambda: TorchDevices())
     gpu_limits: GpuLimits = field(default_factory=GpuLimits)
     confinement: Confinement = field(default_factory=Confinement)
-    many_models: bool = False
+    waiting_threads: WaitingThreads = field(default_factory=WaitingThreads)
     event_loop: Callable[[str], Any] | None = None
 
     def limit_gpus(self, limits: GpuLimits) -> None:

@@ -4,7 +4,6 @@ versions of what executes it, and the machine."""
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -12,11 +11,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from ..config.json_text import write_json
 from ..config.model import ModelConfig, copy_message
 from ..errors import InvalidArgumentError
+from ..host_policies import usable_cores
 from ..version import VERSION
 
 _LIBRARIES = {
@@ -110,7 +108,7 @@ def present_origin(directory: Path, config: ModelConfig, date: str, gpus: tuple[
     return ProfileOrigin(
         date=date,
         machine=", ".join([_processor(), *gpus]),
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else psutil.cpu_count() or 1,
+        cores=usable_cores(),
         versions=_versions(config.backend),
         files=_files_digest(directory),
         settings=_settings_digest(config),

@@ -100,7 +100,7 @@ class OnnxRuntimeModel(FrameworkModel[tuple[Any, GpuPipeline | None]]):
         self._runtime = runtime
         self._global_threads = global_threads
         self._gpus = services.gpus
-        self._spins = not services.many_models
+        self._waiting = services.waiting_threads
         signature = signature_of(self.first_program()[0])
         check_model(config, signature, self.tensors.sequences)
         _check_together(config, self.tensors)
@@ -139,7 +139,7 @@ class OnnxRuntimeModel(FrameworkModel[tuple[Any, GpuPipeline | None]]):
             model_path(self.config, self.files, spec),
             spec,
             global_threads=self._global_threads,
-            spins=self._spins,
+            waiting=self._waiting,
             stream=None if pipeline is None else pipeline.compute.handle,
         )
         return session, pipeline

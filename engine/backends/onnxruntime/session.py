@@ -18,6 +18,7 @@ from ...plugins import import_package
 from ..interface import InstanceSpec, ModelFiles
 from ..parameters import parse_bool, parse_int
 from ..signature import GraphTensor, Signature
+from ..waiting_threads import WaitingThreads
 
 _DEFAULT_FILENAME = "model.onnx"
 _DEVICE_INITIALIZERS = "session.use_device_allocator_for_initializers"
@@ -62,13 +63,13 @@ def instance_session(
     spec: InstanceSpec,
     *,
     global_threads: bool,
-    spins: bool = True,
+    waiting: WaitingThreads,
     stream: int | None = None,
 ) -> Any:
     """The session of an instance.
 
     Args:
-        spins: its threads wait for work in a loop for some milliseconds, as ONNX Runtime's do, before they sleep.
+        waiting: whether its threads may wait for work in a loop.
         stream: handle of the stream that what runs on a GPU is to be enqueued on; None for one of its own.
 
     Raises:
@@ -82,7 +83,8 @@ def instance_session(
         2: levels.ORT_DISABLE_ALL,
     }.get(config.graph_level, levels.ORT_ENABLE_ALL)
     _set_threads(runtime, config, options, global_threads)
-    if not spins:
+    share = waiting.share(options.intra_op_num_threads)
+    if share is None:
         for key in _SPINNING:
             options.add_session_config_entry(key, "0")
     parameters = config.parameters
@@ -97,6 +99,7 @@ def instance_session(
         chosen = on_stream(chosen, stream)
     _register_op_libraries(runtime, config, options)
     session = _create(runtime, config, path, options, chosen)
+    waiting.keep(session, share)
     check_in_use(config, spec, chosen, session)
     return session
 

@@ -21,6 +21,7 @@ from ...gpu.device import DeviceStream
 from ...gpu.graphs import CapturedGraph, GraphChoice, GraphShape, capture_each, graph_shapes, input_shapes
 from ...gpu.pipeline import Compute, GpuPipeline
 from ...gpu.torch_device import TorchDevice, TorchStream, import_torch
+from ...host_policies import usable_cores
 from ...instances.orders import first_instance, input_gpu
 from ..framework import (
     DeviceBatch,
@@ -214,7 +215,7 @@ class PyTorchModel(FrameworkModel[Program]):
 def _fair_share(config: ModelConfig) -> int:
     """Threads for an operator of one instance, so that those of one model do not fight for the cores."""
     on_cpu = sum(group.count for group in config.instance_group if group.kind != "KIND_GPU")
-    return max(1, len(os.sched_getaffinity(0)) // max(1, on_cpu))
+    return max(1, usable_cores() // max(1, on_cpu))
 
 
 def _set_jit(torch: Any, settings: PyTorchSettings) -> None:

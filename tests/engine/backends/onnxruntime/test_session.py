@@ -14,6 +14,7 @@ from onnx import TensorProto, helper
 from trireme.engine.backends.interface import InstanceSpec
 from trireme.engine.backends.onnxruntime import OnnxRuntimeBackend
 from trireme.engine.backends.onnxruntime.session import reason, run_options
+from trireme.engine.backends.waiting_threads import WaitingThreads
 from trireme.engine.config.model import ModelConfig, ModelInput, ModelOutput
 from trireme.engine.datatypes import BYTES, FP32, INT64
 from trireme.engine.errors import InternalError, InvalidArgumentError, UnavailableError
@@ -35,19 +36,39 @@ def refusal(models: Any, kind: type[Exception] = InvalidArgumentError, **rest: A
     return str(caught.value)
 
 
-@pytest.mark.parametrize("many_models", [False, True])
-def test_threads_of_many_models_do_not_wait_in_a_loop(models: Any, many_models: bool) -> None:
+def waits_in_a_loop(session: Any) -> bool:
+    options, found = session.get_session_options(), []
+    for kind in ("intra", "inter"):
+        try:
+            found.append(options.get_session_config_entry(f"session.{kind}_op.allow_spinning"))
+        except RuntimeError:  # it is not set
+            found.append("1")
+    assert found[0] == found[1]
+    return found[0] == "1"
+
+
+def test_threads_of_many_sessions_do_not_wait_in_a_loop(models: Any) -> None:
     models.unary()
     backend = OnnxRuntimeBackend({})
-    backend.services.many_models = many_models
-    session = backend.load(config(), models.files).create_instance(InstanceSpec("m_0")).session
-    for kind in ("intra", "inter"):
-        options = session.get_session_options()
-        if many_models:
-            assert options.get_session_config_entry(f"session.{kind}_op.allow_spinning") == "0"
-        else:
-            with pytest.raises(RuntimeError):  # it is not set
-                options.get_session_config_entry(f"session.{kind}_op.allow_spinning")
+    backend.services.waiting_threads = WaitingThreads(5)
+    loaded = backend.load(config(parameters={"intra_op_thread_count": "2"}), models.files)
+    instances = [loaded.create_instance(InstanceSpec(f"m_{number}")) for number in range(3)]
+    assert [waits_in_a_loop(instance.session) for instance in instances] == [True, True, False]
+    instances.pop(0).close()
+    another = loaded.create_instance(InstanceSpec("m_3"))
+    assert [waits_in_a_loop(each.session) for each in (*instances, another)] == [True, False, True]
+
+
+def test_a_session_that_cannot_be_made_leaves_its_share_to_others(models: Any) -> None:
+    backend = OnnxRuntimeBackend({})
+    backend.services.waiting_threads = WaitingThreads(2)
+    parameters = {"intra_op_thread_count": "2"}
+    models.path.write_bytes(b"garbage")
+    with pytest.raises(InternalError):
+        backend.load(config(parameters=parameters), models.files)
+    models.unary()
+    loaded = backend.load(config(parameters=parameters), models.files)
+    assert waits_in_a_loop(loaded.create_instance(InstanceSpec("m_0")).session)
 
 
 class TestFiles:
