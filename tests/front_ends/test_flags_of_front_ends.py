@@ -51,7 +51,9 @@ def test_restricted_calls_need_their_keys(tmp_path: Path) -> None:
         with grpcclient.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
             with pytest.raises(InferenceServerException, match="restricted"):
                 client.get_server_metadata()
-            assert client.get_server_metadata({"triton-grpc-protocol-admin-key": "secret"}).name == "triton"
+            metadata = client.get_server_metadata({"triton-grpc-protocol-admin-key": "secret"})
+            assert metadata is not None
+            assert metadata.name == "triton"
 
 
 def _metadata(server: ServeProcess, headers: dict[str, str]) -> int:

@@ -56,7 +56,7 @@ def requests(draw: st.DrawFn) -> InferenceRequest:
         draw(U64 | TEXTS.filter(bool)),
         draw(st.booleans()),
         draw(st.booleans()),
-        None if raw is None else memoryview(raw),
+        raw_input=None if raw is None else memoryview(raw),
     )
 
 

@@ -292,7 +292,7 @@ def test_a_large_body_of_a_front_end_that_is_killed_is_freed_with_its_last_view(
             client.sendall("\r\n".join([*lines, "", ""]).encode() + head + values)
             (front_end,) = pids(server)
             engine = server.process.pid
-            wait_until(lambda: memory_files(engine) & memory_files(front_end))  # what was received into is viewed
+            wait_until(lambda: bool(memory_files(engine) & memory_files(front_end)))  # what was received into is viewed
             (shared,) = memory_files(engine) & memory_files(front_end)
             os.kill(front_end, signal.SIGKILL)
             server.wait_for("front end 0 has ended")

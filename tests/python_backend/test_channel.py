@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from python_models import open_descriptors
+from wired import flat
 
 from trireme.python_backend.child import segments
 from trireme.python_backend.child.channel import INLINE_BYTES, Channel, ChannelClosedError, socket_pair
@@ -60,7 +61,7 @@ def payload_of(*arrays: np.ndarray) -> tuple[Payload, list[WireTensor]]:
 def test_what_was_encoded_is_decoded(head: tuple, contents: list[bytes]) -> None:
     payload = Payload()
     places = [(payload.add(content), len(content)) for content in contents]
-    message = decode(memoryview(b"".join(encode(head, payload))))
+    message = decode(memoryview(flat(encode(head, payload))))
     assert message.head == head
     assert [bytes(message.payload[at : at + size]) for at, size in places] == contents
     assert all(at % ALIGNMENT == 0 for at, _ in places)
@@ -75,7 +76,7 @@ def test_what_is_nearly_plain_is_made_plain() -> None:
         [np.bool_(True)],
         {np.str_("k"): 1},
     )
-    message = decode(memoryview(b"".join(encode(head, Payload()))))
+    message = decode(memoryview(flat(encode(head, Payload()))))
     assert message.head == (1, 0.5, 7, "é", (True,), {"k": 1})
     assert [type(item) for item in message.head[:4]] == [int, float, int, str]
     with pytest.raises(ValueError, match="a object cannot be sent"):
@@ -91,8 +92,7 @@ def test_garbage_is_refused(garbage: bytes) -> None:
 @given(st.integers(0, 30), st.integers(0, 7))
 def test_a_message_with_a_wrong_bit_is_refused(at: int, bit: int) -> None:
     """Anywhere in the head: what reads it would believe any size that it is told."""
-    (message,) = encode(("infer", 1, (2.5, "name"), {"k": b"v"}), Payload())
-    broken = bytearray(message)
+    broken = bytearray(flat(encode(("infer", 1, (2.5, "name"), {"k": b"v"}), Payload())))
     broken[at] ^= 1 << bit
     with pytest.raises(MessageError):
         decode(memoryview(broken))
@@ -100,7 +100,7 @@ def test_a_message_with_a_wrong_bit_is_refused(at: int, bit: int) -> None:
 
 @given(st.tuples(PLAIN, PLAIN), st.data())
 def test_half_a_message_is_refused(head: tuple, data: st.DataObject) -> None:
-    message = b"".join(encode(head, Payload()))
+    message = flat(encode(head, Payload()))
     (size, _) = PREFIX.unpack_from(message)
     end = data.draw(st.integers(0, PREFIX.size + size - 1))
     with pytest.raises(MessageError):

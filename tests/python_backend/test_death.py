@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -30,7 +31,7 @@ from trio.testing import MockClock
 
 from trireme.actors import InferenceServer
 from trireme.engine.errors import InternalError, TriremeError
-from trireme.engine.job import ExecutionBatch
+from trireme.engine.job import ExecutionBatch, Job
 from trireme.engine.request import InferenceRequest
 from trireme.python_backend.child import protocol
 from trireme.python_backend.child.channel import Letter
@@ -133,7 +134,7 @@ async def test_a_batch_that_cannot_be_begun_takes_no_answer_with_it(
     prepare = PythonInstance.prepare
     prepared: list[ExecutionBatch] = []
 
-    def fail_second(self: PythonInstance, batch: ExecutionBatch) -> tuple[list[int], Letter]:
+    def fail_second(self: PythonInstance, batch: ExecutionBatch) -> tuple[Sequence[Job], list[int], Letter]:
         prepared.append(batch)
         if len(prepared) == 2:
             raise defect("a defect")

@@ -18,6 +18,7 @@ import pytest
 from calling_models import HEAD, TEXT, answer
 from python_models import ask, open_repository, write_model
 from scripted_process import CONFIG, scripted
+from wired import flat
 
 from trireme.engine.errors import InternalError, TriremeError
 from trireme.python_backend.calls import LARGE_BYTES, MOST_METRICS
@@ -411,7 +412,7 @@ PLAIN = [
 
 @pytest.mark.parametrize("value", PLAIN)
 def test_a_head_of_plain_values_is_read_when_it_is_looked_at(value: Any) -> None:
-    message = memoryview(b"".join(encode(value, Payload())))
+    message = memoryview(flat(encode(value, Payload())))
     assert decode(message, checked=True).head == value
 
 

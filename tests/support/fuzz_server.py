@@ -179,7 +179,7 @@ async def _serve_by_front_end(
     server: InferenceServer, http: HttpSettings, grpc: GrpcSettings, nursery: trio.Nursery
 ) -> Served:
     log = LogSettings(verbose=0)
-    settings = pickle.dumps(FrontEndSettings(1, server.options, log, http, grpc))
+    settings = pickle.dumps(FrontEndSettings(1, False, server.options, log, http, grpc))
     command = FrontEndCommand((sys.executable, "-m", front_end.__name__), settings)
     front_ends = FrontEnds(server, EngineCalls(server.management), 1, command.start)
     await nursery.start(front_ends.run)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import hypothesis.strategies as st
 import orjson
 
-from trireme.python_backend.child.codec import Payload
+from trireme.python_backend.child.codec import Buffer, Payload, Source
 
 JSON: st.SearchStrategy[Any] = st.recursive(
     st.none()
@@ -22,10 +22,19 @@ JSON: st.SearchStrategy[Any] = st.recursive(
 """What a head may be made of."""
 
 
+def flat(parts: Iterable[Buffer | Source]) -> bytes:
+    """The bytes of a message whose parts are all in memory."""
+    found: list[Buffer] = []
+    for part in parts:
+        assert not isinstance(part, Source)
+        found.append(part)
+    return b"".join(found)
+
+
 def wired(head: Sequence[Any], payload: Payload | None = None) -> tuple[list[Any], memoryview]:
     """A message as it arrives."""
     parts = [] if payload is None else payload.parts
-    return orjson.loads(orjson.dumps(head)), memoryview(b"".join(map(bytes, parts)))
+    return orjson.loads(orjson.dumps(head)), memoryview(flat(parts))
 
 
 @st.composite

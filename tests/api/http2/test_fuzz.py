@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from trireme.api.http2 import frames
-from trireme.api.http2.frames import ErrorCode, Http2Event, RequestReceived, StreamReset, Terminated
+from trireme.api.http2.frames import ErrorCode, Http2Event, PeerLeaves, RequestReceived, StreamReset, Terminated
 from trireme.api.http2.headers import encode_block
 from trireme.api.http2.limits import Http2Limits, KeepaliveOptions, Rate
 
@@ -151,6 +151,7 @@ class Owner:
 
     def hear(self, events: list[Http2Event[Head]]) -> None:
         for index, event in enumerate(events):
+            assert not isinstance(event, PeerLeaves), "clients alone are told so"
             if isinstance(event, Terminated):
                 assert index == len(events) - 1
                 continue

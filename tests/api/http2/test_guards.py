@@ -154,7 +154,7 @@ def test_no_more_frames_are_taken_at_once_than_may_be(size: int) -> None:
     """The rest waits, in order, for the next call."""
     server = RawPeer(Http2Limits(frames_at_once=10)).server
     said = headers(1) + b"".join(data(1, b"%04d" % number) for number in range(100)) + data(1, b"", end_stream=True)
-    heard: list[bytes] = []
+    heard: list[bytes | memoryview] = []
     for at in range(0, len(said), size):
         events = server.receive(said[at : at + size], 0.0)
         while True:

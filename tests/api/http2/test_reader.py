@@ -34,7 +34,7 @@ class Recorder:
     def on_headers(self, stream_id: int, block: bytes, end_stream: bool) -> None:
         self.heard.append(("headers", stream_id, block, end_stream))
 
-    def on_data(self, stream_id: int, piece: bytes, charge: int, left: int, end_stream: bool) -> None:
+    def on_data(self, stream_id: int, piece: bytes | memoryview, charge: int, left: int, end_stream: bool) -> None:
         last = self.heard[-1] if self.heard else None
         if not isinstance(last, list):
             last = ["data", stream_id, b"", 0]
@@ -52,6 +52,11 @@ class Recorder:
         if increment:
             self.on_window_update(stream_id, increment)
         self.on_data(stream_id, piece, len(piece), 0, True)
+
+    def on_answer(self, stream_id: int, block: bytes, piece: bytes, trailers: bytes) -> None:
+        self.on_headers(stream_id, block, False)
+        self.on_data(stream_id, piece, len(piece), 0, False)
+        self.on_headers(stream_id, trailers, True)
 
     def on_unknown(self) -> None:
         self.heard.append("unknown")
