@@ -45,6 +45,7 @@ class FleetMember:
         report: the latest; None before the first one of a connection.
         in_flight: requests that this gateway has there.
         sequences: that this gateway knows to be there.
+        losses: how often it was lost with the sequences that were there.
         usable_s: when it reported last; minus infinity while it has no room, or drains.
         since_s: when it became one that may have requests.
         ejected_s: until when it is ejected.
@@ -64,6 +65,7 @@ class FleetMember:
         "failed",
         "in_flight",
         "keys",
+        "losses",
         "name",
         "outdated",
         "report",
@@ -85,7 +87,7 @@ class FleetMember:
         self.report: ReplicaReport | None = None
         self.reported_s = self.usable_s = -math.inf
         self.in_flight = 0
-        self.sequences = 0
+        self.sequences = self.losses = 0
         self.since_s = -math.inf
         self.ejected_s = -math.inf
         self.keys: frozenset[GroupKey] = frozenset()

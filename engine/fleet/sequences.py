@@ -5,6 +5,9 @@ answered, `sequence_idle_s` after the latest, or when there are more than `most_
 
 States: a sequence is PLACED at a replica; LOOKED_FOR, while its replica is not known yet and one after the other is
 asked; or LOST, with its replica: then only a request that starts it anew is taken.
+
+A replica that is lost only counts its losses. Which of its sequences are lost with it is found when each is looked up
+next, so a loss takes the same few steps however many there are.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ SequenceKey = tuple[str, int | str]
 class KnownSequence:
     """Attributes:
     member: where it is; None if it is lost, or is looked for.
+    losses: of the member, when the sequence came there; with more of them it is lost.
     lost: its replica is.
     current: the request of it that is at a replica; there is one at most.
     line: those behind it, in order.
@@ -30,6 +34,7 @@ class KnownSequence:
 
     key: SequenceKey
     member: FleetMember | None = None
+    losses: int = 0
     lost: bool = False
     current: FleetRequest | None = None
     line: deque[FleetRequest] = field(default_factory=deque)
@@ -37,11 +42,12 @@ class KnownSequence:
 
     def move(self, member: FleetMember | None) -> None:
         """It is there from now on."""
-        if self.member is not None:
+        if self.member is not None and self.losses == self.member.losses:
             self.member.sequences -= 1
         self.member = member
         if member is not None:
             member.sequences += 1
+            self.losses = member.losses
             self.lost = False
 
     def lose(self) -> None:
@@ -63,18 +69,21 @@ class KnownSequences:
 
     def get(self, request: FleetRequest, now_s: float) -> KnownSequence:
         """The request's, which from now on is known."""
-        key = (request.name, request.sequence)
-        known = self._known.get(key)
+        known = self.find(request)
         if known is None:
             self._make_room(now_s)
+            key = (request.name, request.sequence)
             known = self._known[key] = KnownSequence(key)
         known.heard_s = now_s
-        self._known.move_to_end(key)
+        self._known.move_to_end(known.key)
         return known
 
     def find(self, request: FleetRequest) -> KnownSequence | None:
         """The request's, if it is known."""
-        return self._known.get((request.name, request.sequence))
+        known = self._known.get((request.name, request.sequence))
+        if known is not None and known.member is not None and known.losses != known.member.losses:
+            known.lose()
+        return known
 
     def forget(self, known: KnownSequence) -> None:
         known.move(None)
@@ -82,9 +91,8 @@ class KnownSequences:
 
     def lose(self, member: FleetMember) -> None:
         """All that are at a replica are lost."""
-        for known in self._known.values() if member.sequences else ():
-            if known.member is member:
-                known.lose()
+        member.losses += 1
+        member.sequences = 0
 
     def _make_room(self, now_s: float) -> None:
         """Forget the two that were heard of least recently if their time is over, or there is no room."""
