@@ -92,8 +92,8 @@ class KubernetesMembership:
 
     async def _apply(self, server: FleetServer) -> None:
         endpoints = self._slices.endpoints
-        self._warn(endpoints)
         before = list(server.members)
+        self._warn(endpoints, has_members=bool(before))
         for name in list(server.replicas):
             if name not in endpoints:
                 server.leave(name)
@@ -110,11 +110,12 @@ class KubernetesMembership:
         if before != (now := list(server.members)):
             logger.info("replicas of the Service %s: %s", self._settings.service, ", ".join(now) or "none")
 
-    def _warn(self, endpoints: Mapping[str, Endpoint]) -> None:
-        """Once, of a Service that has no replicas, or not the port."""
+    def _warn(self, endpoints: Mapping[str, Endpoint], has_members: bool) -> None:
+        """Once, of a Service that has no replicas, not the port, or none that can join."""
         service = f"the Service {self._settings.service} of the namespace {self._settings.namespace}"
         others = self._slices.other_ports
-        warned: object = (others, not endpoints)
+        none_is_ready = not has_members and all(each.state is not EndpointState.READY for each in endpoints.values())
+        warned: object = (others, not endpoints, none_is_ready)
         if warned == self._warned:
             return
         self._warned = warned
@@ -123,3 +124,5 @@ class KubernetesMembership:
             logger.warning("%s has no port %r: found %s", service, self._settings.port, names)
         elif not endpoints:
             logger.warning("%s has no endpoints", service)
+        elif none_is_ready:
+            logger.warning("%s has %d pods, and none is ready: those that become so join", service, len(endpoints))

@@ -131,6 +131,27 @@ async def test_a_pod_that_starts_joins_when_it_is_ready(world: FleetWorld, nurse
     assert list(members(world)) == ["a"]
 
 
+async def test_a_gateway_that_starts_while_no_pod_is_ready_has_those_that_become_so(
+    world: FleetWorld, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the watch, one after the other, and without another list. Then one that is not ready any more stays."""
+    unready = {"ready": False, "serving": False}
+    source = ScriptedSource(endpoint_slice("one", ready("a", **unready), ready("b", 2, **unready)))
+    await followed(world, nursery, source)
+    assert members(world) == {}
+    text = "the Service replicas of the namespace models has 2 pods, and none is ready: those that become so join"
+    assert caplog.text.count(text) == 1
+    await source.put(endpoint_slice("two", ready("c", 3, **unready)), "ADDED")
+    assert members(world) == {}
+    await source.put(endpoint_slice("one", ready("a", **unready), ready("b", 2)))
+    assert members(world) == {"b": "10.0.0.2:8001"}
+    await source.put(endpoint_slice("one", ready("a"), ready("b", 2, **unready)))
+    await source.put(endpoint_slice("two", ready("c", 3)))
+    assert sorted(members(world)) == ["a", "b", "c"]
+    assert (source.lists, source.watched) == (1, ["10"])
+    assert caplog.text.count("none is ready") == 1
+
+
 async def test_one_that_is_not_ready_any_more_stays(world: FleetWorld, nursery: trio.Nursery) -> None:
     """Unless it is another one by now."""
     source = ScriptedSource(endpoint_slice("one", ready("a")))

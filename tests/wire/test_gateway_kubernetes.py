@@ -49,20 +49,23 @@ def slice_of(name: str, pod: ServeProcess, **conditions: bool) -> dict[str, obje
 
 
 def test_pods_come_and_go_and_so_does_the_api_server(cluster: Cluster) -> None:
-    """A gateway begins without its role, and says what is missing. Then no request fails but those that a killed pod
-    had."""
+    """A gateway begins without its role, and says what is missing; then while no pod is ready. From then on no request
+    fails but those that a killed pod had."""
     api = cluster.api
     with ExitStack() as stack:
         pods = {name: cluster.pod(stack) for name in ("web-0", "web-1")}
         for name, pod in pods.items():
-            api.put(slice_of(name, pod))
+            api.put(slice_of(name, pod, ready=False, serving=False))
         api.verbs.clear()
         gateway = cluster.gateway()
         stack.callback(gateway.end)
         gateway.wait_for("it answers 403 to list: .* needs a Role in the namespace models with the verbs get, list")
         assert gateway.ask("GET", "/v2/health/ready")[0] == 400
         api.verbs |= {"list", "watch"}
-        for name in pods:
+        gateway.wait_for("has 2 pods, and none is ready")
+        assert gateway.ask("GET", "/v2/health/ready")[0] == 400
+        for name, pod in pods.items():
+            api.put(slice_of(name, pod))
             gateway.wait_for(f"replica {name} at .* is connected")
         while gateway.ask("GET", "/v2/health/ready")[0] != 200:
             pass
