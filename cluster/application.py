@@ -127,6 +127,7 @@ def fleet_status(name: str) -> dict[str, Any]:
                 "process": told.process,
                 "draining": told.draining,
                 "ready": sorted(told.ready),
+                "changing": sorted(told.changing),
                 "failed": dict(told.failed),
             }
             for member, told in members.items()

@@ -1,4 +1,5 @@
-"""What a replica has done between two looks at its statistics, by model (`engine.fleet.scaling.LoadReading`)."""
+"""What a replica has done between two looks at its statistics, by model (`engine.fleet.scaling.LoadReading`), and how
+it tells that, and what the models' memory needs, in numbers with names, which is what Ray collects from replicas."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from ..engine.fleet.scaling import LoadReading
 
 _SEPARATOR = "|"
 _FIELDS = ("rate_hz", "queue_s", "busy", "instances")
+_NEEDED = "needed"
 
 
 class LoadMeter:
@@ -49,20 +51,28 @@ def _reading(
     return LoadReading(count / elapsed_s, queued_s / count if count else 0.0, busy_s / elapsed_s, instances)
 
 
-def write_readings(readings: Mapping[str, LoadReading]) -> dict[str, float]:
-    """As numbers with names, which is what Ray collects from replicas."""
-    return {
+def write_readings(readings: Mapping[str, LoadReading], needed: int = 0) -> dict[str, float]:
+    """Args: needed: replicas, for the memory of the models."""
+    numbers = {
         f"{field}{_SEPARATOR}{name}": float(getattr(reading, field))
         for name, reading in readings.items()
         for field in _FIELDS
     }
+    return numbers | {_NEEDED: float(needed)}
+
+
+def read_needed(numbers: Mapping[str, Mapping[Any, float]]) -> int:
+    """How many replicas the models need for their memory, by the one that says most; see `read_readings`."""
+    return round(max(numbers.get(_NEEDED, {}).values(), default=0.0))
 
 
 def read_readings(numbers: Mapping[str, Mapping[Any, float]]) -> dict[str, list[LoadReading]]:
     """By model, those of all replicas, of what Ray gives: for each name the number of each replica."""
     found: dict[str, dict[Any, dict[str, float]]] = {}
     for key, by_replica in numbers.items():
-        field, _, name = key.partition(_SEPARATOR)
+        field, separator, name = key.partition(_SEPARATOR)
+        if not separator:
+            continue
         for replica, value in by_replica.items():
             found.setdefault(name, {}).setdefault(replica, {})[field] = value
     return {

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ..engine.fleet.scaling import ReplicaScaler, ScalingSettings
-from .load_meter import read_readings
+from .load_meter import read_needed, read_readings
 
 logger = logging.getLogger("ray.serve")
 
@@ -21,9 +21,10 @@ class QueueTimePolicy:
 
     def __call__(self, context: Any) -> tuple[int, dict[str, Any]]:
         """How many replicas there are to be, by what they have told (`ray.serve.config.AutoscalingContext`)."""
-        readings = {name: told for name, told in read_readings(context.aggregated_metrics or {}).items() if told}
+        numbers = context.aggregated_metrics or {}
+        readings = {name: told for name, told in read_readings(numbers).items() if told}
         replicas = context.target_num_replicas
-        wanted = self._scaler.decide(replicas, readings, time.monotonic())
+        wanted = self._scaler.decide(replicas, readings, time.monotonic(), read_needed(numbers))
         if wanted != replicas:
             logger.info("trireme: %d replicas instead of %d: %s", wanted, replicas, self._scaler.why)
         return wanted, {}

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 import ray
@@ -23,7 +23,8 @@ from ..actors.server import InferenceServer
 from ..engine.clock import SystemClock
 from ..engine.description import ModelState
 from ..engine.errors import TriremeError
-from ..engine.fleet.roster import ReplicaTold
+from ..engine.fleet.placement import replicas_needed
+from ..engine.fleet.roster import ReplicaTold, model_needs
 from ..engine.repository.opening import open_repositories
 from .load_meter import LoadMeter, write_readings
 from .roster_actor import find_roster
@@ -69,6 +70,7 @@ class ServedReplica:
         self._server = make_server(self._words())
         self._meter = LoadMeter()
         self._sizes: dict[str, int] = {}
+        self._needed = 0
         self._rates: dict[str, float] = {}
         self._ended = threading.Event()
         self._draining = False
@@ -78,9 +80,11 @@ class ServedReplica:
         self._address = f"{host}:{port}"
         if settings.room is not None:
             self._sizes = self._server.call(_model_bytes)
+            self._needed = replicas_needed(model_needs(self._sizes, settings.models, settings.copies), settings.room)
         self._wait_until_ready()
         self._loads = ThreadPoolExecutor(1, "trireme loads")  # one after the other: each needs all cores
         self._change_asked: tuple[frozenset[str], frozenset[str]] | None = None
+        self._changes: list[tuple[Future[None], frozenset[str]]] = []  # those that are not done, and what they load
         self._failed: dict[str, str] = {}
         self._retry_s = math.inf
         self._teller = threading.Thread(target=self._keep_telling, name="trireme roster", daemon=True)
@@ -121,7 +125,7 @@ class ServedReplica:
         records, instances = self._server.call(_statistics)
         readings = self._meter.read(records, instances, time.monotonic())
         self._rates = {name: reading.rate_hz for name, reading in readings.items()}
-        return write_readings(readings)
+        return write_readings(readings, self._needed)
 
     def _keep_telling(self) -> None:
         while not self._ended.is_set():
@@ -131,16 +135,20 @@ class ServedReplica:
 
     def _tell(self) -> frozenset[str]:
         """Tell the roster, and do as it says; the models that are to be here."""
+        self._changes = [change for change in self._changes if not change[0].done()]
+        ready, changing = self._server.call(_models_in_memory)
+        changing = changing.union(*(loads for _, loads in self._changes)) - ready
         told = ReplicaTold(
             self._address,
             self._sizes,
-            self._server.call(_ready_models),
+            ready,
             self._rates,
             self._draining,
             self._release,
             ray.get_runtime_context().get_node_id(),
             os.getpid(),
             self._failed,
+            changing,
         )
         wanted = ray.get(self._roster.tell.remote(self._name, told, self._settings), timeout=10)
         if wanted is None:
@@ -148,13 +156,13 @@ class ServedReplica:
         change = wanted, told.ready - wanted
         if (change != self._change_asked or time.monotonic() >= self._retry_s) and not self._draining:
             self._change_asked, self._retry_s = change, math.inf
-            self._loads.submit(self._hold, *change)
+            self._changes = [*self._changes, (self._loads.submit(self._hold, *change), wanted - told.ready)]
         return wanted
 
     def _hold(self, wanted: frozenset[str], leaving: frozenset[str]) -> None:
         """Have these models in memory, and those that leave no more. One that has become ready since stays until the
         roster has heard of it. Those that cannot be loaded are tried again later."""
-        ready = self._server.call(_ready_models)
+        ready, _ = self._server.call(_models_in_memory)
         self._failed = {}
         for name in sorted(ready & leaving):
             self._change(name, loads=False)
@@ -194,8 +202,11 @@ class ServedReplica:
             ray.get(self._roster.leave.remote(self._name), timeout=5)
 
 
-async def _ready_models(server: InferenceServer) -> frozenset[str]:
-    return frozenset(row.name for row in server.repository_index(ready_only=True) if row.state is ModelState.READY)
+async def _models_in_memory(server: InferenceServer) -> tuple[frozenset[str], frozenset[str]]:
+    """Those that are ready, and those of which a version is being loaded or unloaded."""
+    rows = server.repository_index()
+    ready = frozenset(row.name for row in rows if row.state is ModelState.READY)
+    return ready, frozenset(row.name for row in rows if row.state in (ModelState.LOADING, ModelState.UNLOADING))
 
 
 async def _statistics(server: InferenceServer) -> tuple[list[dict[str, Any]], dict[str, int]]:

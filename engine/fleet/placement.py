@@ -50,6 +50,18 @@ class FleetLayout:
         return sorted(name for name, models in self.on.items() if model in models)
 
 
+def replicas_needed(needs: Mapping[str, ModelNeed], room: int) -> int:
+    """On how many replicas with so much room, bytes, each model finds a place by the rules above, but those that need
+    more than that. With more replicas each finds one as well, since by rule 3 none is fuller then."""
+    fitting = {model: ModelNeed(need.nbytes) for model, need in needs.items() if need.nbytes <= room}
+    if not fitting:
+        return 0
+    count = max(-(-sum(need.nbytes for need in fitting.values()) // max(room, 1)), 1)
+    while place_models(fitting, dict.fromkeys(map(str, range(count)), room)).unplaced:
+        count += 1
+    return count
+
+
 def place_models(
     needs: Mapping[str, ModelNeed],
     rooms: Mapping[str, int],

@@ -12,7 +12,10 @@ Rules:
  4. A replica that drains gets nothing new. Its models are planned for the others, and it keeps them until they are
     ready there; also one that has no place, as another replica may be about to come, unless none of those that stay has
     it in its repository.
- 5. While one release takes the place of another, replicas of the earlier one keep what they have, and that needs no
+ 5. A replica is told to load a model when it has room for that beside all that it has in memory, the models included
+    that it is to unload: those that are ready nowhere first. Only if nothing has moved for `silent_s` and `heard_s`,
+    since each waits for another one's room, one replica gets what it is to have without it.
+ 6. While one release takes the place of another, replicas of the earlier one keep what they have, and that needs no
     place on others until they drain.
 """
 
@@ -42,6 +45,22 @@ class ModelSettings:
     copies: int | None = None
 
 
+def model_needs(sizes: Mapping[str, int], settings: Mapping[str, ModelSettings], copies: int) -> dict[str, ModelNeed]:
+    """What models need.
+
+    Args:
+        sizes: bytes of each model's files.
+        copies: of each model, unless its settings say otherwise.
+    """
+    needs: dict[str, ModelNeed] = {}
+    for model, nbytes in sizes.items():
+        own = settings.get(model, ModelSettings())
+        needs[model] = ModelNeed(
+            nbytes if own.nbytes is None else own.nbytes, copies if own.copies is None else own.copies
+        )
+    return needs
+
+
 @dataclass(frozen=True, slots=True)
 class ReplicaTold:
     """What a replica tells of itself.
@@ -54,7 +73,8 @@ class ReplicaTold:
         draining: it is about to end.
         release: of the fleet's settings; a later one has a higher number.
         node, process: where it runs, and the number of its process; for people.
-        failed: the models that it was to load and could not, with the reasons; for people.
+        failed: the models that it was to load and could not, with the reasons.
+        changing: the models that it is loading or unloading, or is about to load: they may take memory.
     """
 
     address: str
@@ -66,6 +86,7 @@ class ReplicaTold:
     node: str = ""
     process: int = 0
     failed: Mapping[str, str] = field(default_factory=dict)
+    changing: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +140,7 @@ class FleetRoster:
         self._settle_s = settle_s
         self._heard_s = heard_s
         self._began_s = math.inf
+        self._moved_s = -math.inf  # when a replica has last told of something new, or the plan was another one
         self._members: dict[str, _Member] = {}
         self._gateways: dict[str, tuple[GatewayTold, float]] = {}
 
@@ -136,6 +158,8 @@ class FleetRoster:
         """A replica tells of itself; which models it is to hold, or None if that is for itself to know."""
         before = self._members.get(name)
         since_s = before.ready_s if before is not None else {}
+        if before is None or before.told.ready != told.ready or told.changing:
+            self._moved_s = now_s
         self._members[name] = _Member(told, now_s, {model: since_s.get(model, now_s) for model in told.ready})
         self._forget(now_s)
         is_settled = self._is_settled(now_s)
@@ -143,9 +167,10 @@ class FleetRoster:
             return None
         if not is_settled or (told.release < self._release and not told.draining):
             return told.ready
-        self._plan()
+        self._plan(now_s)
         wanted = frozenset() if told.draining else self.layout.on.get(name, frozenset())
-        return wanted | {model for model in told.ready - wanted if not self._is_replaced(model, told, now_s)}
+        staying = {model for model in told.ready - wanted if not self._is_replaced(model, told, now_s)}
+        return self._with_room(wanted, told, now_s) | staying
 
     def tell_gateway(self, name: str, told: GatewayTold, now_s: float) -> tuple[dict[str, ReplicaTold], bool]:
         """A gateway tells of itself; the members of the fleet, and whether these are all."""
@@ -180,7 +205,7 @@ class FleetRoster:
             if now_s - heard_s > self._silent_s:
                 del self._gateways[name]
 
-    def _plan(self) -> None:
+    def _plan(self, now_s: float) -> None:
         assert self._room is not None, "there is something to plan"
         staying = {name: member.told for name, member in self._members.items() if not member.told.draining}
         earlier = [told for told in staying.values() if told.release < self._release]
@@ -193,23 +218,41 @@ class FleetRoster:
         if self._planned_for == (sizes, set(members), placed):
             return
         self._planned_for = (sizes, set(members), placed)
+        self._moved_s = now_s
         rates: dict[str, float] = {}
         for told in staying.values():
             for model, rate_hz in told.rates.items():
                 rates[model] = rates.get(model, 0.0) + rate_hz
-        needs = {model: self._need(model, nbytes) for model, nbytes in sizes.items() if model not in placed}
+        needs = self._needs({model: nbytes for model, nbytes in sizes.items() if model not in placed})
         before: dict[str, Set[str]] = {name: told.ready for name, told in members.items()}
         for name, models in self.layout.on.items():
             if name in before:
                 before[name] = before[name] | models
         self.layout = place_models(needs, dict.fromkeys(members, self._room), before, rates)
 
-    def _need(self, model: str, nbytes: int) -> ModelNeed:
-        settings = self._settings.get(model, ModelSettings())
-        return ModelNeed(
-            nbytes if settings.nbytes is None else settings.nbytes,
-            self._copies if settings.copies is None else settings.copies,
-        )
+    def _needs(self, sizes: Mapping[str, int]) -> dict[str, ModelNeed]:
+        return model_needs(sizes, self._settings, self._copies)
+
+    def _with_room(self, wanted: frozenset[str], told: ReplicaTold, now_s: float) -> frozenset[str]:
+        """Rule 5: what of this a replica has, or is to load now."""
+        assert self._room is not None, "there is something to plan"
+        held = told.ready | told.changing
+        missing = wanted - held
+        if not missing:
+            return wanted
+        needs = self._needs({model: told.sizes.get(model, 0) for model in held | missing})
+        left = self._room - sum(needs[model].nbytes for model in held)
+        elsewhere = frozenset[str]().union(*(member.told.ready for member in self._members.values()))
+        loads: set[str] = set()
+        for model in sorted(missing, key=lambda each: (each in elsewhere, each)):
+            if needs[model].nbytes <= left:
+                loads.add(model)
+                left -= needs[model].nbytes
+        if now_s - self._moved_s > self._silent_s + self._heard_s:
+            loads = set(missing)
+        if loads - told.failed.keys():
+            self._moved_s = now_s
+        return (wanted & held) | loads
 
     def _is_replaced(self, model: str, told: ReplicaTold, now_s: float) -> bool:
         """Rule 3. A model that is planned for none has no place, or is not in the repository any more."""

@@ -1,4 +1,5 @@
-"""How many replicas a fleet is to have, by the time that requests wait in queues, and by what the planner predicts.
+"""How many replicas a fleet is to have, by the time that requests wait in queues, by what the planner predicts, and by
+the memory that its models need.
 
 Rules:
  1. Too slow: requests for some model have waited longer than the target, on average over all replicas, for `up_s`. Then
@@ -7,7 +8,8 @@ Rules:
     (`expected_wait_s`), and that has been so for `down_s`. Then one is taken away. Which one is not known, so it is
     taken for one of those that have told of the model; a model that is on one replica only moves to another one.
  3. After a change nothing is decided for `settle_s`: new replicas have to start, and figures to follow.
- 4. Never fewer than `least`, never more than `most`; outside of these the number is brought back at once.
+ 4. Never fewer than `least`, nor than the models need for their memory (`placement.replicas_needed`), and never more
+    than `most`; outside of these the number is brought back at once.
  5. Without readings nothing changes but by rule 4: that no replica reports does not mean that none is needed.
  6. Where it is known how many requests a second one replica answers in time (`capacities`), those that come say how
     many replicas are needed, before anybody waits: the sum over the models of their requests by their capacity
@@ -68,18 +70,24 @@ class ReplicaScaler:
         self._idle_since_s = math.inf
         self._settled_s = -math.inf
 
-    def decide(self, replicas: int, readings: Mapping[str, Sequence[LoadReading]], now_s: float) -> int:
+    def decide(
+        self, replicas: int, readings: Mapping[str, Sequence[LoadReading]], now_s: float, needed: int = 0
+    ) -> int:
         """How many there are to be; `why` says why.
 
         Args:
             replicas: how many there are, or are being started.
             readings: by model, of those replicas that have told.
+            needed: so many the models need for their memory; 0 if each replica has all models, or it is not known.
         """
         settings = self.settings
+        least = min(max(settings.least, needed), settings.most)
         wanted = self._by_load(replicas, readings, now_s) if readings else replicas
-        bounded = min(max(wanted, settings.least), settings.most)
+        bounded = min(max(wanted, least), settings.most)
         if bounded != wanted:
-            self.why = f"there are to be {settings.least} to {settings.most}"
+            self.why = f"there are to be {least} to {settings.most}"
+            if needed > settings.least:
+                self.why += f", as the models need {needed} for their memory"
         if bounded != replicas:
             self._settled_s = now_s + settings.settle_s
             self._slow_since_s = self._idle_since_s = math.inf

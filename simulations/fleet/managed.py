@@ -8,6 +8,8 @@ Promises, besides those of `swarm` and the rules of roster, placement and scaler
  1. A model that was ready once is always ready somewhere, but for a fault of the replicas that had it.
  2. After such a fault it is ready again within `RECOVERED_S` of the last one's end.
  3. Requests fail of faults only; so none fails because replicas come or go, models move, or a release is replaced.
+ 4. What a replica has in memory, and what it loads, needs no more than its room; but for models that wait for each
+    other's, when nothing has moved for long.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from random import Random
 
+from ...engine.fleet.placement import ModelNeed, replicas_needed
 from ...engine.fleet.scaling import ScalingSettings
 from ...engine.fleet.types import AttemptEnd, FleetRequest, FleetSettings
 from ...engine.request import LATEST
@@ -36,9 +39,12 @@ def draw_managed_fleet(draw: Random) -> tuple[FleetPlan, ManagedPlan]:
     first = draw.choice((1, 2, 3))
     least = draw.randint(1, first)
     room = -(-sum(sizes.values()) // least) + max(sizes.values())  # enough for the fewest replicas that there may be
+    if draw.random() < 0.4:  # or as little as a model needs: then their memory says how many there must be
+        room = max(sizes.values()) + draw.choice((0, 1, 2))
     service_s = draw.choice((0.01, 0.03))
     up_s = draw.choice((0.2, 0.4))
-    scaling = ScalingSettings(least, draw.choice((first, 6)), draw.choice((0.005, 0.03)), up_s, 0.8, 0.6)
+    most = max(draw.choice((first, 6)), replicas_needed({name: ModelNeed(size) for name, size in sizes.items()}, room))
+    scaling = ScalingSettings(least, most, draw.choice((0.005, 0.03)), up_s, 0.8, 0.6)
     if draw.random() < 0.5:
         part = draw.choice((0.2, 0.6, 1.5))  # of what it takes to be busy: planned with care, or too boldly
         scaling = replace(scaling, capacities={name: part / service_s for name in sizes if draw.random() < 0.7})
@@ -123,6 +129,7 @@ class ManagedSwarm(FleetSwarm):
         self._places = {name: ModelPlaces() for name in managed.sizes}
         self._models = list(managed.sizes)
         self._begun_s: dict[str, float] = {}
+        self._moved_s = 0.0
         self._replaced: set[tuple[str, str]] = set()
         """Replicas that drain, with the models that others had when they began to."""
         self.manager = FleetManager(managed, self, self.calendar, draw, self.complain, self._count)
@@ -177,9 +184,24 @@ class ManagedSwarm(FleetSwarm):
 
     # ---- where models are ready ----
 
+    def _look_at_room(self, replica: ManagedReplica) -> None:
+        """Promise 4, when a replica begins to load."""
+        managed = self.managed
+        needs = sum(managed.sizes[name] for name in replica.models)
+        if managed.room is None or needs <= managed.room:
+            return
+        self._count("beyond its room")
+        since_s = self.calendar.now_s - self._moved_s
+        if since_s < SILENT_S + managed.heard_s:
+            self.complain(
+                f"{replica.name} has {sorted(replica.models)} in memory, {needs - managed.room} more than its room, "
+                f"{since_s:.2f} s after something has moved"
+            )
+
     def _look_at(self, name: str) -> None:
         """It has become ready somewhere, or is not any more."""
         now_s, places = self.calendar.now_s, self._places[name]
+        self._moved_s = now_s
         had = places.holders
         for replica in self.replicas.values():
             is_there = replica.alive and not replica.stopping and replica.has_ready(name)
@@ -243,6 +265,7 @@ class ManagedSwarm(FleetSwarm):
             versions=managed.versions,
             load_s=managed.load_s,
             changed=self._look_at,
+            begins=self._look_at_room,
         )
         replica.complain = self.complain
         self.replicas[replica.name] = replica

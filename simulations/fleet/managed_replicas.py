@@ -20,6 +20,7 @@ class ManagedReplica(SimulatedReplica):
         versions: of each model, for a release of the fleet's settings.
         load_s: how long a load takes, about.
         changed: called when it has a model ready, or has not any more, with the model's name.
+        begins: called with it when it begins to load a model.
 
     Attributes:
         release: which it is of, from its next start on.
@@ -40,6 +41,7 @@ class ManagedReplica(SimulatedReplica):
         versions: Callable[[int], tuple[int, ...]],
         load_s: float,
         changed: Callable[[str], None],
+        begins: Callable[[ManagedReplica], None],
     ) -> None:
         self.release = release
         self.leaving = self.silent = False
@@ -47,6 +49,7 @@ class ManagedReplica(SimulatedReplica):
         self._versions = versions
         self._load_s = load_s
         self._changed = changed
+        self._begins = begins
         super().__init__(name, calendar, draw, service_s, instances, queue, {})
 
     def start(self) -> None:
@@ -64,6 +67,11 @@ class ManagedReplica(SimulatedReplica):
     def ready(self) -> frozenset[str]:
         """The models that it has in memory."""
         return frozenset(name for name in self.models if self.has_ready(name))
+
+    @property
+    def changing(self) -> frozenset[str]:
+        """The models that it is loading, or about to load."""
+        return frozenset(self.models).union(self._to_load, *(wanted for wanted, _ in self._jobs)) - self.ready
 
     def hold(self, wanted: frozenset[str], leaving: frozenset[str]) -> None:
         """Have these models, and those that leave no more."""
@@ -86,6 +94,7 @@ class ManagedReplica(SimulatedReplica):
         self._is_loading = True
         name = self._to_load.popleft()
         self._set(name, False)
+        self._begins(self)
         self.calendar.after(self._load_s * self.draw.uniform(0.5, 1.5), self._loaded, name, self.life)
 
     def _loaded(self, name: str, life: int) -> None:

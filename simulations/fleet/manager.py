@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
-from ...engine.fleet.roster import GatewayTold, ReplicaTold
+from ...engine.fleet.placement import replicas_needed
+from ...engine.fleet.roster import GatewayTold, ReplicaTold, model_needs
 from ...engine.fleet.scaling import LoadReading, ScalingSettings
 from ..oracle.managed_fleet import WatchedRoster, WatchedScaler
 from .events import Calendar
@@ -51,6 +52,11 @@ class ManagedPlan:
     scaling: ScalingSettings
     lost_readings: float
     heard_s: float
+
+    @property
+    def needed(self) -> int:
+        """So many replicas the models need for their memory."""
+        return 0 if self.room is None else replicas_needed(model_needs(self.sizes, {}, self.copies), self.room)
 
     def versions(self, release: int) -> tuple[int, ...]:
         """Of each model, which a release serves."""
@@ -134,7 +140,15 @@ class FleetManager:
         plan = self._plan
         sizes = {} if plan.room is None else plan.sizes
         rates = {name: float(work.count) for name, work in replica.work.items()}
-        told = ReplicaTold(replica.name, sizes, replica.ready, rates, replica.leaving, float(replica.release))
+        told = ReplicaTold(
+            replica.name,
+            sizes,
+            replica.ready,
+            rates,
+            replica.leaving,
+            float(replica.release),
+            changing=replica.changing,
+        )
         wanted = self.roster.tell(replica.name, told, self._calendar.now_s)
         if not replica.leaving:
             holds = frozenset(plan.sizes) if wanted is None else wanted
@@ -187,7 +201,8 @@ class FleetManager:
             self._resize(standing, readings)
 
     def _resize(self, standing: list[ManagedReplica], readings: dict[str, list[LoadReading]]) -> None:
-        wanted = self._scaler.decide(self.target, readings, self._calendar.now_s)
+        told = any(each.alive for each in standing)
+        wanted = self._scaler.decide(self.target, readings, self._calendar.now_s, self._plan.needed if told else 0)
         before = self.target
         if wanted != before:
             self._count("grown by queue time" if wanted > self.target else "shrunk by queue time")

@@ -29,17 +29,20 @@ class WatchedScaler(ReplicaScaler):
         """Since the latest change: when, for how long requests waited, how long they would with one replica less, and
         how many replicas were needed by the capacities that are planned, as a fraction."""
 
-    def decide(self, replicas: int, readings: Mapping[str, Sequence[LoadReading]], now_s: float) -> int:
-        wanted = super().decide(replicas, readings, now_s)
+    def decide(
+        self, replicas: int, readings: Mapping[str, Sequence[LoadReading]], now_s: float, needed: int = 0
+    ) -> int:
+        wanted = super().decide(replicas, readings, now_s, needed)
         settings = self.settings
+        least = max(settings.least, needed)
         if readings:
             fewer_s = max(_wait_with_one_less_s(told) for told in readings.values())
             wait_s = max(_mean_wait_s(told) for told in readings.values())
             self._replicas = replicas
             self._waits.append((now_s, wait_s, fewer_s, self._planned(readings)))
-        if not settings.least <= wanted <= settings.most:
-            self._complain(f"there are to be {wanted} replicas, of {settings.least} to {settings.most}")
-        bounded = min(max(replicas, settings.least), settings.most)
+        if wanted != settings.most and not least <= wanted <= settings.most:
+            self._complain(f"there are to be {wanted} replicas, of {least} to {settings.most}")
+        bounded = min(max(replicas, least), settings.most)
         if replicas != bounded:
             if not readings and wanted != bounded:
                 self._complain(f"there are to be {wanted} replicas, {bounded} is what is allowed")

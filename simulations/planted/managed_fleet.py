@@ -35,16 +35,27 @@ def _release_unheard(original: Any, roster: FleetRoster, *arguments: Any) -> Non
     original(roster, *arguments[:3], 0.0)
 
 
-def _planned_too_large(original: Any, roster: FleetRoster) -> None:
+def _planned_too_large(original: Any, roster: FleetRoster, now_s: float) -> None:
     """One model more than there is room for is planned for a replica."""
     before = roster.layout
-    original(roster)
+    original(roster, now_s)
     layout = roster.layout
     if layout is not before and len(layout.on) > 1:
         on = dict(layout.on)
         first, second = list(on)[:2]
         on[first] = on[first] | on[second]
         roster.layout = FleetLayout(on, layout.unplaced, layout.short)
+
+
+def _loaded_beyond_room(original: Any, roster: FleetRoster, wanted: frozenset[str], *arguments: Any) -> Any:
+    """A replica loads what it is to have before it has unloaded what it is to have no more."""
+    del original, roster, arguments
+    return wanted
+
+
+def _memory_unheard(original: Any, scaler: ReplicaScaler, replicas: int, readings: Any, now_s: float, _: int) -> int:
+    """Replicas are taken away whose memory the models need."""
+    return original(scaler, replicas, readings, now_s)
 
 
 def _never_settles(original: Any, scaler: ReplicaScaler, *arguments: Any) -> int:
@@ -54,9 +65,9 @@ def _never_settles(original: Any, scaler: ReplicaScaler, *arguments: Any) -> int
     return wanted
 
 
-def _one_model_counts(original: Any, scaler: ReplicaScaler, replicas: int, readings: Any, now_s: float) -> int:
+def _one_model_counts(original: Any, scaler: ReplicaScaler, replicas: int, readings: Any, *arguments: Any) -> int:
     """Of all models, the first one says how many replicas there are to be."""
-    return original(scaler, replicas, dict(sorted(readings.items())[:1]), now_s)
+    return original(scaler, replicas, dict(sorted(readings.items())[:1]), *arguments)
 
 
 def _idle_at_once(original: Any, scaler: ReplicaScaler, *arguments: Any) -> int:
@@ -77,6 +88,8 @@ MANAGED_FLEET_BUGS: Mapping[str, tuple[type, str, Callable[..., Any]]] = {
     "knows-all-at-once": (FleetRoster, "_is_settled", _knows_all_at_once),
     "release-unheard": (FleetRoster, "configure", _release_unheard),
     "planned-too-large": (FleetRoster, "_plan", _planned_too_large),
+    "loaded-beyond-room": (FleetRoster, "_with_room", _loaded_beyond_room),
+    "memory-unheard": (ReplicaScaler, "decide", _memory_unheard),
     "never-settles": (ReplicaScaler, "decide", _never_settles),
     "one-model-counts": (ReplicaScaler, "decide", _one_model_counts),
     "idle-at-once": (ReplicaScaler, "_by_load", _idle_at_once),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from trireme.cluster.load_meter import LoadMeter, read_readings, write_readings
+from trireme.cluster.load_meter import LoadMeter, read_needed, read_readings, write_readings
 from trireme.cluster.policy import QueueTimePolicy, policy_arguments
 from trireme.engine.fleet.scaling import LoadReading, ScalingSettings
 
@@ -53,6 +53,7 @@ def test_readings_come_through_ray_as_they_were() -> None:
         for key, value in values.items():
             numbers.setdefault(key, {})[replica] = value
     assert read_readings(numbers) == {"m|1": [one], "n": [other, one]}
+    assert read_needed(numbers) == read_needed({}) == 0
     assert read_readings({"rate_hz|m": {"r1": 1.0}}) == {"m": []}, "one that is not complete is left out"
 
 
@@ -71,3 +72,17 @@ def test_the_policy_asks_for_more_when_more_comes_than_was_planned_for() -> None
     fast = write_readings({"m": LoadReading(50.0, 0.0, 0.5, 1)})
     metrics = {key: {"r1": value} for key, value in fast.items()}
     assert policy(SimpleNamespace(aggregated_metrics=metrics, target_num_replicas=1)) == (2, {})
+
+
+def test_the_policy_leaves_as_many_as_the_models_need_for_their_memory() -> None:
+    settings = ScalingSettings(least=1, most=5, down_s=0.0, settle_s=0.0)
+    policy = QueueTimePolicy(**policy_arguments(settings))
+    idle = LoadReading(1.0, 0.0, 0.01, 1)
+    told = {"r1": write_readings({"m": idle}, needed=3), "r2": write_readings({"m": idle}, needed=2)}
+    metrics = {key: {replica: values[key] for replica, values in told.items()} for key in told["r1"]}
+    counts = [4]
+    for _ in range(4):
+        wanted, _ = policy(SimpleNamespace(aggregated_metrics=metrics, target_num_replicas=counts[-1]))
+        counts.append(wanted)
+    assert counts == [4, 3, 3, 3, 3]
+    assert policy(SimpleNamespace(aggregated_metrics=metrics, target_num_replicas=1)) == (3, {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trireme.engine.fleet.placement import ModelNeed, place_models
+from trireme.engine.fleet.placement import ModelNeed, place_models, replicas_needed
 
 GB = 1 << 30
 
@@ -77,6 +77,14 @@ def test_what_has_no_place_says_what_it_needs() -> None:
     assert place_models({"m": ModelNeed(1)}, {}).unplaced == {"m": "model 'm' needs 1 bytes, there is no replica"}
 
 
+def test_as_many_replicas_are_needed_as_hold_all_models_that_fit_into_one() -> None:
+    needs = {f"m{number:02}": ModelNeed(GB, copies=3) for number in range(20)}
+    assert [replicas_needed(needs, room * GB) for room in (20, 19, 10, 8, 7, 1)] == [1, 2, 2, 3, 3, 20]
+    thirds = {"a": ModelNeed(4), "b": ModelNeed(4), "c": ModelNeed(4), "huge": ModelNeed(9)}
+    assert replicas_needed(thirds, 6) == 3, "two have room enough, but not in one piece"
+    assert replicas_needed({"huge": ModelNeed(9)}, 6) == replicas_needed({}, 6) == 0
+
+
 NEEDS = st.dictionaries(st.sampled_from("abcdefghij"), st.builds(ModelNeed, st.integers(0, 10), st.integers(1, 3)))
 ROOMS = st.dictionaries(st.sampled_from("uvwxyz"), st.integers(0, 25))
 BEFORE = st.dictionaries(st.sampled_from("uvwxyz"), st.sets(st.sampled_from("abcdefghijk")))
@@ -96,3 +104,17 @@ def test_rules(
         assert (copies == 0) == (model in placement.unplaced)
         assert (0 < copies < need.copies) == (model in placement.short)
     assert place_models(needs, rooms, placement.on, loads).on == placement.on, "it is at rest"
+
+
+@given(NEEDS, st.integers(0, 25), st.integers(1, 3))
+def test_with_more_replicas_than_are_needed_all_models_have_a_place_as_well(
+    needs: dict[str, ModelNeed], room: int, more: int
+) -> None:
+    count = replicas_needed(needs, room)
+    fitting = {model for model, need in needs.items() if need.nbytes <= room}
+    layouts = [
+        place_models(needs, dict.fromkeys(map(str, range(each)), room)) for each in (count - 1, count, count + more)
+    ]
+    placed = [{model for models in layout.on.values() for model in models} for layout in layouts]
+    assert placed[1] == placed[2] == fitting
+    assert not fitting or placed[0] < fitting

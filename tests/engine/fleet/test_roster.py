@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from trireme.engine.fleet.placement import FleetLayout
 from trireme.engine.fleet.roster import SETTLE_S, SILENT_S, FleetRoster, GatewayTold, ModelSettings, ReplicaTold
 
 SIZES = {f"m{number:02}": 10 for number in range(20)}
@@ -67,7 +70,7 @@ def test_a_replica_that_drains_keeps_its_models_until_others_have_them() -> None
     fleet = Fleet(FleetRoster(room=100), "abc")
     fleet.go_on()
     fleet.draining.add("c")
-    fleet.go_on(rounds=6, always=set(SIZES))
+    fleet.go_on(rounds=8, always=set(SIZES))
     assert not fleet.ready["c"], "so it may end"
     assert fleet.ready["a"] | fleet.ready["b"] == set(SIZES)
 
@@ -107,7 +110,7 @@ def test_one_release_takes_the_place_of_another_with_all_models_served() -> None
         fleet.go_on(rounds=3, always=set(SIZES))
         assert {name: fleet.ready[name] for name in before} == before, "an earlier release loads and unloads nothing"
         fleet.draining.add(old)
-        fleet.go_on(rounds=6, always=set(SIZES))
+        fleet.go_on(rounds=8, always=set(SIZES))
         assert not fleet.ready.pop(old)
         fleet.roster.leave(old, fleet.now_s)
     fleet.go_on(always=set(SIZES))
@@ -171,3 +174,78 @@ def test_gateways_tell_where_they_listen_and_hear_who_the_members_are() -> None:
     roster.tell_gateway("g", GatewayTold({}), 9.0)
     roster.leave("g", 9.0)
     assert roster.gateways(9.0) == {}
+
+
+def roster_of(room: int, **nbytes: int) -> FleetRoster:
+    """One that is settled at 1 s."""
+    models = {name: ModelSettings(nbytes=size) for name, size in nbytes.items()}
+    return FleetRoster(room=room, models=models, silent_s=5.0, settle_s=1.0, heard_s=2.0)
+
+
+def told_of(name: str, sizes: Mapping[str, int], ready: str = "", changing: str = "", failed: str = "") -> ReplicaTold:
+    failures = dict.fromkeys(failed, "it is faulty")
+    return ReplicaTold(f"{name}:1", sizes, frozenset(ready), failed=failures, changing=frozenset(changing))
+
+
+def test_a_model_is_loaded_when_there_is_room_for_it_beside_what_is_in_memory() -> None:
+    """`z` is new, and takes the room of second copies; also of one that is being unloaded, until it is gone."""
+    roster = roster_of(4, x=2, y=2, z=4)
+    sizes = dict.fromkeys("xyz", 1)
+    for now_s in (0.0, 1.0):
+        roster.tell("b", told_of("b", sizes, "xy"), now_s)
+        assert roster.tell("a", told_of("a", sizes, "xy"), now_s) == {"x", "y"}
+    for now_s in (2.0, 3.0):
+        wanted = roster.tell("b", told_of("b", sizes, "xy"), now_s)
+        wanted_of_a = roster.tell("a", told_of("a", sizes, "xy"), now_s)
+    assert roster.layout.on == {"a": {"z"}, "b": {"x", "y"}}
+    assert (wanted, wanted_of_a) == ({"x", "y"}, set()), "copies that are ready elsewhere for long leave first"
+    assert roster.tell("a", told_of("a", sizes, "x", changing="y"), 4.0) == set()
+    assert roster.tell("a", told_of("a", sizes, changing="y"), 5.0) == set()
+    assert roster.tell("a", told_of("a", sizes), 6.0) == {"z"}
+    assert roster.tell("a", told_of("a", sizes, changing="z"), 7.0) == {"z"}
+    assert roster.tell("a", told_of("a", sizes, "z"), 8.0) == {"z"}
+
+
+def test_what_is_ready_nowhere_is_loaded_first() -> None:
+    roster = roster_of(3, a=1, b=1, c=1, d=1)
+    sizes = dict.fromkeys("abcd", 1)
+    roster.tell("x", told_of("x", sizes, "abc"), 0.0)
+    roster.tell("y", told_of("y", sizes, changing="c"), 0.0)
+    roster.tell("x", told_of("x", sizes, "abc"), 1.0)
+    wanted = roster.tell("y", told_of("y", sizes, "", "c"), 1.0)
+    assert wanted is not None
+    assert "d" in wanted
+    assert len(wanted | {"c"}) == 3
+
+
+def test_replicas_that_wait_for_each_others_room_do_so_for_a_while_only() -> None:
+    """Two models of a full replica each have grown, and change places with those of the other one."""
+    sizes = dict.fromkeys("abcd", 1)
+    roster = roster_of(5, a=2, b=3, c=3, d=2)
+    now_s, ready = 0.0, {"x": "ab", "y": "cd"}
+    for now_s in (0.0, 1.0, 2.0):
+        for name, models in ready.items():
+            assert roster.tell(name, told_of(name, sizes, models), now_s) == set(models)
+    roster.layout = FleetLayout({"x": frozenset("cd"), "y": frozenset("ab")})
+    for now_s in (3.0, 6.0, 8.0):
+        for name, models in ready.items():
+            assert roster.tell(name, told_of(name, sizes, models), now_s) == set(models), "each waits for the other"
+    assert roster.tell("x", told_of("x", sizes, "ab"), 8.1) == set("abcd"), "one of them goes beyond its room"
+    assert roster.tell("y", told_of("y", sizes, "cd"), 8.2) == set("cd")
+    assert roster.tell("x", told_of("x", sizes, "abc", "d"), 10.0) == set("abcd")
+    assert roster.tell("x", told_of("x", sizes, "abcd"), 11.0) == set("abcd")
+    assert roster.tell("y", told_of("y", sizes, "cd"), 13.0) == set(), "they are ready at the first one for long"
+    assert roster.tell("y", told_of("y", sizes), 13.1) == set("ab")
+
+
+def test_a_model_that_cannot_be_loaded_does_not_hold_up_the_others() -> None:
+    sizes = dict.fromkeys("abcd", 1)
+    roster = roster_of(3, a=2, b=2)
+    for now_s in (0.0, 1.0):
+        roster.tell("x", told_of("x", sizes, "a"), now_s)
+        roster.tell("y", told_of("y", sizes, "b"), now_s)
+    roster.layout = FleetLayout({"x": frozenset("b"), "y": frozenset("ac")})
+    for now_s in (2.0, 4.0, 6.0, 8.0):
+        assert roster.tell("x", told_of("x", sizes, "a"), now_s) == {"a"}
+        assert roster.tell("y", told_of("y", sizes, "b", failed="c"), now_s) == {"b", "c"}
+    assert roster.tell("x", told_of("x", sizes, "a"), 8.1) == {"a", "b"}, "though the other one tries again and again"

@@ -99,6 +99,25 @@ def test_without_readings_only_the_bounds_hold() -> None:
     assert scaler.why == "there are to be 1 to 8"
 
 
+def test_no_replica_is_taken_away_whose_memory_the_models_need() -> None:
+    def counts(replicas: int, needed: int, settings: ScalingSettings = SETTINGS) -> list[int]:
+        scaler, found = ReplicaScaler(settings), [replicas]
+        for now_s in range(300):
+            found.append(scaler.decide(found[-1], {"digits": [IDLE] * found[-1]}, now_s, needed))
+        whys.append(scaler.why)
+        return sorted(set(found), reverse=True)
+
+    whys: list[str] = []
+    assert counts(5, 3) == [5, 4, 3]
+    assert counts(5, 0) == [5, 4, 3, 2, 1]
+    assert counts(5, 9) == [8, 5], "no more than there may be"
+    assert counts(3, 3, replace(SETTINGS, least=3)) == [3]
+    scaler = ReplicaScaler(SETTINGS)
+    assert [scaler.decide(count, {}, 0.0, 3) for count in (0, 1, 3, 5)] == [3, 3, 3, 5], "at once, and also unread"
+    assert scaler.decide(2, {}, 0.0, 3) == 3
+    assert scaler.why == "there are to be 3 to 8, as the models need 3 for their memory"
+
+
 def test_waiting_is_weighed_by_requests() -> None:
     assert mean_wait_s([LoadReading(300, 0.010, 1, 1), LoadReading(100, 0.030, 1, 1)]) == pytest.approx(0.015)
     assert mean_wait_s([LoadReading(0, 0.5, 0, 1)]) == 0
