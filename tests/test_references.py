@@ -34,7 +34,7 @@ PAGES = sorted(REFERENCE.glob("*.md"))
 OF_TOOLS = frozenset({"benchmarks.md", "simulations.md", "gpu.md", "kubernetes.md", "foresight.md", "CHANGELOG.md"})
 """Documents that name flags of scripts, which are not those of `trireme serve`."""
 OTHER_FLAGS = frozenset({"seed", "seeds", "flag"})
-"""Flags of the simulator in the README, and one that stands for any."""
+"""Flags of the simulator, and one that stands for any."""
 ELSEWHERE = frozenset({"x.md", "bench.md"})
 """Names that stand for no document of this repository: examples in tests, and what `make bench` writes."""
 

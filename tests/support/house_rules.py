@@ -27,7 +27,7 @@ MAY_IMPORT = {
 """The import rule: which folders each folder may import from, besides itself."""
 
 LIBRARY = tuple(MAY_IMPORT)
-FOLDERS = (*LIBRARY, "package", "tests", "benchmarks", "deploy", "model_repository")
+FOLDERS = (*LIBRARY, "package", "tests", "benchmarks", "deploy", "docs", "model_repository")
 PLAIN = (
     "package",
     "engine",

@@ -37,13 +37,19 @@ class ServeProcess:
         self.repository = Path(repository)
         self._start(["serve", "--model-repository", str(repository), *_IN_ONE_PROCESS, *flags], stdin, open_files)
 
-    def _start(self, words: Sequence[str], stdin: int | None = None, open_files: int | None = None) -> None:
+    def _start(
+        self,
+        words: Sequence[str],
+        stdin: int | None = None,
+        open_files: int | None = None,
+        folder: Path | None = None,
+    ) -> None:
         command = [str(Path(sys.executable).with_name("trireme")), words[0]]
         command += ["--http-address", "127.0.0.1", "--grpc-address", "127.0.0.1", *words[1:]]
         if open_files is not None:
             command = ["sh", "-c", f'ulimit -n {open_files}; exec "$@"', "sh", *command]
         pipe = subprocess.PIPE
-        self.process = subprocess.Popen(command, stdin=stdin, stdout=pipe, stderr=pipe, text=True)
+        self.process = subprocess.Popen(command, stdin=stdin, stdout=pipe, stderr=pipe, text=True, cwd=folder)
         self.stdout: list[str] = []
         self.stderr: list[str] = []
         self._more = threading.Condition()

@@ -48,7 +48,7 @@ def test_it_gives_what_the_ensemble_gives(ask: Any, files: np.ndarray) -> None:
 
 
 def test_it_says_where_it_is_not_sure(ask: Any, files: np.ndarray) -> None:
-    """The eight among the samples is a difficult one: see the README."""
+    """The eight among the samples is a difficult one: see docs/clients.md."""
     told = labels(ask("digits_bls", files, parameters={"min_probability": "0.9"}))
     assert [place for place, label in enumerate(told) if label == "unsure"] == [8]
 

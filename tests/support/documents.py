@@ -1,0 +1,209 @@
+"""Does what a page of the documents says, and compares what comes of it with what the page shows.
+
+A page is read from top to bottom, in one folder:
+
+Rule 1. A block below a paragraph that begins with "Write `NAME`" is the file of that name.
+Rule 2. A ``console`` block has commands behind ``$``, each with its output below it. `trireme serve` and `make serve`
+        stay: a server runs until the page ends, or another one is started. Of `pip install` it is checked that there
+        is what it names.
+Rule 3. A ``python`` block with a ``text`` block below it is a program and its output.
+Rule 4. Ports of a page are those of `trireme serve`'s defaults; the server that runs has others, so they are replaced.
+Rule 5. In an output ``…`` stands for anything, times for any time, and numbers with many decimals for their first three
+        digits, as the last ones depend on the processor.
+Rule 6. Any other block has to be marked: the line ``<!-- not run: REASON -->`` stands above it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from serve_process import PATIENCE_S, ServeProcess
+
+ROOT = Path(__file__).parents[2]
+
+_FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"(?:^|\n\n)(?:Write|Then write) `([\w./-]+)`[^\n]*(?:\n[^\n]+)*:\n\n$")
+_NOT_RUN = re.compile(r"<!-- not run: [^>]+ -->\n$")
+_TIME = re.compile(r"\b\d+(?:\.\d+)? ?(?:ms|µs|us|s|MiB)\b")
+_DECIMALS = re.compile(r"-?\d+\.\d{3,}(?:e[+-]?\d+)?")
+_ASKING = frozenset({"infer", "bench", "top"})
+"""Sub-commands that ask a server."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something that a page has its reader do.
+
+    Attributes:
+        line: of the page.
+        kind: ``file``, ``command``, ``program``, ``idle`` (marked as not run) or ``unknown``.
+        text: of the file, the command or the program.
+        shown: the output that the page shows; None if it shows none.
+    """
+
+    line: int
+    kind: str
+    text: str
+    name: str = ""
+    shown: str | None = None
+
+
+def steps(page: str) -> Iterator[Step]:
+    """What a page says, in order."""
+    blocks = list(_FENCE.finditer(page))
+    outputs = set()
+    for number, block in enumerate(blocks):
+        line = page.count("\n", 0, block.start()) + 1
+        before = page[: block.start()]
+        language, text = block[1], block[2]
+        following = blocks[number + 1] if number + 1 < len(blocks) else None
+        if number in outputs:
+            continue
+        if _NOT_RUN.search(before):
+            yield Step(line, "idle", text)
+        elif named := _FILE.search(before):
+            yield Step(line, "file", text, named[1])
+        elif language == "console":
+            yield from _commands(line + 1, text)
+        elif language == "python" and following and following[1] == "text" and _adjoins(page, block, following):
+            outputs.add(number + 1)
+            yield Step(line, "program", text, shown=following[2])
+        else:
+            yield Step(line, "unknown", text)
+
+
+def _adjoins(page: str, block: re.Match[str], following: re.Match[str]) -> bool:
+    return not page[block.end() : following.start()].strip()
+
+
+def _commands(line: int, text: str) -> Iterator[Step]:
+    for part in re.split(r"^(?=\$ )", text, flags=re.MULTILINE):
+        if part.strip():
+            command = re.match(r"\$ ((?:[^\n]*\\\n)*[^\n]*)\n?", part)
+            assert command, f"line {line}: a console block begins with a command behind '$ '"
+            output = part[command.end() :]
+            yield Step(line, "command", command[1].replace("\\\n", ""), shown=output if output.strip() else None)
+        line += part.count("\n")
+
+
+class Reader:
+    """Does what pages say in a folder; a context manager that ends its server.
+
+    Attributes:
+        server: the one that runs now.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.server: ServeProcess | None = None
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._end_server()
+
+    def read(self, page: Path) -> None:
+        """Do all that a page says; AssertionError if something else comes of it."""
+        for step in steps(page.read_text(encoding="utf-8")):
+            where = f"{page.name}:{step.line}"
+            assert step.kind != "unknown", f"{where}: this block is not run, and no line says why not"
+            if step.kind == "file":
+                path = self.folder / step.name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(step.text, encoding="utf-8")
+            elif step.kind != "idle":
+                output = self._run(step, where)
+                if step.shown is not None:
+                    assert matches(step.shown, output), f"{where}: expected\n{step.shown}\nand got\n{output}"
+
+    def _run(self, step: Step, where: str) -> str:
+        if step.kind == "program":
+            return self._output([sys.executable, "-c", self._with_ports(step.text)], where)
+        words = shlex.split(step.text, comments=True)
+        if words[:2] == ["make", "serve"]:
+            words = _served_by_make()
+        if words[:2] == ["pip", "install"]:
+            check_installable(words[2:])
+            return ""
+        if words[:2] == ["trireme", "serve"]:
+            self._serve(words)
+            return ""
+        command = step.text
+        if words[0] == "trireme" and words[1] in _ASKING and "--url" not in words:
+            command += " --url http://localhost:8000"
+        return self._output(["sh", "-c", self._with_ports(command)], where)
+
+    def _output(self, command: list[str], where: str) -> str:
+        paths = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        done = subprocess.run(
+            command,
+            cwd=self.folder,
+            env={**os.environ, "PATH": paths, "NO_COLOR": "1", "COLUMNS": "120"},
+            capture_output=True,
+            text=True,
+            timeout=10 * PATIENCE_S,
+            check=False,
+        )
+        assert done.returncode == 0, f"{where}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def _serve(self, words: list[str]) -> None:
+        self._end_server()
+        self.server = _PageServer(words, self.folder)
+        self.server.wait_for("Started HTTPService")
+        self.server.wait_for("Started Metrics Service")
+
+    def _end_server(self) -> None:
+        if self.server is not None:
+            self.server.end()
+            self.server = None
+
+    def _with_ports(self, text: str) -> str:
+        if self.server is None:
+            return text
+        ports = {"8000": self.server.http_port, "8001": self.server.grpc_port, "8002": self.server.metrics_port}
+        return re.sub(r"localhost:(800[012])", lambda match: f"127.0.0.1:{ports[match[1]]}", text)
+
+
+class _PageServer(ServeProcess):
+    """The server that a page starts, on free ports."""
+
+    def __init__(self, words: list[str], folder: Path) -> None:
+        ports = [word for name in ("http", "grpc", "metrics") for word in (f"--{name}-port", "0")]
+        self._start([*words[1:], "--front-ends", "0", *ports], folder=folder)
+
+
+def _served_by_make() -> list[str]:
+    """What `make serve` starts in the end."""
+    recipe = (ROOT / "Makefile").read_text().split("\nserve:")[1].splitlines()[1]
+    return shlex.split(recipe.strip().replace("$(BIN)/", "").replace("$(FLAGS)", ""))
+
+
+def check_installable(requirements: list[str]) -> None:
+    """That every extra of `trireme-server[…]` or `.[…]` is there."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for requirement in requirements:
+        named = re.fullmatch(r"(?:\.|trireme-server)\[([\w,-]+)\]", requirement)
+        assert named is None or set(named[1].split(",")) <= set(extras), requirement
+
+
+def matches(shown: str, output: str) -> bool:
+    """Whether an output is what a page shows."""
+    pattern = re.escape(normal(shown)).replace("…", r"[\s\S]*?")
+    return re.fullmatch(pattern, normal(output)) is not None
+
+
+def normal(text: str) -> str:
+    """A text without what differs from run to run."""
+    lines = (line.rstrip() for line in text.strip().splitlines())
+    without_times = _TIME.sub("<time>", "\n".join(lines))
+    return _DECIMALS.sub(lambda match: f"{float(match[0]):.2g}", without_times)
