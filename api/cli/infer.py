@@ -180,13 +180,17 @@ def _parameters(given: argparse.Namespace) -> Iterator[tuple[str, Any]]:
 
 def _classes(
     server: ServerConnection, model: ModelInfo, version: str, inputs: Sequence[SentTensor], parameters: dict[str, Any]
-) -> dict[str, list[str]]:
+) -> dict[str, list[list[str]]]:
     """Of outputs with labels, for each row the likeliest, by a request more. A sequence would notice that."""
     labelled = model.labelled()
     if not labelled or model.has_sequences:
         return {}
     found = server.infer(model.name, version, inputs, parameters=parameters, outputs=labelled, classes=_MOST_CLASSES)
-    return {each.name: [_class(text) for text in each.array.reshape(-1)] for each in found}
+    return {
+        each.name: [[_class(text) for text in row] for row in each.array.reshape(-1, each.array.shape[-1])]
+        for each in found
+        if each.array.size
+    }
 
 
 def _class(text: bytes) -> str:
@@ -201,7 +205,7 @@ def _report(
     model: ModelInfo,
     made_up: Sequence[str],
     outputs: Sequence[GotTensor],
-    classes: dict[str, list[str]],
+    classes: dict[str, list[list[str]]],
     latencies_ms: Sequence[float],
 ) -> Iterator[str]:
     from .text_table import text_table
@@ -213,8 +217,8 @@ def _report(
     ]
     yield from text_table(("output", "type", "shape", "values"), rows)
     for name, found in classes.items():
-        for row in range(0, len(found), _MOST_CLASSES):
-            yield f"{name}[{row // _MOST_CLASSES}]: {', '.join(found[row : row + _MOST_CLASSES])}"
+        for number, row in enumerate(found):
+            yield f"{name}[{number}]: {', '.join(row)}"
     ordered = sorted(latencies_ms)
     if len(ordered) == 1:
         yield f"latency: {ordered[0]:.2f} ms"
@@ -238,7 +242,7 @@ def _word(value: Any) -> str:
     return f"{value:.5g}" if hasattr(value, "dtype") and value.dtype.kind == "f" else str(value)
 
 
-def _as_json(tensor: GotTensor, classes: Sequence[str] | None) -> dict[str, Any]:
+def _as_json(tensor: GotTensor, classes: Sequence[Sequence[str]] | None) -> dict[str, Any]:
     flat = tensor.array.reshape(-1)
     data = [each.decode(errors="replace") if isinstance(each, bytes) else each.item() for each in flat]
     found = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.array.shape), "data": data}

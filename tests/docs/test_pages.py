@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from documents import ROOT, Reader, matches, normal, steps
@@ -12,6 +15,25 @@ pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="the pages'
 
 BESIDE_MODELS = ("docs/example-models.md", "docs/clients.md", "docs/embedding.md")
 """Pages that are read in the root of a checkout."""
+
+
+TUTORIALS = {page.stem: page for page in sorted((ROOT / "docs" / "tutorials").glob("*.md"))}
+SLOW = {"pytorch": ("torch",)}
+"""Tutorials that take long, with the packages that they need."""
+
+
+def tutorials() -> Iterator[Any]:
+    for name in TUTORIALS:
+        missing = [each for each in SLOW.get(name, ()) if find_spec(each) is None]
+        without = pytest.mark.skipif(bool(missing), reason=f"the tutorial needs {' and '.join(missing)}")
+        yield pytest.param(name, marks=[pytest.mark.slow, without] if name in SLOW else [])
+
+
+@pytest.mark.parametrize("name", tutorials())
+def test_a_tutorial(name: str, tmp_path: Path) -> None:
+    """Read in an empty folder."""
+    with Reader(tmp_path) as reader:
+        reader.read(TUTORIALS[name])
 
 
 @pytest.mark.parametrize("name", BESIDE_MODELS)

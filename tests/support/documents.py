@@ -2,7 +2,7 @@
 
 A page is read from top to bottom, in one folder:
 
-Rule 1. A block below a paragraph that begins with "Write `NAME`" is the file of that name.
+Rule 1. A block below a paragraph that says "write `NAME`" is the file of that name.
 Rule 2. A ``console`` block has commands behind ``$``, each with its output below it. `trireme serve` and `make serve`
         stay: a server runs until the page ends, or another one is started. Of `pip install` it is checked that there
         is what it names.
@@ -30,7 +30,7 @@ from serve_process import PATIENCE_S, ServeProcess
 ROOT = Path(__file__).parents[2]
 
 _FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_FILE = re.compile(r"(?:^|\n\n)(?:Write|Then write) `([\w./-]+)`[^\n]*(?:\n[^\n]+)*:\n\n$")
+_FILE = re.compile(r"\b[Ww]rite\s+`([\w./-]+)`")
 _NOT_RUN = re.compile(r"<!-- not run: [^>]+ -->\n$")
 _TIME = re.compile(r"\b\d+(?:\.\d+)? ?(?:ms|µs|us|s|MiB)\b")
 _DECIMALS = re.compile(r"-?\d+\.\d{3,}(?:e[+-]?\d+)?")
@@ -69,8 +69,8 @@ def steps(page: str) -> Iterator[Step]:
             continue
         if _NOT_RUN.search(before):
             yield Step(line, "idle", text)
-        elif named := _FILE.search(before):
-            yield Step(line, "file", text, named[1])
+        elif named := _FILE.findall(before.rstrip().rpartition("\n\n")[2]):
+            yield Step(line, "file", text, named[-1])
         elif language == "console":
             yield from _commands(line + 1, text)
         elif language == "python" and following and following[1] == "text" and _adjoins(page, block, following):
