@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 
 import trio
 
+from ..engine.description import ActorNode
 from ..engine.errors import RefusalReason, TriremeError, UnavailableError
 from ..engine.job import Job
 from ..engine.metrics.refusals import count_refusal
@@ -43,6 +44,7 @@ class Door(Actor[M], Generic[M]):
     def __init__(self, name: str, kind: str, turn: Turn, statistics: ModelStatistics) -> None:
         super().__init__(f"{kind} of {name}", turn)
         self.name = name
+        self._kind = kind
         self._statistics = statistics
         self._inflight = 0
         self.turns_away = False
@@ -78,6 +80,13 @@ class Door(Actor[M], Generic[M]):
         count_refusal(self._statistics.refused, error)
         job.answered = True
         job.reply.deliver(error, True)
+
+    def node(self) -> ActorNode:
+        """What it looks like to people."""
+        mail = self.mailbox.statistics()
+        detail = f"{self._inflight} in flight, {self._statistics.pending} of them queued"
+        state = "serving" if self.alive else "ended"
+        return ActorNode(self._kind, self.name, state, detail, mail=mail.current_buffer_used, room=mail.max_buffer_size)
 
     # For its supervisor.
 

@@ -211,6 +211,14 @@ class Instance(Actor[InstanceMessage]):
         self._on_attached: Callable[[], None] | None = None
         self._obituary: TriremeError | None = None
 
+    @property
+    def work(self) -> str:
+        """What it executes, for people; empty while it is not there for that."""
+        if self.state is not InstanceState.SERVING:
+            return ""
+        rows = " and ".join(str(batch.rows) for batch in self._held)
+        return f"executing {rows} rows" if rows else "idle"
+
     async def run(self, on_attached: Callable[[], None] = lambda: None) -> None:
         """Live until told to stop.
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import trio
 
 from ..engine.backends.interface import ProcessLostError
+from ..engine.description import ActorNode
 from ..engine.errors import InternalError, RefusalReason, TriremeError, UnavailableError
 from ..engine.instances.orders import InstanceOrder, match
 from ..engine.instances.restart import RestartPolicy
@@ -102,6 +103,10 @@ class Instances:
         """Those of the instances that are wanted and alive."""
         instances = [seat.instance for seat in self._seats if seat.alive and not seat.leaving]
         return [each.own_check for each in instances if each is not None and each.own_check is not None]
+
+    def nodes(self, most: int) -> list[ActorNode]:
+        """The first `most` instances that are wanted, for people to look at."""
+        return [seat.node() for seat in self._seats[:most] if not seat.leaving]
 
     async def start(self, orders: Iterable[InstanceOrder]) -> TriremeError | None:
         """Make instances side by side.
@@ -216,6 +221,7 @@ class Instances:
             if seat.leaving or self._closing:
                 break
             self._restarts += 1
+            seat.restarts += 1
         seat.settled.set()
         self._scheduler.mailbox.send_nowait(SeatLost(seat.number, last_words, self._heirs(seat)))
 
@@ -253,6 +259,7 @@ class _Seat:
         settled: it has had its first instance, or gets none.
         was_up: it has had an instance that could execute batches.
         unwanted, gone: it is not wanted any more, and has left.
+        restarts: how often it got another instance after the first.
     """
 
     number: int
@@ -263,8 +270,24 @@ class _Seat:
     life: trio.CancelScope = field(default_factory=trio.CancelScope)
     settled: trio.Event = field(default_factory=trio.Event)
     was_up: bool = False
+    restarts: int = 0
     unwanted: trio.Event = field(default_factory=trio.Event)
     gone: trio.Event = field(default_factory=trio.Event)
+
+    def node(self) -> ActorNode:
+        """What its instance looks like to people."""
+        name, instance = self.order.spec.name, self.instance
+        if instance is None:
+            return ActorNode("instance", name, "starting")
+        if instance.stuck:
+            detail = "has been executing one batch for too long"
+        elif instance.state is InstanceState.DEAD:
+            detail = self.death
+        else:
+            detail = instance.work
+        mail = instance.mailbox.statistics()
+        state, box = instance.state.value, (mail.current_buffer_used, mail.max_buffer_size)
+        return ActorNode("instance", name, state, detail, self.restarts, *box)
 
     def give_up(self) -> None:
         """End an instance that still starts."""

@@ -35,7 +35,7 @@ from ..engine.backends.interface import LoadedModel
 from ..engine.cache.entry import fingerprint
 from ..engine.config.instance_groups import rate_limits
 from ..engine.config.model import ModelConfig
-from ..engine.description import IndexEntry, ModelActorStatistics, ModelDescription, ModelState
+from ..engine.description import ActorNode, IndexEntry, ModelActorStatistics, ModelDescription, ModelState
 from ..engine.errors import InternalError, TriremeError, unframed
 from ..engine.instances.orders import InstanceOrder, adopt, instance_orders
 from ..engine.logs.request_lines import about
@@ -46,6 +46,7 @@ from ..engine.repository.source import ModelSource
 from ..engine.request import InferenceRequest
 from ..engine.validation import RequestValidator
 from .actor import Actor
+from .actor_tree import model_node
 from .cached import CachedDoor
 from .door import Door, stopping_error
 from .ensemble import Ensemble, FindContinuing, FindModel, Members
@@ -237,6 +238,10 @@ class Model(Actor[ModelMessage]):
             self.statistics.queue.count,
             self.statistics.queue.ns,
         )
+
+    def node(self) -> ActorNode:
+        """What it and its children look like to people."""
+        return model_node(self, self.scheduler if self._opened else None, self._batcher, self._instances)
 
     def _counts_now(self) -> InstanceCounts:
         return self._counts if self._instances is None else self._instances.counts()

@@ -28,7 +28,7 @@ from ..engine.backends.registry import BackendRegistry
 from ..engine.backends.waiting_threads import WaitingThreads
 from ..engine.cache import ResponseCache, open_cache
 from ..engine.clock import Clock, SystemClock, Timers
-from ..engine.description import IndexEntry, ModelActorStatistics, ServerMetadata
+from ..engine.description import ActorNode, IndexEntry, ModelActorStatistics, ServerMetadata
 from ..engine.errors import RefusalReason, TriremeError
 from ..engine.gpu.discovery import NO_GPUS, usable_gpus
 from ..engine.logs.request_recorder import RequestRecorder
@@ -48,6 +48,7 @@ from ..engine.tensor import Buffer
 from ..engine.version import VERSION
 from .access_gate import LocalAccess
 from .actor import Turn
+from .actor_tree import server_tree
 from .admission import Admission
 from .budget import InflightBudget, Lease
 from .cache_access import CacheAccess
@@ -186,6 +187,7 @@ class InferenceServer(Admission):
         executors = self._executors or make(self.options.model_load_thread_count, self.readiness)
         self._tracing.start(self._nursery)
         limiter = self._limiter_class(self.turn, self.options.rate_limit_resources) if self.options.rate_limit else None
+        self._limiter = limiter
         if limiter is not None:
             self._nursery.start_soon(limiter.run)
         self.gpus = usable_gpus(self.options.gpus, self.options.min_compute_capability, os.environ)
@@ -418,6 +420,14 @@ class InferenceServer(Admission):
     def model_statistics(self) -> list[ModelActorStatistics]:
         """How the model actors are: states, instances alive, restarts, abandoned threads."""
         return [model.actor_statistics() for model in self._repository.models()]
+
+    def actors(self) -> ActorNode:
+        """The tree of the actors, as it is now."""
+        state = "exiting" if self.exiting else "draining" if self.draining else "serving"
+        budget = self._budget.statistics()
+        detail = f"{budget.requests} requests in flight, {budget.bytes} bytes"
+        others = [] if self._limiter is None else [self._limiter]
+        return server_tree(self.options.server_id, state, detail, self._repository, self._repository.models(), others)
 
     def refusal_statistics(self) -> dict[RefusalReason, int]:
         """What was refused that was for no model that is served. The statistics of models have the rest."""

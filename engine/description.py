@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -94,3 +95,26 @@ class ModelActorStatistics:
     namespace: str = ""
     queue_count: int = 0
     queue_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ActorNode:
+    """An actor, or a process, for people to look at, with those that it supervises.
+
+    Attributes:
+        kind: what it is, such as "scheduler".
+        state: in the words of its table of states.
+        detail: what it holds, or why it is not well; empty if there is nothing to say.
+        restarts: how often it has died and was started again.
+        mail: messages that wait in its mailbox, of which there may be `room`; infinity where each of them holds a
+            share of the server's budget.
+    """
+
+    kind: str
+    name: str
+    state: str
+    detail: str = ""
+    restarts: int = 0
+    mail: int = 0
+    room: float = math.inf
+    children: tuple[ActorNode, ...] = ()

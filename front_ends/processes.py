@@ -19,6 +19,7 @@ from typing import Any
 import trio
 
 from ..actors.server import InferenceServer
+from ..engine.description import ActorNode
 from ..engine.errors import UnavailableError
 from ..engine.instances.restart import RestartPolicy
 from . import kinds
@@ -48,6 +49,7 @@ class FrontEnd:
         port: None while there is no process.
         addresses: where its services listen: name, host and port of each.
         heard: the last `SYNC` that it has answered.
+        starts: how often its process was started.
     """
 
     def __init__(self, number: int, policy: RestartPolicy) -> None:
@@ -58,6 +60,13 @@ class FrontEnd:
         self.opened = trio.Event()
         self.failure = ""
         self.heard = 0
+        self.starts = 0
+
+    def node(self) -> ActorNode:
+        """What it looks like to people."""
+        state = "starting" if self.port is None else "serving"
+        detail = "" if self.port is None else f"process {self.port.pid}"
+        return ActorNode("front end", str(self.number), state, detail, max(0, self.starts - 1))
 
 
 class FrontEnds:
@@ -100,6 +109,10 @@ class FrontEnds:
     def pids(self) -> list[int]:
         """Of the processes that are alive."""
         return [member.port.pid for member in self._members if member.port is not None]
+
+    def nodes(self) -> list[ActorNode]:
+        """Its processes, for people to look at."""
+        return [member.node() for member in self._members]
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until drained or cancelled. Started when all front ends listen.
@@ -203,6 +216,7 @@ class FrontEnds:
             OSError: it cannot be started.
         """
         child = await self._start()
+        member.starts += 1
         hear = partial(self._hear, member)
         about = self._announcer.describe, self._prepare, hear, child.pid
         port = self.port_class(self._server, child.sock, child.rings, *about)

@@ -1,6 +1,7 @@
 """A history, or two side by side, as an HTML page without outside parts.
 
-`timeline_data` says what is to be drawn, as plain JSON; `timeline.js` draws that, and knows nothing of histories.
+`timeline_data` says what is to be drawn, as plain JSON; `engine/timeline/timeline.js` draws that, and knows nothing of
+histories.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from importlib import resources
 from typing import Any
 
 from ..engine.job import SealReason
+from ..engine.timeline import timeline_part
 from .compared import differences, first_difference
 from .history import History
 from .lanes import Bar, BarLane, QueueLane, picture
@@ -86,14 +88,14 @@ def draw_page(runs: Sequence[TitledRun]) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
 <style>
-{_part("timeline.css")}</style>
+{_page_style()}{timeline_part("timeline.css")}</style>
 </head>
 <body>
 <h1>{title}</h1>
 <main id="timeline"></main>
 <script type="application/json" id="data">{data}</script>
 <script>
-{_part("timeline.js")}
+{timeline_part("timeline.js")}
 TriremeTimeline.mount(document.getElementById("timeline"), JSON.parse(document.getElementById("data").textContent));
 </script>
 </body>
@@ -101,5 +103,5 @@ TriremeTimeline.mount(document.getElementById("timeline"), JSON.parse(document.g
 """
 
 
-def _part(name: str) -> str:
-    return resources.files("trireme.simulations").joinpath(name).read_text(encoding="utf-8")
+def _page_style() -> str:
+    return resources.files("trireme.simulations").joinpath("timeline_page.css").read_text(encoding="utf-8")

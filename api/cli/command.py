@@ -22,6 +22,7 @@ from ...engine.options import ControlMode, ServerOptions
 from ...engine.repository.cloud.addresses import is_store_address
 from ...engine.scheduler_delays import SchedulerDelays
 from ...engine.tensor_limits import TensorLimits
+from ..console.guard import ConsoleMode
 from ..grpc.compression import CompressionLevel
 from ..grpc.options import GrpcOptions, GrpcServiceOptions, read_delays
 from ..http.exchange import HttpOptions
@@ -52,7 +53,7 @@ from .values import INT32_MAX, BadValueError, read_quantile
 @dataclass(frozen=True, slots=True)
 class MetricsSettings:
     """What the metrics endpoint is told: which families there are, how often readings are taken (twice in each
-    interval), and what ``--metrics-config`` says."""
+    interval), what ``--metrics-config`` says, and what the console may do."""
 
     service: ServiceOptions
     cpu: bool
@@ -60,6 +61,7 @@ class MetricsSettings:
     interval_s: float
     counter_latencies: bool
     quantiles: tuple[float, ...]
+    console: ConsoleMode
 
 
 class HttpSettings(NamedTuple):
@@ -415,6 +417,7 @@ def metrics_settings(flags: ParsedFlags) -> MetricsSettings:
         interval_s=flags["metrics-interval-ms"] / 1000,
         counter_latencies=not metrics_config(flags, "counter_latencies", "false"),
         quantiles=_quantiles(flags),
+        console=ConsoleMode(flags["console"]),
     )
 
 

@@ -406,6 +406,14 @@ GROUPS: tuple[Group, ...] = (
         Flag("metrics-address", STRING, "Address to listen on for metrics; that of HTTP by default.", ""),
         Flag("metrics-port", PORT, "Port to listen on for metrics; 0 for any free one.", 8002),
         Flag(
+            "console",
+            one_of(("auto", "full", "view", "off"), "invalid argument for --console"),
+            "The page /console on the metrics port, which shows what the server does. It also sends requests, loads "
+            "models and changes settings: with auto for clients of this machine, or where --access-config says who "
+            "may; with full for all who reach the port; with view for none. With off there is no page.",
+            "auto",
+        ),
+        Flag(
             "metrics-interval-ms",
             replace(number(1), placeholder="<float>"),
             "Milliseconds; CPU and GPU metrics are taken twice in each.",

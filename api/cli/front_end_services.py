@@ -11,6 +11,7 @@ from typing import TypeVar
 import trio
 
 from ...actors import InferenceServer
+from ...engine.description import ActorNode
 from ...engine.errors import TriremeError
 from ...front_ends import kinds
 from ...front_ends.access import write_access
@@ -46,6 +47,9 @@ class FrontEndServices(ClientServices):
     @property
     def addresses(self) -> Sequence[Listening]:
         return () if self._front_ends is None else self._front_ends.addresses
+
+    def processes(self) -> Sequence[ActorNode]:
+        return [] if self._front_ends is None else self._front_ends.nodes()
 
     async def open(self, nursery: trio.Nursery) -> None:
         command = self._command

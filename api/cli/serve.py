@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterable, Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -27,6 +28,7 @@ from ...engine.errors import InvalidArgumentError, TriremeError
 from ...engine.repository.source import RepositorySource, Scan
 from ...engine.repository.temporary import remove_abandoned
 from ..access import AccessChecks
+from ..console.guard import ConsoleMode
 from ..http.app import HttpService
 from ..logging import Log, log_bare, log_table, logging_to
 from ..metrics.collector import MetricsApplication, ServerCollector
@@ -45,6 +47,9 @@ from .shutdown import EndSignals
 from .start_view import StartView, start_view, tell_failures, tell_remedy
 from .tables import load_display, startup_tables
 from .usage import ServerProgram, answer_as_triton, answer_usage_error
+
+if TYPE_CHECKING:
+    from ..console.application import Console
 
 logger = logging.getLogger("trireme.serve")
 
@@ -238,7 +243,10 @@ async def _serve_ports(
     with contextlib.ExitStack() as reserved:
         services = _services_of(server, command, log, reserved)
         async with trio.open_nursery() as nursery:
-            metrics = None if command.metrics is None else _start_metrics(server, command.metrics, nursery)
+            metrics = None
+            if command.metrics is not None:
+                console = _console(server, command, command.metrics, log, services)
+                metrics = _start_metrics(server, command.metrics, nursery, console)
             own: list[Listening] = []
             clouds = CloudServices(server, command, None if metrics is None else metrics.page)
             try:
@@ -254,7 +262,8 @@ async def _serve_ports(
                 shutdown.serving = True
                 opened(server, services.addresses)
                 if view is not None:
-                    view.show_started(server, [*services.addresses, *own], command.http)
+                    shown = [*services.addresses, *own]
+                    view.show_started(server, shown, command.http, console=_has_console(command))
                 await trio.to_thread.run_sync(return_code)
                 await shutdown.until_asked()
                 if shutdown.drains_s:
@@ -284,7 +293,26 @@ def _services_of(
     return FrontEndServices(server, command, log, reserved)
 
 
-def _start_metrics(server: InferenceServer, settings: MetricsSettings, nursery: trio.Nursery) -> MetricsApplication:
+def _has_console(command: ServeCommand) -> bool:
+    return command.metrics is not None and command.metrics.console is not ConsoleMode.OFF
+
+
+def _console(
+    server: InferenceServer, command: ServeCommand, settings: MetricsSettings, log: Log, services: ClientServices
+) -> Console | None:
+    """The console; None with ``--console=off``."""
+    if settings.console is ConsoleMode.OFF:
+        return None
+    from ..console.application import Console
+
+    options = None if command.http is None else command.http.options
+    access = AccessChecks.of(server, "metrics")
+    return Console(server, settings.console, options, log, access, services.processes)
+
+
+def _start_metrics(
+    server: InferenceServer, settings: MetricsSettings, nursery: trio.Nursery, console: Console | None
+) -> MetricsApplication:
     """Begin to take readings."""
     meter = HostMeter(
         server.options.gpu_limits.pinned_pool_bytes,
@@ -300,4 +328,4 @@ def _start_metrics(server: InferenceServer, settings: MetricsSettings, nursery: 
     collector = ServerCollector(
         server, meter.readings, counter_latencies=settings.counter_latencies, quantiles=settings.quantiles
     )
-    return MetricsApplication(collector, AccessChecks.of(server, "metrics"))
+    return MetricsApplication(collector, AccessChecks.of(server, "metrics"), console)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import trio
 
 from ...actors.facade import Facade
+from ...engine.description import ActorNode
 from ...engine.errors import TriremeError
 from ..grpc.application import GrpcApplication
 from ..grpc.service import GrpcService
@@ -39,6 +40,10 @@ class ClientServices(ABC):
     @property
     def addresses(self) -> Sequence[Listening]:
         """Where it listens, once it does; only of the services that all clients use."""
+        return ()
+
+    def processes(self) -> Sequence[ActorNode]:
+        """Those that it has of its own, for people to look at."""
         return ()
 
     @abstractmethod

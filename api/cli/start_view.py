@@ -116,13 +116,21 @@ class StartView(PeopleFormatter):
         """The models of a start that failed."""
         log_bare("\n".join(["", *self._models(entries), ""]), logging.ERROR)
 
-    def show_started(self, server: InferenceServer, addresses: Sequence[Listening], http: HttpSettings | None) -> None:
-        """The whole block; from now on the log shows what happens."""
+    def show_started(
+        self, server: InferenceServer, addresses: Sequence[Listening], http: HttpSettings | None, *, console: bool
+    ) -> None:
+        """The whole block; from now on the log shows what happens.
+
+        Args:
+            console: there is one on the metrics port.
+        """
         scheme = "http" if http is None or http.service.tls is None else "https"
-        log_bare("\n".join(self.block(server, addresses, scheme)))
+        log_bare("\n".join(self.block(server, addresses, scheme, console=console)))
         self._started = True
 
-    def block(self, server: InferenceServer, addresses: Sequence[Listening], scheme: str) -> Iterator[str]:
+    def block(
+        self, server: InferenceServer, addresses: Sequence[Listening], scheme: str, *, console: bool = False
+    ) -> Iterator[str]:
         """Its lines."""
         yield ""
         yield f"{self._styled(f'Trireme {VERSION}', 'bold')} is serving"
@@ -135,6 +143,9 @@ class StartView(PeopleFormatter):
             http = http or (url if name == "HTTP" else "")
             note = "  on all addresses" if host in _EVERYWHERE else ""
             yield f"  {name:<8} {self._styled(url, 'cyan')}{self._styled(note, 'dim')}"
+            if name == "Metrics" and console:
+                page = self._styled(f"http://{place}/console", "cyan")
+                yield f"  {'Console':<8} {page}{self._styled('  in a browser', 'dim')}"
         yield ""
         yield from self._models(server.repository_index() if server.started else [])
         if http:

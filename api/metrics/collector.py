@@ -28,6 +28,7 @@ from ..http.exchange import JSON, TEXT, Answer, Exchange, error_answer, method_n
 if TYPE_CHECKING:
     from ...actors import InferenceServer
     from ...engine.description import ModelActorStatistics
+    from ..console.application import Console
 
 
 class ServerCollector:
@@ -109,17 +110,24 @@ class Collector(Protocol):
 
 
 class MetricsApplication:
-    """Answers GET with the metrics; every path is known, and all but /metrics are empty.
+    """Answers GET with the metrics; every path is known, and all but /metrics and the console's are empty.
 
     Args:
         access: finds out who asks; None if anyone may.
+        console: answers under ``/console``; None if there is none.
     """
 
-    def __init__(self, collector: Collector, access: AccessChecks | None = None) -> None:
+    def __init__(
+        self, collector: Collector, access: AccessChecks | None = None, console: Console | None = None
+    ) -> None:
         self._collector = collector
         self._access = access
+        self._console = console
 
     async def __call__(self, exchange: Exchange) -> None:
+        if self._console is not None and self._console.covers(exchange.path):
+            await self._console(exchange)
+            return
         if self._access is not None:
             need, name = needed("metrics"), "GET /metrics"
             try:

@@ -273,11 +273,19 @@ def sealed_families(entries: Iterable[ModelStatisticsEntry]) -> Iterator[MetricF
         "Number of model executions, by the reason for which their batch was closed",
         "counter",
     )
+    alone = MetricFamily(
+        "trireme_batch_single_row_count",
+        "Number of those executions that had a single row, by the same reason",
+        "counter",
+    )
     for entry in entries:
         labels = model_labels(entry)
         for reason in SealReason:
             family.add({**labels, "reason": reason.name.lower()}, entry.statistics.sealed[reason])
+            if entry.statistics.alone[reason]:
+                alone.add({**labels, "reason": reason.name.lower()}, entry.statistics.alone[reason])
     yield family
+    yield alone
 
 
 def latency_families(

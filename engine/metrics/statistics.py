@@ -23,6 +23,7 @@ from typing import Protocol
 from ..config.model import ModelConfig
 from ..errors import FailureReason, RefusalReason
 from ..job import ResponseOutcome, ResponseTimes, SealReason
+from .batch_tap import BatchTap
 
 MAX_INDICES = 4_096
 """Responses of a request that are told apart; what is reported for later ones is dropped."""
@@ -132,7 +133,9 @@ class ModelStatistics:
         refused: requests that never got as far as an execution (`refusals`).
         devices: the part of it all that GPUs of KIND_GPU instances have executed, by device. A device stays when its
             last instance has gone: counters never fall.
+        alone: of `sealed`, the executions of a single row.
         learnt: of a model with a latency objective; None for any other.
+        tap: shows single batches to who watches.
     """
 
     pending: int = 0
@@ -151,6 +154,7 @@ class ModelStatistics:
     responses: dict[int, ResponseStatistics] = field(default_factory=dict)
     failures: dict[FailureReason, int] = field(default_factory=lambda: dict.fromkeys(FailureReason, 0))
     sealed: dict[SealReason, int] = field(default_factory=lambda: dict.fromkeys(SealReason, 0))
+    alone: dict[SealReason, int] = field(default_factory=lambda: dict.fromkeys(SealReason, 0))
     refused: dict[RefusalReason, int] = field(default_factory=dict)
     cached: bool = False
     load_duration_s: float = 0.0
@@ -158,6 +162,7 @@ class ModelStatistics:
     first_responses: Histogram | None = None
     devices: dict[int, ModelStatistics] = field(default_factory=dict)
     learnt: Learnt | None = field(default=None, compare=False, repr=False)
+    tap: BatchTap = field(default_factory=BatchTap, compare=False, repr=False)
 
     def add_device(self, gpu: int) -> None:
         """An instance is about to execute on this GPU. From now on, what is recorded may name it."""
@@ -174,6 +179,8 @@ class ModelStatistics:
         """
         self.execution_count += 1
         self.sealed[sealed] += 1
+        if rows == 1:
+            self.alone[sealed] += 1
         self.last_inference_ms = wall_ms
         batch = self.batches.get(rows)
         if batch is None:

@@ -451,6 +451,8 @@ class Accounts:
             statistics.pending += 1
         if succeeded:
             statistics.record_successes(succeeded, marks, now_ns, batch.gpu)
+        if statistics.tap.left:
+            statistics.tap.note(batch, statistics.execution_count, now_ns, len(succeeded))
 
     def failed(self, job: Job, error: TriremeError, gpu: int | None) -> None:
         """A request is answered with what its execution has raised."""

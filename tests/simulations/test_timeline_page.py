@@ -7,13 +7,13 @@ import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from trireme.engine.job import SealReason
+from trireme.engine.timeline import timeline_part
 from trireme.simulations.compared import Difference, changed, differences, first_difference
 from trireme.simulations.events import BatchSealed, ExecutionEnded, ExecutionStarted, RequestAnswered, RequestSubmitted
 from trireme.simulations.history import History
@@ -167,7 +167,7 @@ def test_an_empty_history_makes_a_page() -> None:
 
 
 def test_each_reason_has_a_colour() -> None:
-    script = resources.files("trireme.simulations").joinpath("timeline.js").read_text(encoding="utf-8")
+    script = timeline_part("timeline.js")
     for reason in SealReason:
         assert f'"{reason.value}": "#' in script
 
@@ -175,5 +175,5 @@ def test_each_reason_has_a_colour() -> None:
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no node here to read the script")
 def test_the_script_can_be_read(tmp_path: Path) -> None:
     script = tmp_path / "timeline.js"
-    script.write_text(resources.files("trireme.simulations").joinpath("timeline.js").read_text(encoding="utf-8"))
+    script.write_text(timeline_part("timeline.js"))
     subprocess.run(["node", "--check", str(script)], check=True, timeout=60)

@@ -70,7 +70,9 @@ def test_a_person_sees_one_block_with_a_request_that_works(start_serve: Callable
     with watched(start_serve, f"--model-repository={repository}") as (terminal, process):
         screen = terminal.read_until("Ctrl-C ends it.")
         assert re.search(
-            r"HTTP +http://127\.0\.0\.1:\d+\n +gRPC +127\.0\.0\.1:\d+\n +Metrics +http://\S+/metrics", screen
+            r"HTTP +http://127\.0\.0\.1:\d+\n +gRPC +127\.0\.0\.1:\d+\n +Metrics +http://\S+/metrics\n"
+            r" +Console +http://\S+/console  in a browser\n",
+            screen,
         )
         assert re.search(r"  simple  version 1 +ready +\d+\.\d\d s\n", screen)
         assert not re.search(r"[IWE]\d{4} ", screen)

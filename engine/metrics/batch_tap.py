@@ -1,0 +1,117 @@
+"""What a person who watches a server sees of single batches: some of each model, as they were executed.
+
+Rules:
+ 1. While there are no windows, a batch costs one look at a number. A window takes in `left` batches, the next ones
+    after `skip` others, and is closed then.
+ 2. What is kept holds no tensor and no client's text: times, sizes, reasons.
+ 3. Of a window too small for all batches, the place among them is spread evenly (`place_window`), so that what is
+    measured in windows, such as percentiles, is measured at all times alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from ..job import ExecutionBatch
+
+MOST_REQUESTS = 32
+"""Of one batch whose times are kept."""
+
+_GOLDEN = 0.6180339887498949
+
+
+class TappedBatch(NamedTuple):
+    """One execution.
+
+    Attributes:
+        number: of the executions of its model version, from 1.
+        sealed: why the batch was closed, as `SealReason.value`.
+        marks: nanoseconds; compute start, infer start, output start, compute end.
+        over_ns: when its answers were ready to go out.
+        requests: received and queued, nanoseconds, of at most `MOST_REQUESTS`.
+        request_count: how many there are.
+        failed: those that were answered with an error.
+    """
+
+    number: int
+    instance: str
+    gpu: int | None
+    rows: int
+    sealed: str
+    marks: tuple[int, int, int, int]
+    over_ns: int
+    requests: Sequence[tuple[int, int]]
+    request_count: int
+    failed: int
+
+
+class BatchTap:
+    """Of one model version.
+
+    Attributes:
+        left: batches that the window still takes in; 0 while there is none.
+        skip: batches before these.
+    """
+
+    __slots__ = ("_taken", "left", "skip")
+
+    def __init__(self) -> None:
+        self.left = 0
+        self.skip = 0
+        self._taken: list[TappedBatch] = []
+
+    def open(self, skip: int, most: int) -> None:
+        """A new window, instead of the one before."""
+        self.skip, self.left = skip, most
+
+    def close(self) -> None:
+        """No window; what was taken in is dropped."""
+        self.left = 0
+        self._taken = []
+
+    def note(self, batch: ExecutionBatch, number: int, over_ns: int, succeeded: int) -> None:
+        """A batch is over, while there is a window.
+
+        Args:
+            number: see `TappedBatch`.
+            succeeded: requests of it that were answered with a response.
+        """
+        if self.skip:
+            self.skip -= 1
+            return
+        self.left -= 1
+        start, infer, output, end = batch.marks
+        jobs = [job for job in batch.jobs if not job.is_null]
+        times = [(job.received_ns, job.enqueued_ns) for job in jobs[:MOST_REQUESTS]]
+        self._taken.append(
+            TappedBatch(
+                number,
+                batch.instance_name,
+                batch.gpu,
+                batch.rows,
+                batch.sealed.value,
+                (start, infer, output, end),
+                over_ns,
+                times,
+                len(jobs),
+                len(jobs) - succeeded if batch.answers else 0,
+            )
+        )
+
+    def take(self) -> list[TappedBatch]:
+        """What was taken in since the last call, oldest first."""
+        taken, self._taken = self._taken, []
+        return taken
+
+
+def place_window(expected: int, most: int, turn: int) -> int:
+    """How many batches to skip before a window (rule 3).
+
+    Args:
+        expected: batches until the next window.
+        most: that this one takes in.
+        turn: number of the window.
+    """
+    return int(turn * _GOLDEN % 1.0 * (expected - most)) if expected > most else 0
