@@ -13,6 +13,7 @@ from .canaries import play_canaries
 from .drawn_run import DrawnRun
 from .fleet.managed import play_managed_fleet
 from .fleet.swarm import play_fleet
+from .generating import play_generating
 from .on_demand import play_on_demand
 from .planted import planted
 from .residency_swarm import play_residency
@@ -23,6 +24,7 @@ from .router_swarm import play_router
 SWARMS: Mapping[str, Callable[[int], DrawnRun]] = {
     "canaries": play_canaries,
     "fleet": play_fleet,
+    "generating": play_generating,
     "managed-fleet": play_managed_fleet,
     "on-demand": play_on_demand,
     "residency": play_residency,

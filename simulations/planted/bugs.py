@@ -19,6 +19,7 @@ from .ensembles import ENSEMBLE_BUGS
 from .executions import EXECUTION_BUGS
 from .fleet import FLEET_BUGS
 from .front_ends import FRONT_END_BUGS
+from .generating import GENERATING_BUGS
 from .gpus import GPU_BUGS
 from .limiter import LIMITER_BUGS
 from .managed_fleet import MANAGED_FLEET_BUGS
@@ -55,6 +56,7 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     **ROUTED_BUGS,
     **FLEET_BUGS,
     **MANAGED_FLEET_BUGS,
+    **GENERATING_BUGS,
 }
 """By name: the class and the method that is wrong, and what it does instead."""
 
