@@ -100,9 +100,14 @@ class SimulatedGpu:
             self._call_at(action.when_ns / 1e9)
 
     def _tell(self) -> None:
-        passed = [call for call in self._calls if self._core.passed(call[0])]
-        self._calls = [call for call in self._calls if not self._core.passed(call[0])]
-        for _, function in passed:
+        calls, self._calls = self._calls, []
+        passed: list[Callable[[], None]] = []
+        for call in calls:
+            if self._core.passed(call[0]):
+                passed.append(call[1])
+            else:
+                self._calls.append(call)
+        for function in passed:
             function()
 
     def _record_start(self, stream: StreamId, operation: DeviceOperation) -> None:

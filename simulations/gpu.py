@@ -186,7 +186,7 @@ class GpuCore:
         self._now_ns = now_ns
         if self._running and self._running[0][0] <= now_ns:
             return self._end()
-        while any(self._pass_mark(stream) for stream in self._streams):
+        while self._pass_marks():
             pass  # one stream's step may be what another one waits for
         for engine in DeviceEngine:
             stream = self._next_stream(engine)
@@ -194,14 +194,17 @@ class GpuCore:
                 return self._start(stream, now_ns)
         return SleepUntil(self._running[0][0]) if self._running else WAIT
 
-    def _pass_mark(self, stream: _Stream) -> bool:
-        """Let a stream go on that waits for a mark which is passed (rule 5)."""
-        first = stream.waiting[0] if stream.waiting and not stream.running else None
-        if not isinstance(first, Mark) or not self.passed(first):
-            return False
-        stream.waiting.popleft()
-        stream.passed += 1
-        return True
+    def _pass_marks(self) -> bool:
+        """Let streams go on that wait for a mark which is passed (rule 5); whether one did."""
+        goes_on = False
+        for stream in self._streams:
+            if stream.waiting and not stream.running:
+                first = stream.waiting[0]
+                if isinstance(first, Mark) and self.passed(first):
+                    stream.waiting.popleft()
+                    stream.passed += 1
+                    goes_on = True
+        return goes_on
 
     def _next_stream(self, engine: DeviceEngine) -> StreamId | None:
         """Whose turn it is to start something on this engine (rule 3)."""

@@ -79,6 +79,10 @@ class TappedCore:
             setattr(self, name, value)  # found at once from now on
         return value
 
+    @property
+    def queued(self) -> int:
+        return self._core.queued
+
     def next_action(self, now: float) -> Action:
         action = self._core.next_action(now)
         if isinstance(action, Dispatch):

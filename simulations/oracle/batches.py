@@ -45,6 +45,11 @@ def may_share(config: ModelConfig, first: NaiveEntry, other: NaiveEntry) -> bool
     return True
 
 
+def _can_differ(config: ModelConfig) -> bool:
+    """Whether there may be two requests that may not share a batch."""
+    return any(each.optional or each.is_shape_tensor or -1 in each.dims for each in config.input)
+
+
 def right_batch(
     config: ModelConfig, batching: DynamicBatching, queue: Sequence[NaiveEntry], now_s: float, stopping: bool
 ) -> Batch | NotYet:
@@ -61,13 +66,14 @@ def right_batch(
     # "The first request starts the batch, whatever its size. The next one joins unless the batch had more rows than
     # max_batch_size with it, or it may not share a batch with the first; then no request behind it joins either."
     candidates = 1
+    alike = not _can_differ(config)
     sizes = [queue[0].rows]
     end: SealReason | None = None
     while end is None and candidates < len(queue):
         other = queue[candidates]
         if sizes[-1] + other.rows > most:
             end = SealReason.FULL
-        elif not may_share(config, queue[0], other):
+        elif not (alike or may_share(config, queue[0], other)):
             end = SealReason.SHAPE
         else:
             candidates += 1

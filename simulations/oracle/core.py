@@ -90,6 +90,10 @@ class ObservedCore:
             setattr(self, name, value)  # found at once from now on
         return value
 
+    @property
+    def queued(self) -> int:
+        return self._observed.queued
+
     def use_slots(self, start: StartSlot) -> None:
         dies = self._slot_dies
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from ...engine.config.model import ModelConfig
 from ...engine.config.objective import PARAMETER
@@ -73,7 +74,14 @@ class WaitFor:
     until_s: float
 
 
+Wrong = tuple[str, str]
+"""The rule that a decision breaks, and how."""
+
+D = TypeVar("D", Dispatched, Rejected, Waits)
+
 RightDecision = ExecuteRequests | RejectOne | WaitFor
+
+NOTHING_TO_DO = WaitFor(NEVER_S)
 
 
 @dataclass(slots=True)
@@ -84,7 +92,6 @@ class NaiveCore:
         idle: instances that may take a batch, the one that has waited longest first; one may be in it twice.
         spare: those that may take a batch that cannot grow by waiting.
         gave_up: requests whose clients did so while they were queued.
-        asked: it has answered since something happened.
         until_s: how long it said last that it waits.
         least: nothing leaves before so many requests have been queued at a time; 0 from then on. Those who gave up
             meanwhile count.
@@ -96,7 +103,6 @@ class NaiveCore:
     spare: list[int] = field(default_factory=list)
     gave_up: dict[int, None] = field(default_factory=dict)
     stopping: bool = False
-    asked: bool = True
     until_s: float = NEVER_S
     least: int = 0
 
@@ -107,13 +113,12 @@ class NaiveCore:
     def right_decision(self, now_s: float) -> RightDecision:
         """What there is to do now."""
         if self.least and not self.stopping and len(self.queue.entries) + len(self.gave_up) < self.least:
-            return WaitFor(NEVER_S)
-        errors = dict.fromkeys(self.gave_up, CANCELLED)
-        errors.update((entry.number, EXPIRED) for entry in self.queue.expired(now_s))
-        if errors:
-            return RejectOne(errors)
+            return NOTHING_TO_DO
+        expired = self.queue.expired(now_s)
+        if expired or self.gave_up:
+            return RejectOne(dict.fromkeys(self.gave_up, CANCELLED) | {entry.number: EXPIRED for entry in expired})
         if not self.queue.entries:
-            return WaitFor(NEVER_S)
+            return NOTHING_TO_DO
         next_deadline_s = self.queue.next_deadline_s(now_s)
         instances = self.idle or self.spare
         if not instances:
@@ -140,6 +145,7 @@ class RightDecisions(Invariant):
         super().__init__(complain)
         self._cores: dict[str, NaiveCore] = {}
         self._unasked: dict[str, NaiveCore] = {}  # that were told something, and not asked since what is to be done
+        self._waiting: dict[str, NaiveCore] = {}  # that wait until a time
 
     def handlers(self) -> Handlers:
         return {
@@ -164,8 +170,8 @@ class RightDecisions(Invariant):
     # What cores are told.
 
     def _made(self, event: CoreMade) -> None:
-        self._unasked.pop(event.core, None)
-        self._cores.pop(event.core, None)
+        for cores in (self._unasked, self._waiting, self._cores):
+            cores.pop(event.core, None)
         core = self.new_core(event)
         if core is not None:
             self._cores[event.core] = core
@@ -247,7 +253,7 @@ class RightDecisions(Invariant):
         core = self._told(event.core)
         if core is None:
             return
-        self._judge(core, event.at_s, lambda right: self._judge_batch(event, right))
+        self._judge(core, event, self._judge_batch)
         core.least = 0
         for request in event.requests:
             core.queue.entries.pop(request, None)
@@ -260,41 +266,49 @@ class RightDecisions(Invariant):
         if core is None:
             return
 
-        def judge(right: RightDecision) -> tuple[str, str] | None:
-            if isinstance(right, RejectOne) and right.errors.get(event.request) == event.error:
-                return None
-            return REJECTION, f"'{event.core}' rejected request {event.request}: {event.error!r}; right is {right}"
-
-        self._judge(core, event.at_s, judge)
+        self._judge(core, event, self._judge_rejection)
         core.least = 0
         core.queue.entries.pop(event.request, None)
         core.gave_up.pop(event.request, None)
+
+    def _judge_rejection(self, event: Rejected, right: RightDecision) -> Wrong | None:
+        if isinstance(right, RejectOne) and right.errors.get(event.request) == event.error:
+            return None
+        return REJECTION, f"'{event.core}' rejected request {event.request}: {event.error!r}; right is {right}"
 
     def _waits(self, event: Waits) -> None:
         core = self._cores.get(event.core)
         if core is None:
             return
         self._unasked.pop(event.core, None)
-        core.until_s = event.until_s
+        self._waits_until(event.core, core, event.until_s)
+        self._judge(core, event, self._judge_wait)
 
-        def judge(right: RightDecision) -> tuple[str, str] | None:
-            if isinstance(right, WaitFor) and _same(right.until_s, event.until_s):
-                return None
-            rule = WHEN if isinstance(right, ExecuteRequests) else WAITING if isinstance(right, WaitFor) else REJECTION
-            return rule, f"'{event.core}' waits at {event.at_s} s until {event.until_s} s; right is {right}"
+    def _judge_wait(self, event: Waits, right: RightDecision) -> Wrong | None:
+        if isinstance(right, WaitFor) and _same(right.until_s, event.until_s):
+            return None
+        rule = WHEN if isinstance(right, ExecuteRequests) else WAITING if isinstance(right, WaitFor) else REJECTION
+        return rule, f"'{event.core}' waits at {event.at_s} s until {event.until_s} s; right is {right}"
 
-        self._judge(core, event.at_s, judge)
+    def _waits_until(self, name: str, core: NaiveCore, until_s: float) -> None:
+        core.until_s = until_s
+        if until_s == NEVER_S:
+            self._waiting.pop(name, None)
+        else:
+            self._waiting[name] = core
 
-    def _judge(self, core: NaiveCore, now_s: float, judge: Callable[[RightDecision], tuple[str, str] | None]) -> None:
+    def _judge(self, core: NaiveCore, event: D, judge: Callable[[D, RightDecision], Wrong | None]) -> None:
         """Complain of a decision, unless it is right, or would be a moment before or after."""
-        wrong = judge(core.right_decision(now_s))
+        now_s = event.at_s
+        wrong = judge(event, core.right_decision(now_s))
         if wrong is None:
             return
-        if any(judge(core.right_decision(moment)) is None for moment in (now_s - TOLERANCE_S, now_s + TOLERANCE_S)):
+        moments = now_s - TOLERANCE_S, now_s + TOLERANCE_S
+        if any(judge(event, core.right_decision(moment)) is None for moment in moments):
             return
         self._wrong(*wrong)
 
-    def _judge_batch(self, event: Dispatched, right: RightDecision) -> tuple[str, str] | None:
+    def _judge_batch(self, event: Dispatched, right: RightDecision) -> Wrong | None:
         what = f"'{event.core}' sent {event.requests} to instance {event.instance} at {event.at_s} s"
         if isinstance(right, RejectOne):
             return REJECTION_FIRST, f"{what}; to be rejected are {sorted(right.errors)}"
@@ -319,11 +333,11 @@ class RightDecisions(Invariant):
                 self._wrong(WHEN, f"'{name}' was not asked at {before_s} s; right is {right}")
             right = core.right_decision(after_s)
             if isinstance(right, WaitFor):  # otherwise something is due at this very moment: look again at the next
-                core.until_s = right.until_s
+                self._waits_until(name, core, right.until_s)
                 del self._unasked[name]
-        for name, core in self._cores.items():
+        for name, core in list(self._waiting.items()):
             if core.until_s < before_s:
-                core.until_s = NEVER_S
+                self._waits_until(name, core, NEVER_S)
                 self._wrong(WAITING, f"'{name}' was not asked at {before_s} s, although it waits for that moment")
 
 

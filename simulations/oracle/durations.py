@@ -43,6 +43,8 @@ REASONS = {
 
 PHASES = ("compute_input", "compute_infer", "compute_output")
 
+SPANS = ("success", "queue", "cache_hit", *PHASES)
+
 MOST_CALLS = 16
 """A miss costs two calls at least, and less than so many, with all waiting (`slow_caches`)."""
 
@@ -69,12 +71,40 @@ class _Request:
 @dataclass(slots=True)
 class _Model:
     """What is to be counted for a model. `inexact`: when its answers were given is not seen; `unsure`: whether a
-    request whose first answer was an error has had a response."""
+    request whose first answer was an error has had a response. `spans`: by name, how many, and the sums of their ns and
+    of their whole us; `executions`: by rows, the ns of each phase."""
 
     decoupled: bool
     inexact: bool
     unsure: bool = False
     tally: Counter[str] = field(default_factory=Counter)
+    spans: dict[str, list[int]] = field(default_factory=lambda: {name: [0, 0, 0] for name in SPANS})
+    executions: dict[int, list[int]] = field(default_factory=dict)
+
+    def spent(self, name: str, span_ns: int) -> None:
+        span = self.spans[name]
+        span[0] += 1
+        span[1] += span_ns
+        span[2] += span_ns // 1_000
+
+    def executed(self, rows: int, marks: Marks) -> None:
+        begin_ns, infer_ns, output_ns, end_ns = marks
+        counted = self.executions.setdefault(rows, [0, 0, 0, 0])
+        counted[0] += 1
+        counted[1] += infer_ns - begin_ns
+        counted[2] += output_ns - infer_ns
+        counted[3] += end_ns - output_ns
+
+    def whole(self) -> Counter[str]:
+        """All of it, by the names of `tally_of`."""
+        tally = self.tally.copy()
+        for name, (number, span_ns, span_us) in self.spans.items():
+            tally[name], tally[f"{name} ns"], tally[f"{name} us"] = number, span_ns, span_us
+        for rows, (number, *phases_ns) in self.executions.items():
+            tally[f"batches of {rows}"] = number
+            for phase, phase_ns in zip(PHASES, phases_ns, strict=True):
+                tally[f"batches of {rows}: {phase} ns"] = phase_ns
+        return tally
 
 
 class RightDurations(Invariant):
@@ -141,13 +171,11 @@ class RightDurations(Invariant):
         """To look it up takes no time, unless the cache is slow. It is a success that no instance had a part in."""
         if self._state.models[event.model].config.has_ensemble_scheduling:
             return
-        tally = self._of(event.model).tally
+        model = self._of(event.model)
         took_ns = event.at_ns - self._received.pop(event.request, event.at_ns)
-        spans = {"success": took_ns, "queue": 0, "cache_hit": took_ns if self._cache_ns else 0}
-        for name, span_ns in spans.items():
-            tally[name] += 1
-            tally[f"{name} ns"] += span_ns
-            tally[f"{name} us"] += span_ns // 1_000
+        model.spent("success", took_ns)
+        model.spent("queue", 0)
+        model.spent("cache_hit", took_ns if self._cache_ns else 0)
 
     def _left(self, event: RequestRejected | RequestDropped) -> None:
         request = self._requests.get(event.request)
@@ -181,12 +209,10 @@ class RightDurations(Invariant):
         now_ns = round(event.at_s * 1e9)
         batch = self._batches.pop((event.core, event.requests))
         marks = self._measured.pop(batch.batch, (now_ns, now_ns, now_ns, now_ns))
-        tally = self._of(batch.model).tally
-        tally["execution_count"] += 1
-        tally[f"sealed: {batch.reason}"] += 1
-        tally[f"batches of {batch.rows}"] += 1
-        for phase, begin_ns, end_ns in zip(PHASES, marks, marks[1:], strict=False):
-            tally[f"batches of {batch.rows}: {phase} ns"] += end_ns - begin_ns
+        model = self._of(batch.model)
+        model.tally["execution_count"] += 1
+        model.tally[f"sealed: {batch.reason}"] += 1
+        model.executed(batch.rows, marks)
         for number in event.requests:
             request = self._requests.get(number)
             if request is not None:  # a request to a decoupled model may be over before its batch is
@@ -238,14 +264,14 @@ class RightDurations(Invariant):
             model.tally[f"{FIRST} ms"] += (event.at_ns - request.received_ns) // 1_000_000
 
     def _succeeded(self, request: _Request, ended_ns: int, marks: Marks) -> None:
-        tally = self._of(request.model).tally
-        tally["inference_count"] += request.rows
-        spans = {"success": ended_ns - request.received_ns, "queue": marks[0] - request.queued_ns}
-        spans |= {phase: marks[index + 1] - marks[index] for index, phase in enumerate(PHASES)}
-        for name, span_ns in spans.items():
-            tally[name] += 1
-            tally[f"{name} ns"] += span_ns
-            tally[f"{name} us"] += span_ns // 1_000
+        model = self._of(request.model)
+        model.tally["inference_count"] += request.rows
+        began_ns, infer_ns, output_ns, end_ns = marks
+        model.spent("success", ended_ns - request.received_ns)
+        model.spent("queue", began_ns - request.queued_ns)
+        model.spent("compute_input", infer_ns - began_ns)
+        model.spent("compute_infer", output_ns - infer_ns)
+        model.spent("compute_output", end_ns - output_ns)
 
     # The server's own.
 
@@ -255,16 +281,16 @@ class RightDurations(Invariant):
             model = self._models.get(label)
             if model is None or model.inexact or model_of(label) != entry.name:
                 continue
-            own = tally_of(entry.statistics)
+            own, right = tally_of(entry.statistics), model.whole()
             misses = entry.statistics.cache_miss
             if not misses.count * 2 * self._cache_ns <= misses.ns <= misses.count * MOST_CALLS * self._cache_ns:
                 self.broken(f"statistics of '{label}': {misses.count} misses of the cache took {misses.ns} ns")
             own["success ns"] -= misses.ns  # which counts as a part of the requests
             own["success us"] -= misses.us
-            names = {name for name in own | model.tally if name and not (model.unsure and name.startswith(FIRST))}
-            wrong = sorted(name for name in names if own[name] != model.tally[name])
+            names = {name for name in own | right if name and not (model.unsure and name.startswith(FIRST))}
+            wrong = sorted(name for name in names if own[name] != right[name])
             if wrong:
-                text = ", ".join(f"{name} is {own[name]}, right is {model.tally[name]}" for name in wrong)
+                text = ", ".join(f"{name} is {own[name]}, right is {right[name]}" for name in wrong)
                 self.broken(f"statistics of '{label}': {text}")
 
 
@@ -280,7 +306,7 @@ def tally_of(own: ModelStatistics) -> Counter[str]:
             FailureReason.CANCELED.value: own.failures[FailureReason.CANCELED],
         }
     )
-    for name in ("success", "queue", "cache_hit", *PHASES):
+    for name in SPANS:
         duration = getattr(own, name)
         tally[name], tally[f"{name} ns"], tally[f"{name} us"] = duration.count, duration.ns, duration.us
     if own.first_responses is not None:

@@ -361,7 +361,7 @@ class NaiveSequences:
     def _assign(self, now_s: float) -> bool:
         """The backlog's first gets the free slot with the lowest number, once it is known which are free; whether one
         did."""
-        if any(place.asked for place in self._places()):
+        if not self._backlog or any(place.asked for place in self._places()):
             return False
         assigned = False
         while self._backlog and (place := self._free_place()) is not None:
@@ -379,11 +379,11 @@ class NaiveSequences:
     def _issue(self, now_s: float) -> None:
         """Each candidate has at most one request issued."""
         for host in self._instances.values():
-            for place in sorted(host.places, key=lambda place: place.ready_turn):
-                if place.is_ready:
-                    asked = self._take(place)
-                    asked.since_s = asked.entry.queued_s = now_s
-                    host.issued.append(asked)
+            ready = [place for place in host.places if place.is_ready]
+            for place in sorted(ready, key=lambda place: place.ready_turn):
+                asked = self._take(place)
+                asked.since_s = asked.entry.queued_s = now_s
+                host.issued.append(asked)
 
     def _take(self, place: NaiveSlot) -> NaiveRequest:
         assert place.run is not None
@@ -394,13 +394,16 @@ class NaiveSequences:
 
     # Decisions.
 
-    def right_batch(self, now_s: float) -> RightBatch | None:
-        """The batch to be executed now, on the instance that has been idle longest of those that have one."""
+    def right_decision(self, now_s: float) -> RightBatch | float:
+        """The batch to be executed now, on the instance that has been idle longest of those that have one; if there is
+        none, when something is due next."""
+        due_s = min([run.deadline_s for run in self._backlog], default=NEVER_S)
         for instance in () if self._is_held() else self._idle:
             formed = self._formed(self._instances[instance], now_s)
             if isinstance(formed, tuple):
                 return RightBatch(instance, *formed)
-        return None
+            due_s = min(due_s, formed)
+        return due_s
 
     def _is_held(self) -> bool:
         """Until slots and backlog have held enough requests at a time, those included that are gone since, nothing is
@@ -411,14 +414,6 @@ class NaiveSequences:
             in_backlog += sum(len(run.jobs) for run in self._backlog)
             self._holds = in_slots < self._delays.queued or in_backlog < self._delays.backlog
         return self._holds and not self.stopping
-
-    def wait_until_s(self, now_s: float) -> float:
-        """When something is due next, if nothing is due now."""
-        times = [run.deadline_s for run in self._backlog]
-        for instance in () if self._is_held() else self._idle:
-            formed = self._formed(self._instances[instance], now_s)
-            times += [] if isinstance(formed, tuple) else [formed]
-        return min(times, default=NEVER_S)
 
     def _formed(self, host: NaiveInstance, now_s: float) -> tuple[tuple[int, ...], SealReason] | float:
         """The requests of a batch, padding included, and why it is sent; or when it will be due."""

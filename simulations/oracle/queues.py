@@ -33,11 +33,13 @@ class NaiveQueue:
 
     Attributes:
         entries: by request, in order of arrival.
+        is_plain: no request has waited for a limited time, and none in a level: all go in order of arrival.
     """
 
     def __init__(self, batching: DynamicBatching | None) -> None:
         self.batching = batching
         self.entries: dict[int, NaiveEntry] = {}
+        self.is_plain = batching is None or not batching.priority_levels
         self._arrivals = 0
 
     def level_of(self, priority: int) -> int:
@@ -76,24 +78,24 @@ class NaiveQueue:
     def add(self, event: Admitted) -> None:
         self._arrivals += 1
         level = self.level_of(event.priority)
+        deadline_s = event.at_s + self.timeout_s(level, event.timeout_us)
+        self.is_plain = self.is_plain and deadline_s == NEVER_S
         self.entries[event.request] = NaiveEntry(
-            event.request,
-            event.rows,
-            level,
-            self._arrivals,
-            event.at_s,
-            event.at_s + self.timeout_s(level, event.timeout_us),
-            event.inputs,
+            event.request, event.rows, level, self._arrivals, event.at_s, deadline_s, event.inputs
         )
 
     def expired(self, now_s: float) -> list[NaiveEntry]:
         """A request whose time is over is rejected at once, unless its level delays it."""
+        if self.is_plain:
+            return []
         over = [entry for entry in self.entries.values() if entry.deadline_s <= now_s]
         return [entry for entry in over if self.policy(entry.level).timeout_action is TimeoutAction.REJECT]
 
     def ordered(self, now_s: float) -> list[NaiveEntry]:
         """Level 1 before level 2, and so on. Within a level in order of arrival; a delayed request comes after all
         that are not, in the order in which their time was over, and before the next level. None has `expired`."""
+        if self.is_plain:
+            return list(self.entries.values())
 
         def place(entry: NaiveEntry) -> tuple[int, bool, float, int]:
             delayed = entry.deadline_s <= now_s
@@ -103,4 +105,6 @@ class NaiveQueue:
 
     def next_deadline_s(self, now_s: float) -> float:
         """When the time of another request will be over."""
+        if self.is_plain:
+            return NEVER_S
         return min((entry.deadline_s for entry in self.entries.values() if entry.deadline_s > now_s), default=NEVER_S)

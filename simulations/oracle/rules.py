@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...engine.config.objective import PARAMETER
 from ..invariants.base import Complain, Invariant
 from ..invariants.state import WorldState
 from .adaptive import RightAdaptations
@@ -41,18 +42,23 @@ def oracle_rules(
         cache_ns: what a call of the response cache takes, for which requests wait at the door; 0 for no time.
         little_room, executes_again, runs_short: see `ErrorsHaveCauses`.
         named: the models that the server was told to load by name, if it is to load and unload some; see `MembersGo`.
+
+    Rules about what no model of the run has are left out: they would hear of everything and judge nothing.
     """
+    views = state.serving.values()
+    configs = [view.config for view in views]
+    has_sequences = any(config.has_sequence_batching for config in configs)
+    has_ensembles = any(config.has_ensemble_scheduling for config in configs)
     return (
         RightDecisions(complain),
-        RightAdaptations(complain),
-        RightSequences(complain),
+        *((RightAdaptations(complain),) if any(PARAMETER in config.parameters for config in configs) else ()),
+        *((RightSequences(complain),) if has_sequences else ()),
         RightGrants(complain),
         RightHits(complain, state, plenty),
-        MembersAreAsked(complain, state),
-        RightSums(complain, state),
+        *((MembersAreAsked(complain, state), RightSums(complain, state)) if has_ensembles else ()),
         RightRestarts(complain, state, round(restart_window_s * 1e9)),
         IdleIsKnown(complain, state),
-        CreditsLate(complain, state),
+        *((CreditsLate(complain, state),) if any(view.credits > 1 for view in views) else ()),
         AnswersLeave(complain),
         IsolatedAlone(complain, state),
         ErrorsHaveCauses(complain, state, little_room, executes_again, runs_short),

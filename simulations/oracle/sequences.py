@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..history import Handlers
 from ..invariants.base import Complain, Invariant
-from .naive_sequences import NaiveSequences
+from .naive_sequences import NaiveSequences, RightBatch
 from .observed import (
     Admitted,
     Awaits,
@@ -195,9 +195,9 @@ class RightSequences(Invariant):
         if core.left:
             self.broken(f"{what}; to be rejected first is {core.left[0]}")
             return
-        right = core.right_batch(event.at_s)
-        if right is None:
-            self.broken(f"{what}; right is to wait until {core.wait_until_s(event.at_s)} s")
+        right = core.right_decision(event.at_s)
+        if not isinstance(right, RightBatch):
+            self.broken(f"{what}; right is to wait until {right} s")
         elif (right.instance, right.requests, right.reason) != (event.instance, event.requests, event.reason):
             self.broken(f"{what}; right is {right}")
         else:
@@ -225,11 +225,10 @@ class RightSequences(Invariant):
         if core is None:
             return
         self._advance(core, event)
-        what = f"'{event.core}' waits at {event.at_s} s until {event.until_s} s"
-        right = core.right_batch(event.at_s)
-        if core.left:
-            self.broken(f"{what}; to be rejected is {core.left[0]}")
-        elif right is not None:
-            self.broken(f"{what}; right is {right}")
-        elif event.until_s != core.wait_until_s(event.at_s):
-            self.broken(f"{what}; right is {core.wait_until_s(event.at_s)} s")
+        right = core.right_decision(event.at_s)
+        if core.left or right != event.until_s:
+            what = f"'{event.core}' waits at {event.at_s} s until {event.until_s} s"
+            if core.left:
+                self.broken(f"{what}; to be rejected is {core.left[0]}")
+            else:
+                self.broken(f"{what}; right is {right}")
