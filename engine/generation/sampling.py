@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +26,6 @@ import numpy as np
 from ..errors import InternalError, InvalidArgumentError
 
 _MOST_LOGPROBS = 20
-_SEEDS = 1 << 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Sampling:
         repetition: above 0; 1 for no penalty.
         presence, frequency: -2 to 2.
         bias: by token, -100 to 100.
-        seed: any number; those that differ by 2^64 are one.
+        seed: any number.
         logprobs: log-probabilities wanted of so many of the most probable tokens beside the one drawn; None for none.
 
     Raises:
@@ -177,7 +177,7 @@ class Sampler:
 
 def _uniform(seed: int, choice: int, place: int) -> float:
     """A number of [0, 1) that depends on these alone."""
-    return np.random.Generator(np.random.Philox(key=[seed % _SEEDS, choice], counter=place)).random()
+    return Random(f"{seed} {choice} {place}").random()
 
 
 def _check(name: str, value: float, least: float, most: float, *, above: bool = False) -> None:
