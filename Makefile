@@ -25,7 +25,7 @@ AZURITE := 3.37.0
 DEPLOY := .venv-deploy
 CLUSTER := .venv-ray
 PIP_FLAGS := --quiet --disable-pip-version-check --constraint constraints.txt
-PACKAGES := engine python_backend actors front_ends gateway cluster api proto simulations foresight clients
+PACKAGES := engine python_backend apps actors front_ends gateway cluster api proto simulations foresight clients
 
 .PHONY: help serve serve-all test test-slow test-gpu bench demo-cluster check-deploy docs lint proto models train clean
 

@@ -464,6 +464,11 @@ class InferenceServer(Admission):
         """
         await (self.residents or self._control).unload(name, unload_dependents, namespace)
 
+    async def follow_repositories(self) -> None:
+        """Look at the repositories once, as in the control mode "poll": load what is new or has changed, and unload
+        what is gone. Errors are logged, and keep what is served as it is."""
+        await self._control.poll()
+
     async def rescan(self) -> None:
         """Look at the repositories, so that `repository_index` lists what they hold now.
 

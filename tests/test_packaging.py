@@ -30,6 +30,7 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = (
     "actors",
     "api",
+    "apps",
     "cluster",
     "engine",
     "foresight",
@@ -53,6 +54,8 @@ BESIDE_FOLDERS = (
     "setup.py",
 )
 DISTRIBUTION = "trireme-server"
+MODELS_MODULE = "triton_python_backend_utils"
+"""Whoever runs a model brings it: Trireme, or Triton."""
 UNPINNED = {"onnxruntime-gpu": "another version for CUDA 12 than for CUDA 13"}
 
 IMPORT_EACH = """
@@ -342,7 +345,7 @@ def test_everything_imported_is_declared(project: dict[str, Any]) -> None:
         allowed = declared | {normal(name) for name in extras.get(extra, ())}
         for line, module, _ in imports(source):
             top = module.split(".")[0]
-            if top not in {"trireme", *sys.stdlib_module_names}:
+            if top not in {"trireme", MODELS_MODULE, *sys.stdlib_module_names}:
                 providers = {normal(name) for name in distributions.get(top, [top])}
                 if not providers & allowed:
                     undeclared.append(f"{source.path}:{line}: {module}")

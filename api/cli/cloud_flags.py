@@ -11,7 +11,7 @@ from ..clouds.vertex_ai import VertexAiOptions
 from ..http.exchange import HttpOptions
 from ..sockets.limits import Limits
 from ..sockets.service import ServiceOptions
-from .flags import ParsedFlags, UsageError
+from .flags import ParsedFlags, UsageError, is_app
 from .values import PORT, BadValueError
 
 _PREDICTION = "PREDICTION"
@@ -53,6 +53,7 @@ def with_platform_defaults(flags: ParsedFlags, environment: Mapping[str, str]) -
 def repositories_of(flags: ParsedFlags, environment: Mapping[str, str]) -> list[str]:
     """The model repositories, each once: those that are given, else the one that Vertex AI sets."""
     given = {*flags["model-repository"], *flags["model-store"]}
+    given.update(word for word in flags.operands if not is_app(word))
     stored = environment.get("AIP_STORAGE_URI", "")
     return sorted(given) or [stored] * bool(stored)
 

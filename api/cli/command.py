@@ -9,7 +9,7 @@ import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...actors.request_log import RequestLogSettings
 from ...engine.backends.confinement import Confinement, find_account
@@ -41,13 +41,16 @@ from .cloud_flags import (
     vertex_ai_settings,
     with_platform_defaults,
 )
-from .control_flags import check_control_mode
+from .control_flags import check_control_mode, served_apps
 from .cores import front_end_count, poll_us, usable_cores
 from .flags import ParsedFlags, UsageError
 from .ports import check_ports
 from .request_logging import request_log_settings
 from .trace_flags import check_trace_settings, trace_config, trace_warnings
 from .values import INT32_MAX, BadValueError, read_quantile
+
+if TYPE_CHECKING:
+    from .app_serving import AppSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +83,10 @@ class GrpcSettings(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ServeCommand:
-    """A whole `trireme serve` command line. Of services, request log, access rules and routes not wanted there is None;
-    `front_ends` is the number of processes that serve HTTP and gRPC, 0 if the server does; `drain_s` says how long the
-    server drains, by signal; `deprecations` are lines for stderr before anything else, `warnings` what to log about
-    flags that have no effect."""
+    """A whole `trireme serve` command line. Of services, request log, access rules, routes and apps not wanted there is
+    None; `front_ends` is the number of processes that serve HTTP and gRPC, 0 if the server does; `drain_s` says how
+    long the server drains, by signal; `deprecations` are lines for stderr before anything else, `warnings` what to log
+    about flags that have no effect."""
 
     server: ServerOptions
     log: LogSettings
@@ -97,6 +100,7 @@ class ServeCommand:
     routes: Path | None
     front_ends: int
     drain_s: Mapping[int, float]
+    apps: AppSettings | None
     deprecations: tuple[str, ...]
     warnings: tuple[str, ...]
 
@@ -140,6 +144,7 @@ def build_command(flags: ParsedFlags, environment: Mapping[str, str]) -> ServeCo
         routes=Path(flags["routes"]) if flags["routes"] else None,
         front_ends=front_ends,
         drain_s=_drain_s(flags),
+        apps=served_apps(flags),
         deprecations=tuple(_deprecations(flags)),
         warnings=(*_warnings(flags), *_open_management(flags), *trace_warnings(flags, server.tracing)),
     )

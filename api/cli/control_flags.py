@@ -1,9 +1,14 @@
-"""Flags that say which models are loaded, and when."""
+"""Flags and words that say which models are loaded, and when."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ...engine.options import ControlMode
 from .flags import ParsedFlags, UsageError
+
+if TYPE_CHECKING:
+    from .app_serving import AppSettings
 
 
 def check_control_mode(flags: ParsedFlags) -> None:
@@ -24,3 +29,12 @@ def check_control_mode(flags: ParsedFlags) -> None:
             raise UsageError(f"Error: '--{name}' has no effect without '--model-control-mode=on-demand'.")
     if on_demand and flags["model-namespacing"]:
         raise UsageError("Error: '--model-namespacing' and '--model-control-mode=on-demand' cannot be combined.")
+
+
+def served_apps(flags: ParsedFlags) -> AppSettings | None:
+    """The Python files to serve; None if there are none. Raises UsageError: see `app_serving.app_settings`."""
+    if not (flags.operands or flags["reload"]):
+        return None
+    from .app_serving import app_settings  # only here: most servers have none
+
+    return app_settings(flags)

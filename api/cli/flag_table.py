@@ -127,6 +127,13 @@ GROUPS: tuple[Group, ...] = (
             repeatable=True,
         ),
         Flag(
+            "reload",
+            None,
+            "Follow the Python files that are served: when one, or what it imports from beside, has changed, its "
+            "models are loaded anew. One that is faulty changes nothing, and the log says what is wrong.",
+            False,
+        ),
+        Flag(
             "repository-cache-dir",
             STRING,
             "Directory that keeps models of object stores over restarts of the server, which may be that of several "

@@ -8,7 +8,8 @@ way, and exits by itself. The grammar needs fewer lines than taming it would:
 Rule 1: words are read from left to right; the first error ends it.
 Rule 2: ``--name value`` and ``--name=value`` are the same; the value may start with dashes, or be empty.
 Rule 3: a name may be shortened as long as only one flag starts that way; a full name always wins.
-Rule 4: ``--`` ends the options. A word that is no option is an error, but only once all options are read.
+Rule 4: ``--`` ends the options. A word that is no option is an error, unless the program takes such words, but only
+        once all options are read.
 Rule 5: there are no one-letter options.
 """
 
@@ -61,10 +62,15 @@ class Group:
 
 @dataclass(slots=True)
 class ParsedFlags:
-    """The values of all flags: what was given, in the order of the command line, else the default."""
+    """The values of all flags: what was given, in the order of the command line, else the default.
+
+    Attributes:
+        operands: words that are no options.
+    """
 
     flags: Mapping[str, Flag]
     given: dict[str, list[Any]] = field(default_factory=dict)
+    operands: list[str] = field(default_factory=list)
 
     def add(self, name: str, value: Any) -> None:
         self.given.setdefault(name, []).append(value)
@@ -104,10 +110,14 @@ HELP_OPTIONS = ("help", "help-all")
 """The second one is not in the flag table: beginnings of ``--help`` stand for that, as in tritonserver."""
 
 
-def parse(words: Iterable[str], flags: Mapping[str, Flag]) -> ParsedFlags:
-    """Read a command line. UsageError if it does not follow the rules, a value is bad, or it contains ``--help``."""
+def parse(words: Iterable[str], flags: Mapping[str, Flag], *, operands: bool = False) -> ParsedFlags:
+    """Read a command line. UsageError if it does not follow the rules, a value is bad, or it contains ``--help``.
+
+    Args:
+        operands: there may be words that are no options.
+    """
     parsed = ParsedFlags(flags)
-    leftover: list[str] = []
+    leftover = parsed.operands
     remaining = iter(words)
     for word in remaining:
         if word == "--":
@@ -118,9 +128,14 @@ def parse(words: Iterable[str], flags: Mapping[str, Flag]) -> ParsedFlags:
             raise UsageError(complaint=f"invalid option -- '{word[1]}'")
         else:
             leftover.append(word)
-    if leftover:
+    if leftover and not operands:
         raise UsageError(f"Unexpected argument: {leftover[0]}")
     return parsed
+
+
+def is_app(word: str) -> bool:
+    """Whether a word that is no option means a Python file with models, or one of its models: ``app.py:name``."""
+    return word.partition(":")[0].endswith(".py")
 
 
 def _read_option(word: str, remaining: Iterator[str], parsed: ParsedFlags) -> None:

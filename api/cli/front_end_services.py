@@ -70,7 +70,7 @@ class FrontEndServices(ClientServices):
             await nursery.start(front_ends.run)
         except TriremeError as error:
             logger.error("failed to start front ends: %s - %s", error.kind.value, error.message)
-            raise StartError from error
+            raise StartError(error.message) from error
         for listening in self.addresses:
             log_started(*listening)
 

@@ -211,7 +211,7 @@ class _Gateway:
                 gate = (await stack.enter_async_context(AccessService(self._command.serve.access))).gate
         except TriremeError as error:
             log_bare(f"error: starting the gateway: {error.kind.value} - {error.message}", logging.ERROR)
-            raise StartError from error
+            raise StartError(error.message) from error
         return membership, tls, metadata, gate
 
     async def _start(

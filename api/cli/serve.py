@@ -14,7 +14,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterable, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import trio
@@ -50,13 +51,16 @@ from .usage import ServerProgram, answer_as_triton, answer_usage_error
 
 if TYPE_CHECKING:
     from ..console.application import Console
+    from .app_serving import ServedApps
 
 logger = logging.getLogger("trireme.serve")
 
-_PROGRAM = ServerProgram("trireme serve", GROUPS, "trireme serve --model-repository models")
+_EXAMPLES = "trireme serve --model-repository models\n  trireme serve app.py --reload"
+_PROGRAM = ServerProgram("trireme serve", GROUPS, _EXAMPLES)
 _FAILED = 1
 
 Opened = Callable[[InferenceServer, Sequence[Listening]], None]
+Refused = Callable[[StartError], None]
 _FEW_OPEN_FILES = 16_384
 
 
@@ -64,7 +68,7 @@ def serve(words: Sequence[str]) -> int:
     """Serve, as the command line after ``serve`` says, until told to stop. Returns the exit code: 0 after a shutdown in
     time; 1 if the command line was wrong, the server could not start, or time ran out."""
     try:
-        flags = parse(words, FLAGS)
+        flags = parse(words, FLAGS, operands=True)
         command = build_command(flags, os.environ)
     except UsageError as error:
         return answer_usage_error(error, _PROGRAM)
@@ -100,7 +104,12 @@ async def _run(command: ServeCommand, log: Log, view: StartView | None) -> int:
 
 
 async def run_server(
-    command: ServeCommand, log: Log, signals: AsyncIterable[int], opened: Opened, view: StartView | None = None
+    command: ServeCommand,
+    log: Log,
+    signals: AsyncIterable[int],
+    opened: Opened,
+    view: StartView | None = None,
+    refused: Refused = lambda _error: None,
 ) -> int:
     """Serve until told to stop.
 
@@ -108,6 +117,7 @@ async def run_server(
         signals: numbers of signals as they come; the first one ends the server (`EndSignals`).
         opened: told of the server and of where it listens, as soon as it does.
         view: shows the start to a person; None if there is none.
+        refused: told why it does not start, which the log says, too.
 
     Returns:
         The exit code.
@@ -123,14 +133,16 @@ async def run_server(
         nursery.start_soon(shutdown.heed, signals)
         with shutdown.everything:
             exit_code = _FAILED
-            exit_code = await _serve(command, log, shutdown, opened, view)
+            exit_code = await _serve(command, log, shutdown, opened, view, refused)
         if not shutdown.serving and shutdown.asked:
             exit_code = 0
         nursery.cancel_scope.cancel()
     return exit_code
 
 
-async def _serve(command: ServeCommand, log: Log, shutdown: EndSignals, opened: Opened, view: StartView | None) -> int:
+async def _serve(
+    command: ServeCommand, log: Log, shutdown: EndSignals, opened: Opened, view: StartView | None, refused: Refused
+) -> int:
     try:
         async with contextlib.AsyncExitStack() as stack:
             gate = await _open_access(command, stack)
@@ -138,7 +150,14 @@ async def _serve(command: ServeCommand, log: Log, shutdown: EndSignals, opened: 
             if routes is not None:
                 with _reading_routes():
                     await routes.read()
+            apps = await _open_apps(command, stack)
+            if apps is not None:
+                command = replace(command, server=apps.options, apps=None)
             server = await _load(command, log, stack, gate, view)
+            if apps is not None:
+                following = await stack.enter_async_context(trio.open_nursery())
+                stack.callback(following.cancel_scope.cancel)
+                following.start_soon(apps.follow, server)
             if routes is not None:
                 with _reading_routes():
                     await routes.follow(server.routes)
@@ -148,9 +167,26 @@ async def _serve(command: ServeCommand, log: Log, shutdown: EndSignals, opened: 
                 logger.error("failed to stop server: Internal - Exit timeout expired. Exiting immediately.")
                 shutdown.everything.cancel()
                 await trio.lowlevel.checkpoint()
-    except StartError:
+    except StartError as error:
+        refused(error)
         return _FAILED
     return 0
+
+
+async def _open_apps(command: ServeCommand, stack: contextlib.AsyncExitStack) -> ServedApps | None:
+    """The apps, written as a repository; None if there are none. StartError if one is faulty."""
+    if command.apps is None:
+        return None
+    from ...apps.inspecting import AppError
+    from .app_serving import open_apps
+
+    apps = stack.enter_context(open_apps(command.apps, command.server))
+    try:
+        await apps.write()
+    except AppError as error:
+        log_bare(f"error: {error}", logging.ERROR)
+        raise StartError(str(error)) from error
+    return apps
 
 
 class _Unspecified(RepositorySource):
@@ -168,7 +204,7 @@ async def _open_access(command: ServeCommand, stack: contextlib.AsyncExitStack) 
         return (await stack.enter_async_context(AccessService(command.access))).gate
     except TriremeError as error:
         log_bare(f"error: reading access rules: {error.kind.value} - {error.message}", logging.ERROR)
-        raise StartError from error
+        raise StartError(error.message) from error
 
 
 @contextlib.contextmanager
@@ -179,7 +215,7 @@ def _reading_routes() -> Iterator[None]:
         yield
     except TriremeError as error:
         log_bare(f"error: reading routes: {error.kind.value} - {error.message}", logging.ERROR)
-        raise StartError from error
+        raise StartError(error.message) from error
 
 
 async def _load(
@@ -214,13 +250,21 @@ async def _load(
                 view.show_failed(error.index)
         log_bare(f"error: creating server: {error.kind.value} - {error.message}", logging.ERROR)
         tell_remedy(error.message, view)
-        raise StartError from error
+        raise StartError(_why(error, failed.failures)) from error
     for warning in limits_in_vain(command.server.gpu_limits, server.gpus):
         logger.warning("%s", warning)
     _show_tables(server)
     if server.started:
         tell_failures(command.server, server.repository_index(), failed.failures, view)
     return server
+
+
+def _why(error: TriremeError, failures: Mapping[str, str]) -> str:
+    """Why the server does not start, with the reasons of all models that did not load."""
+    reasons = dict(failures)
+    if isinstance(error, StartupError):
+        reasons = {**{entry.name: entry.reason for entry in error.index if entry.reason}, **reasons}
+    return "\n".join([error.message, *(f"model '{name}': {reason}" for name, reason in sorted(reasons.items()))])
 
 
 def _show_tables(server: InferenceServer, index: Sequence[IndexEntry] | None = None) -> None:

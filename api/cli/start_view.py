@@ -87,6 +87,8 @@ class StartView(PeopleFormatter):
             return message
         if record.exc_info:
             message = f"{message}\n{self.formatException(record.exc_info)}"
+        if detail := getattr(record, "detail", ""):
+            message = f"{message}\n{detail}"
         if record.levelno >= logging.ERROR:
             return f"{self._styled('error:', 'red', 'bold')} {message}"
         if record.levelno >= logging.WARNING:

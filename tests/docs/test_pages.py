@@ -36,6 +36,11 @@ def test_a_tutorial(name: str, tmp_path: Path) -> None:
         reader.read(TUTORIALS[name])
 
 
+def test_the_page_on_python(tmp_path: Path) -> None:
+    with Reader(tmp_path) as reader:
+        reader.read(ROOT / "docs" / "python.md")
+
+
 @pytest.mark.parametrize("name", BESIDE_MODELS)
 def test_a_page_for_a_checkout(name: str) -> None:
     with Reader(ROOT) as reader:

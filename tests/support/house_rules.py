@@ -13,6 +13,7 @@ from functools import cached_property
 
 MAY_IMPORT = {
     "proto": set(),
+    "apps": {"engine"},
     "engine": {"proto"},
     "python_backend": {"engine", "proto"},
     "actors": {"engine", "python_backend", "proto"},
@@ -20,7 +21,7 @@ MAY_IMPORT = {
     "gateway": {"actors", "engine", "front_ends", "proto"},
     "cluster": {"actors", "engine", "gateway"},
     "simulations": {"actors", "engine", "front_ends", "gateway", "proto"},
-    "api": {"actors", "clients", "cluster", "engine", "front_ends", "gateway", "proto"},
+    "api": {"actors", "apps", "clients", "cluster", "engine", "front_ends", "gateway", "proto"},
     "clients": {"engine", "proto"},
     "foresight": {"actors", "clients", "engine", "front_ends", "proto", "simulations"},
 }
@@ -32,6 +33,7 @@ PLAIN = (
     "package",
     "engine",
     "python_backend",
+    "apps",
     "actors",
     "front_ends",
     "gateway",

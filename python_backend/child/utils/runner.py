@@ -341,6 +341,8 @@ MOST_CHARACTERS = 32 << 10
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 """What user code calls; its frames say nothing to the user."""
+HIDES = "__trireme_hides_frames__"
+"""Global of such a module."""
 _DRIVER = os.path.abspath(__file__)
 """What calls user code; neither do its frames, or those outside of them (of an event loop, say)."""
 
@@ -369,9 +371,12 @@ def shortened(text: str) -> str:
 
 
 def user_frames(error: BaseException) -> list[tuple[str, int, str]]:
-    """File, line and function of the frames outside of this folder and the import machinery, the innermost first."""
+    """File, line and function of the frames outside of this folder and the import machinery, the innermost first; nor
+    are those of a module there that hides them, since it runs the code of others."""
     walked = traceback.walk_tb(error.__traceback__)
-    frames = [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in walked]
+    frames = [
+        (frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in walked if HIDES not in frame.f_globals
+    ]
     drivers = [number for number, frame in enumerate(frames, 1) if frame[0] == _DRIVER]
     frames = frames[max(drivers, default=0) :]
     frames = [frame for frame in frames if not frame[0].startswith((_OURS, "<frozen "))]

@@ -340,7 +340,11 @@ def test_the_log_goes_where_and_looks_how_the_flags_say(
     ("words", "first", "more"),
     [
         ("--bogus", "unrecognized option '--bogus'", []),
-        ("stray", "Unexpected argument: stray", []),
+        (
+            "stray",
+            "Unexpected argument: stray",
+            ["there may be Python files with models (app.py, app.py:name) and directories of models"],
+        ),
         (
             "--model-control-mode=x",
             'Bad option: "--model-control-mode".',
