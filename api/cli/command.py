@@ -83,10 +83,9 @@ class GrpcSettings(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ServeCommand:
-    """A whole `trireme serve` command line. Of services, request log, access rules, routes and apps not wanted there is
-    None; `front_ends` is the number of processes that serve HTTP and gRPC, 0 if the server does; `drain_s` says how
-    long the server drains, by signal; `deprecations` are lines for stderr before anything else, `warnings` what to log
-    about flags that have no effect."""
+    """A whole `trireme serve` command line. What is not wanted there is None; `front_ends` is the number of processes
+    that serve HTTP and gRPC, 0 if the server does; `drain_s` says how long the server drains, by signal; `deprecations`
+    are lines for stderr before anything else, `warnings` what to log about flags that have no effect."""
 
     server: ServerOptions
     log: LogSettings

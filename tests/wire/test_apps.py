@@ -278,6 +278,7 @@ def test_an_app_is_followed(tmp_path: Path) -> None:
             "    def __call__(self, x: FP32[1]) -> FP32[1]: ...\n"
         )
         server.wait_for(r"OSError: no weights\\n\\nAt:\\n  \S*app\.py\(9\): __init__\\n\"")
+        server.wait_for(r"(app\.py changed; serving: f[\s\S]*){2}")
         assert answer(server, 3)["outputs"][0]["data"] == [6]
 
         app.write_text(text.replace("def f", "def renamed"))
