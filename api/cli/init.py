@@ -188,8 +188,8 @@ def _make_pytorch(version: Path) -> None:
 def _make_huggingface(version: Path) -> None:
     """A tokenizer that knows letters, and weights that are random."""
     import torch
-    from transformers import BertConfig, BertModel, BertTokenizer  # pyright: ignore[reportMissingImports]
-    from transformers.utils.logging import disable_progress_bar  # pyright: ignore[reportMissingImports]
+    from transformers import BertConfig, BertModel, BertTokenizer
+    from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
 

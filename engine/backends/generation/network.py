@@ -1,0 +1,91 @@
+"""A network that generates text: a directory in the layout of Hugging Face, and its steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from ...errors import InternalError, TriremeError, UnavailableError
+from ...generation.iterations import Step
+from ...plugins import import_package
+from .attention import NAME, KeyValueMemory, StepView, attention, no_mask
+
+_USER = "the backend 'generation' needs"
+_EXTRA = "generate"
+_CONFIG = "config.json"
+
+
+class Network:
+    """A network on its device, and the memory of its generations. Used by one thread at a time.
+
+    Args:
+        directory: with ``config.json`` and safetensors.
+        blocks, size, held: see `KeyValueMemory`.
+
+    Attributes:
+        vocabulary: of how many tokens the next one is drawn.
+        context: tokens that a generation may have.
+
+    Raises:
+        UnavailableError: a file or a package is missing.
+        InternalError: the network cannot be made of it.
+    """
+
+    def __init__(self, directory: Path, blocks: int, size: int, held: int = 0, device: str = "cpu") -> None:
+        if not (directory / _CONFIG).is_file():
+            raise UnavailableError(f"unable to find '{directory / _CONFIG}'; expected a model in Hugging Face's layout")
+        torch = import_package("torch", _USER, _EXTRA)
+        transformers = import_package("transformers", _USER, _EXTRA)
+        broken = import_package("safetensors", _USER, _EXTRA).SafetensorError
+        transformers.utils.logging.disable_progress_bar()
+        transformers.AttentionInterface.register(NAME, attention)
+        transformers.AttentionMaskInterface.register(NAME, no_mask)
+        try:
+            model = transformers.AutoModelForCausalLM.from_pretrained(
+                directory, local_files_only=True, attn_implementation=NAME, dtype="auto", use_safetensors=True
+            )
+        except (OSError, ValueError, KeyError, RuntimeError, broken) as error:
+            raise InternalError(f"unable to load the network in '{directory}': {_first_line(error)}") from error
+        self._torch = torch
+        self._model = model.to(device).eval()
+        self._memory = KeyValueMemory(torch, blocks, size, held, torch.device(device))
+        text = model.config.get_text_config()
+        self.vocabulary: int = text.vocab_size
+        self.context: int = text.max_position_embeddings
+
+    @property
+    def token_bytes(self) -> int:
+        """Memory that a token of a generation takes; 0 before the first step."""
+        return self._memory.token_bytes
+
+    def run(self, step: Step) -> np.ndarray:
+        """Carry out a step.
+
+        Returns:
+            Logits, float32 [pieces that draw, vocabulary], in the order of the pieces.
+
+        Raises:
+            TriremeError: it failed.
+        """
+        torch = self._torch
+        with torch.inference_mode():
+            try:
+                self._memory.move(step.moves)
+                view = StepView(torch, self._memory, step.pieces)
+                answer = self._model(
+                    input_ids=view.tokens,
+                    position_ids=view.positions,
+                    use_cache=False,
+                    logits_to_keep=view.drawn,
+                    step=view,
+                )
+            except TriremeError:
+                raise
+            except (RuntimeError, IndexError) as error:
+                raise InternalError(f"a step of {step.tokens} tokens failed: {_first_line(error)}") from error
+            return answer.logits[0].float().cpu().numpy()
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

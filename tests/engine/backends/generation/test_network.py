@@ -1,0 +1,209 @@
+"""Networks of transformers, computed step by step, against their own `generate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from trireme.engine.backends.generation.network import Network
+from trireme.engine.errors import InternalError, UnavailableError, UnsupportedError
+from trireme.engine.generation.blocks import BlockMemory
+from trireme.engine.generation.iterations import IterationLimits, Iterations
+from trireme.engine.generation.requests import Generation
+
+VOCABULARY, CONTEXT, NEW = 97, 128, 10
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": CONTEXT,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+ARCHITECTURES: dict[str, Callable[[], Any]] = {
+    "llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES)),
+    "mistral": lambda: transformers.MistralForCausalLM(transformers.MistralConfig(**SIZES, sliding_window=7)),
+    "qwen2": lambda: transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**SIZES)),
+    "qwen3": lambda: transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**SIZES, head_dim=16)),
+    "gpt2": lambda: transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(
+            vocab_size=VOCABULARY,
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            n_positions=CONTEXT,
+            bos_token_id=None,
+            eos_token_id=None,
+        )
+    ),
+}
+
+
+class Reference:
+    """A random network, where it is stored, and what its own `generate` makes of some prompts.
+
+    Attributes:
+        prompts: of 1 to 40 tokens; every other one begins like the others of these.
+        texts: they and what follows, greedily.
+    """
+
+    def __init__(self, architecture: str, directory: Path) -> None:
+        torch.manual_seed(5)
+        model = ARCHITECTURES[architecture]().eval()
+        for weights in model.parameters():
+            weights.data.mul_(3)  # so that no two tokens are about as probable
+        model.save_pretrained(directory)
+        self.directory = directory
+        chance = Random(3)
+        beginning = [chance.randrange(VOCABULARY) for _ in range(18)]
+        self.prompts: list[list[int]] = []
+        for number in range(32):
+            own = [chance.randrange(VOCABULARY) for _ in range(chance.randint(1, 22))]
+            self.prompts.append(beginning + own if number % 2 else own)
+        self.texts = [self._generated(model, prompt) for prompt in self.prompts]
+
+    def _generated(self, model: Any, prompt: list[int]) -> list[int]:
+        tokens = torch.tensor([prompt])
+        mask = torch.ones_like(tokens)
+        return model.generate(tokens, attention_mask=mask, max_new_tokens=NEW, do_sample=False)[0].tolist()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Such networks are computed faster so, above all beside other tests."""
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    transformers.utils.logging.disable_progress_bar()
+    yield
+    torch.set_num_threads(count)
+
+
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def reference(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    return Reference(request.param, tmp_path_factory.mktemp(request.param))
+
+
+class Played:
+    """Texts, generated together; the first so many of a reference.
+
+    Attributes:
+        widest: most pieces of a step.
+    """
+
+    def __init__(
+        self, reference: Reference, count: int, *, blocks: int = 400, shares: bool = True, **limits: Any
+    ) -> None:
+        limits = {"context": CONTEXT, "most_tokens": 200, "most_running": 32, **limits}
+        self.memory = BlockMemory(blocks, 4, shares=shares)
+        self.core = Iterations(self.memory, IterationLimits(**limits), lambda _ended: None)
+        network = Network(reference.directory, blocks, 4, limits.get("held", 0))
+        self.generations = [
+            Generation(number, list(each), NEW) for number, each in enumerate(reference.prompts[:count])
+        ]
+        for generation in self.generations:
+            self.core.arrive(generation)
+        self.widest = 0
+        while (step := self.core.begin_step(0.0)) is not None:
+            self.widest = max(self.widest, len(step.pieces))
+            drawing = [piece.generation for piece in step.pieces if piece.draws]
+            drawn = zip(drawing, network.run(step), strict=True)
+            self.core.end_step({each: [int(logits.argmax())] for each, logits in drawn}, lambda _generation: False)
+
+    def check(self, reference: Reference) -> None:
+        for generation, text in zip(self.generations, reference.texts, strict=False):
+            assert generation.tokens == text, f"prompt {generation.number}"
+
+
+@pytest.mark.parametrize("count", [1, 2, 8, 32])
+def test_texts_are_what_transformers_generates_one_by_one(reference: Reference, count: int) -> None:
+    played = Played(reference, count)
+    played.check(reference)
+    assert played.widest == count
+
+
+def test_so_they_are_where_prompts_go_in_pieces(reference: Reference) -> None:
+    played = Played(reference, 32, most_tokens=11, most_running=8)
+    played.check(reference)
+    assert played.core.counts.steps > 50
+
+
+@pytest.mark.parametrize("shares", [False, True])
+def test_so_they_are_where_beginnings_are_shared_or_not(reference: Reference, shares: bool) -> None:
+    played = Played(reference, 16, shares=shares, most_running=2)
+    played.check(reference)
+    assert (played.memory.found > 100) is shares
+
+
+@pytest.mark.parametrize("held", [0, 40])
+def test_so_they_are_where_memory_runs_out(reference: Reference, held: int) -> None:
+    played = Played(reference, 16, blocks=26, most_running=8, held=held, swaps_from=4)
+    played.check(reference)
+    counts = played.core.counts
+    assert (counts.swaps if held else counts.recomputations) > 3
+
+
+def test_choices_of_a_prompt_go_on_from_copies(reference: Reference) -> None:
+    network = Network(reference.directory, 60, 4)
+    memory = BlockMemory(60, 4)
+    ended: list[Generation] = []
+    core = Iterations(memory, IterationLimits(context=CONTEXT, most_tokens=60, most_running=4), ended.append)
+    core.arrive(Generation(0, list(reference.prompts[1]), NEW, choices=3))
+    while (step := core.begin_step(0.0)) is not None:
+        drawing = [piece.generation for piece in step.pieces if piece.draws]
+        drawn = {}
+        for each, logits in zip(drawing, network.run(step), strict=True):
+            # The choices begin with different tokens, and are greedy from then on.
+            drawn[each] = logits.argsort()[::-1][: each.wide].tolist()
+        core.end_step(drawn, lambda _generation: False)
+    first, *others = sorted(ended, key=lambda each: each.choice)
+    assert first.tokens == reference.texts[1]
+    for other in others:
+        alone = Generation(0, list(other.tokens[: other.prompt + 1]), NEW - 1)
+        core.arrive(alone)
+        while (step := core.begin_step(0.0)) is not None:
+            drawn = [int(logits.argmax()) for logits in network.run(step)]
+            core.end_step({alone: drawn} if drawn else {}, lambda _generation: False)
+        assert alone.tokens == other.tokens
+
+
+def test_a_directory_without_a_configuration_is_named(tmp_path: Path) -> None:
+    with pytest.raises(
+        UnavailableError, match="unable to find '.*config.json'; expected a model in Hugging Face's layout"
+    ):
+        Network(tmp_path, 10, 4)
+
+
+def test_broken_weights_are_an_error_that_names_the_directory(tmp_path: Path) -> None:
+    ARCHITECTURES["llama"]().save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"garbage")
+    with pytest.raises(InternalError, match=f"unable to load the network in '{tmp_path}'"):
+        Network(tmp_path, 10, 4)
+
+
+def test_an_architecture_that_is_not_known_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "no-such-model"}')
+    with pytest.raises(InternalError, match="no-such-model"):
+        Network(tmp_path, 10, 4)
+
+
+def test_attention_that_is_not_computed_here_is_an_error(tmp_path: Path) -> None:
+    settings = {**SIZES, "head_dim": 8, "attn_logit_softcapping": 30.0}
+    transformers.Gemma2ForCausalLM(transformers.Gemma2Config(**settings)).save_pretrained(tmp_path)
+    network = Network(tmp_path, 10, 4)
+    core = Iterations(BlockMemory(10, 4), IterationLimits(context=CONTEXT), lambda _ended: None)
+    core.arrive(Generation(0, [1, 2, 3], 2))
+    step = core.begin_step(0.0)
+    assert step is not None
+    with pytest.raises(
+        UnsupportedError, match="the network's attention has 'softcap', which the backend 'generation' lacks"
+    ):
+        network.run(step)
