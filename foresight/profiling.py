@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -14,6 +15,7 @@ from ..engine.config.json_text import config_json
 from ..engine.config.model import ModelConfig
 from ..engine.profiles import HostPoint, ModelProfile, ProfileOrigin, Way, present_origin
 from .host_costs import measure_host
+from .interruptible import interruptible
 from .models import ForeseenModels, config_uses_gpus
 from .progress import Progress
 from .sample_inputs import SampleInputs, load_arrays
@@ -47,7 +49,8 @@ class Profiler:
             return SampleInputs(config, self.shapes, arrays)
 
         options = self.models.options
-        measured = trio.run(measure_model, name, options, self.plan, make_inputs, progress)
+        measure = partial(measure_model, name, options, self.plan, make_inputs, progress)
+        measured = trio.run(interruptible, measure)
         host: list[HostPoint] = []
         if self.ways:
             progress(f"{name}: what requests cost the server", 0.99)

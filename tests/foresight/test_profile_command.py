@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +18,7 @@ from trireme.engine.logs.request_log import LoggedRequest, LoggedResult, Request
 from trireme.engine.options import ServerOptions
 from trireme.engine.profiles import ExecutorKind, ModelProfile, read_profile
 from trireme.foresight.models import ForeseenModels, ProfileStore
+from trireme.foresight.progress import Progress
 
 REPOSITORY = Path(__file__).parents[2] / "model_repository"
 QUICKLY = ("--error", "50", "--most-secs", "0.5", "--ways", "none")
@@ -45,6 +49,26 @@ def test_a_model_is_measured_and_its_profile_is_beside_it(repository: Path, caps
     assert "100%  digits" in progress
     assert main(["profile", "digits", "--repository", str(repository), "--check"]) == 0
     assert capsys.readouterr().out == "digits: up to date\n"
+
+
+def test_ctrl_c_ends_a_measurement_wherever_it_comes(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even amid code from which no exception gets out: as libraries' callbacks are."""
+    progress: list[str] = []
+
+    @contextlib.contextmanager
+    def shown(_title: str) -> Iterator[Progress]:
+        def deaf(text: str, _part: float) -> None:
+            progress.append(text)
+            with contextlib.suppress(BaseException):
+                signal.raise_signal(signal.SIGINT)
+
+        yield deaf
+
+    monkeypatch.setattr("trireme.foresight.progress.shown_progress", shown)
+    words = ["profile", "digits", "--repository", str(repository), *QUICKLY, "--sizes", "1,2,4,8"]
+    assert main(words) == 130
+    assert progress == ["digits: 1 rows, 1 side by side"]
+    assert not (repository / "digits.profile.json").exists()
 
 
 def test_what_requests_cost_the_server_is_measured_by_each_way(
