@@ -12,8 +12,9 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-import outcome
 import trio
+
+from ..actors.offload import first_error
 
 T = TypeVar("T")
 
@@ -22,19 +23,21 @@ async def interruptible(work: Callable[[], Awaitable[T]]) -> T:
     """Do it, to its end or to an interrupt: that cancels it.
 
     Raises:
-        BaseExceptionGroup: with the KeyboardInterrupt.
+        KeyboardInterrupt: so it was.
         Exception: what the work raised.
     """
-    result: outcome.Outcome[T]
-    async with trio.open_nursery() as nursery:
-        if threading.current_thread() is threading.main_thread() and _is_heard():
-            await nursery.start(_raise_interrupt)
-        try:
-            result = outcome.Value(await work())
-        except Exception as error:  # noqa: BLE001 - raised again, outside of the nursery that would put it into a group
-            result = outcome.Error(error)
-        nursery.cancel_scope.cancel()
-    return result.unwrap()
+    try:
+        async with trio.open_nursery() as nursery:
+            if threading.current_thread() is threading.main_thread() and _is_heard():
+                await nursery.start(_raise_interrupt)
+            result = await work()
+            nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        interrupts = group.subgroup(KeyboardInterrupt)
+        error = KeyboardInterrupt() if interrupts is not None else first_error(group)
+    else:
+        return result
+    raise error
 
 
 def _is_heard() -> bool:

@@ -75,7 +75,7 @@ def summarise(
     wanted = run.model == run.models.index(model) if model else np.ones(len(run), bool)
     executed = [name for name in instances if name in run.models]
     of_batches = [model] if model in executed else executed
-    span_s = run.ended_s - (float(run.sent_s.min()) if len(run) else 0.0)
+    span_s = run.span_s
     return RunSummary(
         requests=int(wanted.sum()),
         answered=int(run.well(model).sum()),

@@ -136,7 +136,6 @@ class TrialGround:
 
     def _goodput(self, prediction: Prediction, number: int) -> float:
         run = prediction.runs[number]
-        span_s = run.ended_s - (float(run.sent_s.min()) if len(run) else 0.0)
         within_s = np.array([self.objective.good_within_s(name) for name in run.models])
         good = run.well() & (run.answered_s - run.sent_s <= within_s[run.model])
-        return float(good.sum()) / span_s if span_s > 0 else 0.0
+        return float(good.sum()) / run.span_s if run.span_s > 0 else 0.0

@@ -104,10 +104,14 @@ class PlayedRun:
         counts = np.bincount(numbers, minlength=len(self.refusals))
         return Counter({self.refusals[number]: int(count) for number, count in enumerate(counts) if number and count})
 
+    @property
+    def span_s(self) -> float:
+        """Seconds from the first request that was sent to the end of all: what comes before is none of the run's."""
+        return self.ended_s - (float(self.sent_s.min()) if len(self) else 0.0)
+
     def throughput(self, model: str = "") -> float:
         """Requests a second that were answered well, from the first that was sent to the end of all."""
-        duration_s = self.ended_s - (float(self.sent_s.min()) if len(self) else 0.0)
-        return float(self.well(model).sum()) / duration_s if duration_s > 0 else 0.0
+        return float(self.well(model).sum()) / self.span_s if self.span_s > 0 else 0.0
 
     def mean_batch_rows(self, model: str) -> float:
         """Rows of an execution; NaN if there was none."""
@@ -118,7 +122,7 @@ class PlayedRun:
         """The part of the time for which an instance of a model executed, of so many."""
         its = self.batch_model == self._index(model)
         busy_s = float(np.nansum(self.batch_heard_s[its] - self.batch_begun_s[its]))
-        return busy_s / (instances * self.ended_s) if self.ended_s else 0.0
+        return busy_s / (instances * self.span_s) if self.span_s > 0 else 0.0
 
 
 def columns(**lists: Sequence[float]) -> dict[str, NDArray[np.generic]]:

@@ -18,7 +18,7 @@ BESIDE_MODELS = ("docs/example-models.md", "docs/clients.md", "docs/embedding.md
 
 
 TUTORIALS = {page.stem: page for page in sorted((ROOT / "docs" / "tutorials").glob("*.md"))}
-SLOW = {"pytorch": ("torch",)}
+SLOW: dict[str, tuple[str, ...]] = {"planning": (), "pytorch": ("torch",)}
 """Tutorials that take long, with the packages that they need."""
 
 

@@ -16,19 +16,18 @@ STEPS = 100
 async def deaf(heard: list[int], steps: int = STEPS) -> str:
     """Work in which no exception that comes amid a step gets out of it."""
     for step in range(steps):
-        with contextlib.suppress(BaseException):
+        with contextlib.suppress(KeyboardInterrupt):
             if step == 2:
                 signal.raise_signal(signal.SIGINT)
         heard.append(step)
-        await trio.sleep(0)
+        await trio.lowlevel.checkpoint()
     return "done"
 
 
 def test_an_interrupt_ends_work_that_would_not_let_it_out() -> None:
     steps: list[int] = []
-    with pytest.raises(BaseExceptionGroup) as raised:
+    with pytest.raises(KeyboardInterrupt):
         trio.run(interruptible, lambda: deaf(steps))
-    assert raised.group_contains(KeyboardInterrupt)
     assert len(steps) < STEPS
     alone: list[int] = []
     assert trio.run(deaf, alone) == "done"  # as it would be without

@@ -59,7 +59,7 @@ def test_ctrl_c_ends_a_measurement_wherever_it_comes(repository: Path, monkeypat
     def shown(_title: str) -> Iterator[Progress]:
         def deaf(text: str, _part: float) -> None:
             progress.append(text)
-            with contextlib.suppress(BaseException):
+            with contextlib.suppress(KeyboardInterrupt):
                 signal.raise_signal(signal.SIGINT)
 
         yield deaf

@@ -188,6 +188,15 @@ def test_an_ensemble_is_what_its_members_make_of_it(tmp_path: Path) -> None:
     assert run.utilisation("b", 1) == pytest.approx(0.04 / 0.05)
 
 
+def test_time_before_the_first_request_is_none_of_a_runs() -> None:
+    """A log of a server that was idle at first."""
+    model = planned("a", 0.01)
+    soon, late = (play([model], at(begin_s, begin_s + 0.02, model="a"), OPTIONS, 1) for begin_s in (0.0, 5.0))
+    utilisations = [run.utilisation("a", 1) for run in (soon, late)]
+    assert utilisations == pytest.approx([0.02 / 0.03] * 2)
+    assert late.throughput() == pytest.approx(soon.throughput())
+
+
 def test_a_model_without_a_service_time_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="model 'm' needs a service time"):
         play([PlannedModel(planned().config)], [], OPTIONS, 1)
