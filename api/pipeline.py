@@ -86,6 +86,11 @@ class RequestTrace(ABC):
     def sent(self) -> None:
         """It has been."""
 
+    def note_refusal(self, error: TriremeError) -> None:
+        """The request is refused before its model has heard of it."""
+        if self.trace is not None and error.refusal_reason is not None:
+            self.trace.note_refusal(error.refusal_reason.value)
+
     def forget(self) -> None:
         """The request was not admitted, and will come again: as if it had not come."""
         if self._name is not None:
@@ -223,7 +228,8 @@ class Pipeline:
         except ColdModelError:
             adapter.is_cold = True
             return None
-        except BaseException:
+        except BaseException as error:
+            _note_refusal(adapter, error)
             adapter.abandon()
             raise
 
@@ -233,7 +239,6 @@ class Pipeline:
         Raises:
             TriremeError: the request is refused.
         """
-        failed = True
         try:
             with adapter.waiting():
                 request = adapter.request
@@ -244,10 +249,10 @@ class Pipeline:
                     self._complete(adapter, request)
                     self._take_headers(adapter, request)
                 reply = await self._server.admit(request, adapter.lease, adapter.model)
-            failed = False
-        finally:
-            if failed:
-                adapter.abandon()
+        except BaseException as error:
+            _note_refusal(adapter, error)
+            adapter.abandon()
+            raise
         return reply
 
     async def _decode(self, adapter: Adapter) -> InferenceRequest:
@@ -296,6 +301,12 @@ class Pipeline:
             request.routing = Routing(key)
             if key and self._passes_on:
                 request.passed_on = ((key_header, key), *request.passed_on)
+
+
+def _note_refusal(adapter: Adapter, error: BaseException) -> None:
+    """In the request's trace, if it has one."""
+    if adapter.trace is not None and isinstance(error, TriremeError):
+        adapter.trace.note_refusal(error)
 
 
 async def find_model(server: Facade, name: str, version: int, timeout_us: int = 0) -> ModelDescription:

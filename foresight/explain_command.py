@@ -1,8 +1,10 @@
-"""`trireme explain`: where the time of a log's requests goes, and what a change would bring (docs/planning.md)."""
+"""`trireme explain`: where the time of a log's requests goes, and what a change would bring (docs/planning.md); or,
+without a log, why the batches of a running server's model are as they are (docs/command-line.md#explain)."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,9 +24,21 @@ if TYPE_CHECKING:
 
 def add_explain_command(commands: Any) -> None:
     """Add the sub-command to those of `argparse`."""
-    parser = commands.add_parser("explain", help="say where the time of a log's requests goes, and what would help")
-    parser.add_argument("repository", type=Path, nargs="+", metavar="REPOSITORY")
-    parser.add_argument("--log", type=Path, required=True, metavar="LOG", help=_LOG)
+    parser = commands.add_parser(
+        "explain", help="say why a model of a server batches as it does, or where the time of a log's requests goes"
+    )
+    parser.add_argument(
+        "subject", nargs="+", metavar="MODEL|REPOSITORY", help="models of a running server; with --log, repositories"
+    )
+    parser.add_argument("--url", default="http://localhost:8000", help="of the server; default %(default)s")
+    parser.add_argument("--metrics-url", default="", help="of its metrics; default port 8002 of the same host")
+    parser.add_argument(
+        "--api-key", default=os.environ.get("TRIREME_API_KEY", ""), help="by default the variable TRIREME_API_KEY"
+    )
+    parser.add_argument(
+        "--seconds", type=_seconds, default=10.0, help="how long to look; 0: since the model was loaded; default 10"
+    )
+    parser.add_argument("--log", type=Path, metavar="LOG", help=_LOG)
     parser.add_argument("--profiles", type=Path, help="a folder for all profiles; by default each is beside its model")
     add_host_arguments(parser)
     parser.add_argument("--speed", type=positive_number("a factor"), default=1.0, help="of the log; default 1")
@@ -34,6 +48,7 @@ def add_explain_command(commands: Any) -> None:
     parser.set_defaults(run=run_explain_command)
 
 
+_LONGEST_S = 86_400
 _LOG = "as --request-log writes it; with results (--request-log-results), the real run is explained as well"
 
 
@@ -42,12 +57,31 @@ def run_explain_command(given: argparse.Namespace) -> int:
     from ..engine.errors import TriremeError
 
     try:
-        for line in _explained(given):
+        for line in _live(given) if given.log is None else _explained(given):
             sys.stdout.write(f"{line}\n")
     except TriremeError as error:
         sys.stderr.write(f"trireme explain: {error}\n")
         return 1
     return 0
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds <= _LONGEST_S:
+        raise argparse.ArgumentTypeError(f"found {text}, expected a number from 0 to {_LONGEST_S}")
+    return seconds
+
+
+def _live(given: argparse.Namespace) -> Iterator[str]:
+    from ..engine.errors import InvalidArgumentError
+    from .explain_live import explain_live, live_model
+
+    for name in given.subject:
+        if Path(name).is_dir():
+            raise InvalidArgumentError(
+                f"'{name}' is a folder: name a request log as well (--log), or a model of a running server"
+            )
+        yield from explain_live(live_model(name, given.url, given.metrics_url, given.api_key), given.seconds)
 
 
 def _explained(given: argparse.Namespace) -> Iterator[str]:
@@ -59,7 +93,7 @@ def _explained(given: argparse.Namespace) -> Iterator[str]:
 
     host = foreseen_host(given, read_plan_log(given.log))
     objective = PlanObjective((), Aim.THROUGHPUT)
-    paths = tuple(given.repository)
+    paths = tuple(Path(each) for each in given.subject)
     inputs = PlanInputs(paths, given.profiles, given.log, host, objective, given.seed, given.speed, given.requests)
     ground = read_ground(inputs)
     tell_of_profiles(ground)

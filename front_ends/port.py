@@ -29,7 +29,7 @@ from ..engine.admission.large_requests import LARGE_BYTES
 from ..engine.description import ModelDescription
 from ..engine.errors import CancelledError, InternalError, TriremeError, UnavailableError
 from ..engine.request import InferenceRequest
-from ..engine.tracing.record import Trace
+from ..engine.tracing.record import RefusalNote, Trace
 from ..python_backend.child.codec import Payload
 from . import kinds
 from .access import hear_denied
@@ -286,6 +286,8 @@ class Port(AnsweringPort):
     def _refuse(self, pending: PendingRequest, request: InferenceRequest, error: TriremeError) -> None:
         """Answer what was not admitted, and count it: the front end takes it for what a model's door has counted."""
         self._server.note_refusal(error, request.model_name, request.model_version)
+        if request.trace is not None and error.refusal_reason is not None:
+            request.trace.note_refusal(error.refusal_reason.value)
         error.__traceback__ = None  # leads here, and so to the request
         pending.unsent = [*pending.unsent, (error, True)]
         self.answer(pending)
@@ -358,7 +360,10 @@ class Port(AnsweringPort):
             trace = self._server.tracer.begin(wish.model, wish.context)
         if trace is not None:
             for each in notes:
-                trace.note(each.name, each.ns)
+                if isinstance(each, RefusalNote):
+                    trace.note_refusal(each.reason)
+                else:
+                    trace.note(each.name, each.ns)
             trace.leave()
 
     def _count_refusals(self, head: list[Any], _payload: memoryview) -> None:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..engine.clock import Clock
+from ..engine.errors import RefusalReason
 from ..engine.tracing import TraceConfig, TraceMode, Tracer
-from ..engine.tracing.record import MAX_ELEMENTS, SpanContext, Timestamp, Trace
+from ..engine.tracing.record import MAX_ELEMENTS, RefusalNote, SpanContext, Timestamp, Trace
 from ..engine.tracing.settings import TraceLevel, TraceSetting
 from .kinds import NOTES
 from .link import LinkHead
@@ -20,6 +21,7 @@ NO_REQUEST = 0
 """Instead of a number: the request was refused before the engine has heard of it."""
 
 _MOST_NOTES = 1_024
+_REASONS = frozenset(reason.value for reason in RefusalReason)
 
 
 class _NoSink:
@@ -81,23 +83,35 @@ class RemoteTracer(Tracer):
         if wished is None:
             return
         number, wish = wished
-        notes = [[write_text(each.name), each.ns] for each in trace.elements if isinstance(each, Timestamp)]
+        notes: list[list[Any]] = []
+        for each in trace.elements:
+            if isinstance(each, Timestamp):
+                notes.append([write_text(each.name), each.ns])
+            elif isinstance(each, RefusalNote):
+                notes.append([each.reason])
         head: tuple[Any, ...] = (NOTES, number, notes[:_MOST_NOTES])
         self._tell(head if number else (*head, write_wish(wish)))
 
 
-def read_notes(head: Sequence[Any]) -> tuple[int, list[Timestamp], TraceWish | None]:
+def read_notes(head: Sequence[Any]) -> tuple[int, list[Timestamp | RefusalNote], TraceWish | None]:
     """What a front end has noted: the number of the request, and, if that is `NO_REQUEST`, what it wished.
 
     Raises:
         LinkError: nothing.
     """
     parts = read_list(head, 3, 4)
-    notes: list[Timestamp] = []
+    notes: list[Timestamp | RefusalNote] = []
     for each in read_list(parts[2], 0, min(_MOST_NOTES, MAX_ELEMENTS)):
-        name, ns = read_list(each, 2, 2)
-        notes.append(Timestamp(read_text(name), read_integer(ns)))
+        name, *ns = read_list(each, 1, 2)
+        notes.append(Timestamp(read_text(name), read_integer(ns[0])) if ns else _read_refusal(name))
     number = read_integer(parts[1])
     if (number == NO_REQUEST) != (len(parts) == 4):
         raise broken("notes of a request, or of none and what was asked for it", parts[1])
     return number, notes, read_wish(parts[3]) if len(parts) == 4 else None
+
+
+def _read_refusal(value: Any) -> RefusalNote:
+    reason = read_text(value)
+    if reason not in _REASONS:
+        raise broken("a reason for refusals", value)
+    return RefusalNote(reason)

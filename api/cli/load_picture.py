@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-_LINE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+from ...engine.metrics.page import MetricValues
 
 Version = tuple[str, str]
 """Name and version of a model."""
 
 HEADER = (
     *("model", "ver", "state", "req/s", "rows", "queue"),
-    *("wait ms", "run ms", "fail/s", "inst", "sealed"),
+    *("wait ms", "run ms", "fail/s", "inst", "sealed", "refused/s"),
 )
 
 
@@ -32,7 +30,7 @@ class LoadLook:
     at_s: float
     statistics: Mapping[Version, Mapping[str, Any]]
     states: Mapping[Version, str]
-    metrics: Mapping[tuple[str, frozenset[tuple[str, str]]], float] = field(default_factory=dict)
+    metrics: MetricValues = field(default_factory=dict)
 
     def of_version(self, family: str, version: Version) -> dict[str, float]:
         """Values of a family, by what is left of the labels: a reason, or nothing."""
@@ -42,17 +40,6 @@ class LoadLook:
             if name == family and (known.pop("model", ""), known.pop("version", "")) == version:
                 found[known.get("reason", "")] = found.get(known.get("reason", ""), 0.0) + value
         return found
-
-
-def read_metrics(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """The lines of a page of metrics that stand for one value."""
-    found = {}
-    for line in text.splitlines():
-        parsed = None if line.startswith("#") else _LINE.match(line)
-        if parsed is not None:
-            labels = frozenset(_LABEL.findall(parsed[2] or ""))
-            found[parsed[1], labels] = float(parsed[3])
-    return found
 
 
 def picture(before: LoadLook, now: LoadLook) -> list[tuple[str, ...]]:
@@ -87,6 +74,9 @@ def _cells(version: Version, before: LoadLook, now: LoadLook, seconds: float) ->
     family = "trireme_batch_sealed_count"
     earlier, later = before.of_version(family, version), now.of_version(family, version)
     yield _sealed({reason: count - earlier.get(reason, 0.0) for reason, count in later.items()})
+    family = "trireme_refused_total"
+    earlier, later = before.of_version(family, version), now.of_version(family, version)
+    yield _refused({reason: count - earlier.get(reason, 0.0) for reason, count in later.items()}, seconds)
 
 
 def _grown(old: Mapping[str, Any], new: Mapping[str, Any], name: str, part: str) -> int:
@@ -108,6 +98,15 @@ def _sealed(counts: Mapping[str, float]) -> str:
         return "-"
     common = sorted(counts.items(), key=lambda each: -each[1])[:2]
     return ", ".join(f"{reason} {count / total:.0%}" for reason, count in common if count > 0)
+
+
+def _refused(counts: Mapping[str, float], seconds: float) -> str:
+    """How many requests were refused in a second, and why most of them."""
+    total = sum(counts.values())
+    if total <= 0:
+        return "-"
+    reason, _ = max(counts.items(), key=lambda each: each[1])
+    return f"{total / seconds:.1f} {reason}"
 
 
 def lines(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:

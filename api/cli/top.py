@@ -76,7 +76,8 @@ def _metrics_server(given: argparse.Namespace) -> HttpRemote | None:
 
 
 def _look(server: HttpRemote, metrics: HttpRemote | None) -> LoadLook:
-    from .load_picture import LoadLook, read_metrics
+    from ...engine.metrics.page import read_metrics
+    from .load_picture import LoadLook
 
     states = {}
     for row in server.index():

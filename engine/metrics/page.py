@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -120,3 +121,23 @@ def number_text(value: float) -> str:
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\n", "\\n")
+
+
+# ---- the way back: a page as values ----
+
+MetricValues = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
+"""By name and labels."""
+
+_LINE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+def read_metrics(text: str) -> MetricValues:
+    """The lines of a page of metrics that stand for one value."""
+    found = {}
+    for line in text.splitlines():
+        parsed = None if line.startswith("#") else _LINE.match(line)
+        if parsed is not None:
+            labels = frozenset(_LABEL.findall(parsed[2] or ""))
+            found[parsed[1], labels] = float(parsed[3])
+    return found

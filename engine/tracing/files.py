@@ -23,7 +23,7 @@ from io import RawIOBase
 
 from ..datatypes import BF16, BOOL, BYTES, FP16, FP32, FP64
 from ..tensor import Tensor, iter_bytes
-from .record import Element, Subject, TensorData, Timestamp, Trace
+from .record import BatchNote, Element, RefusalNote, Subject, TensorData, Timestamp, Trace
 from .settings import TraceSetting
 
 MAX_WAITING = 8192
@@ -121,6 +121,13 @@ def _format_element(trace: Trace, element: Element) -> str:
             if trace.parent_id:
                 text += f',"parent_id":{trace.parent_id}'
             return text + "}"
+        case BatchNote(reason, rows, requests, instance):
+            return (
+                f'{{"id":{trace.id},"batch":{{"reason":"{reason}","rows":{rows},"requests":{requests},'
+                f'"instance":{_string(instance)}}}}}'
+            )
+        case RefusalNote(reason):
+            return f'{{"id":{trace.id},"refused":"{reason}"}}'
         case TensorData():
             shape = ",".join(map(str, element.shape))
             return (

@@ -80,7 +80,22 @@ class TensorData(NamedTuple):
     data: bytes
 
 
-Element = Timestamp | Subject | TensorData
+class BatchNote(NamedTuple):
+    """The batch in which the request was executed: why it was closed, as ``trireme_batch_sealed_count`` names it."""
+
+    reason: str
+    rows: int
+    requests: int
+    instance: str
+
+
+class RefusalNote(NamedTuple):
+    """The request was refused, for a reason of ``trireme_refused_total``."""
+
+    reason: str
+
+
+Element = Timestamp | Subject | TensorData | BatchNote | RefusalNote
 
 
 class Identities(NamedTuple):
@@ -106,6 +121,7 @@ class Trace:
         descendants: of the trace that the request began: all under it, in order.
         trace_id, span_id: of the trace's spans, and of the one that stands for the model; 0 until they are asked for.
         has_steps: it is an ensemble's, which computes nothing itself.
+        refused: it has been noted why the request was refused.
         on_response: called with the time of each answer, and whether there is a response in it; set by the front end.
     """
 
@@ -123,6 +139,7 @@ class Trace:
     trace_id: int = field(default=0, init=False)
     span_id: int = field(default=0, init=False)
     has_steps: bool = field(default=False, init=False)
+    refused: bool = field(default=False, init=False)
     on_response: Callable[[int, bool], None] | None = field(default=None, init=False)
     _holders: int = field(default=0, init=False)
 
@@ -170,6 +187,17 @@ class Trace:
     def note_subject(self, model_name: str, model_version: int, request_id: str) -> None:
         """A model has taken the request."""
         self.elements.append(Subject(model_name, model_version, request_id))
+
+    def note_batch(self, batch: BatchNote) -> None:
+        """It was executed in this batch."""
+        if self.setting.notes & TraceLevel.TIMESTAMPS and len(self.elements) < MAX_ELEMENTS:
+            self.elements.append(batch)
+
+    def note_refusal(self, reason: str) -> None:
+        """It is refused; only the first time counts."""
+        if self.setting.notes and not self.refused:
+            self.refused = True
+            self.elements.append(RefusalNote(reason))
 
     def note_tensor(self, activity: Activity, tensor: Tensor) -> None:
         """A tensor was given or made. It is copied: what it lies in may change, or go."""

@@ -21,7 +21,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, TraceState
 
 from ..clock import Clock, unix_offset_ns
-from .record import Activity, Identities, Subject, Timestamp, Trace
+from .record import Activity, BatchNote, Identities, RefusalNote, Subject, Timestamp, Trace
 from .settings import ExportOptions
 
 ROOT_NAME = "InferRequest"
@@ -95,7 +95,7 @@ class _Maker:
         caller = self._root.context
         above = None if caller is None else self._context(caller.span_id, is_remote=True)
         own = [stamp for stamp in _stamps(self._root) if _is_front_end(stamp)]
-        root = self._span(ROOT_NAME, above, everything, own)
+        root = self._span(ROOT_NAME, above, everything, own, _reasons(self._root, of_batch=False))
         of_models: dict[int, SpanContext] = {}
         for trace in traces:
             self._make_model_spans(trace, of_models.get(trace.parent_id, root), of_models)
@@ -114,6 +114,7 @@ class _Maker:
         }
         if subject.request_id:
             attributes["triton.request_id"] = subject.request_id
+        attributes.update(_reasons(trace))
         pairs, alone = _pairs([stamp for stamp in stamps if stamp.name not in (*_REQUEST, *_COMPUTE)])
         events = [stamp for stamp in stamps if stamp.name in _REQUEST] + alone
         span = self._span(subject.model_name, above, stamps, events, attributes, trace.span_id)
@@ -154,6 +155,20 @@ class _Maker:
             )
         )
         return context
+
+
+def _reasons(trace: Trace, *, of_batch: bool = True) -> dict[str, str | int]:
+    """Attributes: why the batch of the request was closed, or why the request was refused."""
+    found: dict[str, str | int] = {}
+    for element in trace.elements:
+        if isinstance(element, RefusalNote):
+            found["trireme.refused"] = element.reason
+        elif isinstance(element, BatchNote) and of_batch:
+            found["trireme.batch.reason"] = element.reason
+            found["trireme.batch.rows"] = element.rows
+            found["trireme.batch.requests"] = element.requests
+            found["trireme.batch.instance"] = element.instance
+    return found
 
 
 def _pairs(stamps: list[Timestamp]) -> tuple[list[tuple[Timestamp, Timestamp]], list[Timestamp]]:

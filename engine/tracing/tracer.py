@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from ..clock import Clock
 from ..errors import InvalidArgumentError, TriremeError
 from ..job import Job, Outcome, Phase
-from .record import Activity, Identities, SpanContext, Trace
+from .record import Activity, BatchNote, Identities, SpanContext, Trace
 from .settings import TraceConfig, TraceLevel, TraceMode, TraceSetting
 
 logger = logging.getLogger("trireme.tracing")
@@ -228,12 +228,15 @@ class TracedReply:
         if trace is None or job is None:
             return self._reply.deliver(outcome, final)
         if not job.accepted:
-            self._trace = self._job = None  # nothing has come of it that could be noted
+            self._trace = self._job = None  # nothing else has come of it that could be noted
+            _note_refusal(trace, outcome)
             return self._reply.deliver(outcome, final)
         now_ns = self._clock.now_ns()
         if final:
             self._trace = self._job = None  # the job holds this: a cycle left here would be work for the collector
             _note_execution(trace, job, now_ns)
+            if job.batch is None:
+                _note_refusal(trace, outcome)
         if outcome is not None and not isinstance(outcome, TriremeError):
             for tensor in outcome.outputs:
                 trace.note_tensor(Activity.TENSOR_BACKEND_OUTPUT, tensor)
@@ -247,12 +250,21 @@ class TracedReply:
         return was_last
 
 
+def _note_refusal(trace: Trace, outcome: Outcome) -> None:
+    """Why the request was not executed, if it was refused. What a queue has taken in and then rejected says why."""
+    if isinstance(outcome, TriremeError) and outcome.refusal_reason is not None:
+        trace.note_refusal(outcome.refusal_reason.value)
+
+
 def _note_execution(trace: Trace, job: Job, now_ns: int) -> None:
     """The marks of the execution, if there was one. Of a decoupled model's, which may go on, those that are missing
     fall together with the end."""
     if trace.has_steps or job.batch is None or job.batch.marks[Phase.COMPUTE_START] < 0:
         return
-    marks = list(job.batch.marks)
+    batch = job.batch
+    requests = sum(not each.is_null for each in batch.jobs)
+    trace.note_batch(BatchNote(batch.sealed.name.lower(), batch.rows, requests, batch.instance_name))
+    marks = list(batch.marks)
     end_ns = marks[Phase.COMPUTE_END] if marks[Phase.COMPUTE_END] >= 0 else now_ns
     for tensor in job.inputs.values():
         trace.note_tensor(Activity.TENSOR_BACKEND_INPUT, tensor)

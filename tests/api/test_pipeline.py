@@ -49,7 +49,12 @@ class Noted:
         self.room = room
         self.submitted: list[tuple[Any, ...]] = []
         self.refused: TriremeError | None = None
+        self.traced: list[TriremeError] = []
         self.reply = Admitted(self)
+
+    def note_refusal(self, error: TriremeError) -> None:
+        """The trace's part."""
+        self.traced.append(error)
 
     # The server.
 

@@ -11,6 +11,7 @@ import json
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -227,6 +228,56 @@ def test_what_is_refused_is_not_more_than_received(open_world: Callable[..., Any
             client.infer("plain", [*inputs(), *inputs(name="X")])
     file = world.file()
     assert [events(file, trace_id) for trace_id in (1, 2, 3)] == [RECEIVED, RECEIVED, READ]
+    refused = [element for element in file if "refused" in element]
+    assert refused == [{"id": trace_id, "refused": "invalid"} for trace_id in (1, 2, 3)]
+
+
+def ask_row(world: World, model: str, request_id: str = "", script: str = "say!") -> int:
+    """The status of a request with one row."""
+    tensor = {"name": "IN", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}
+    body = {"id": request_id, "inputs": [tensor], "parameters": {"script": script}}
+    return world.post(f"/v2/models/{model}/infer", body)[0]
+
+
+def test_the_batch_and_why_it_was_closed(open_world: Callable[..., Any]) -> None:
+    """Of each step of an ensemble, and of a request that failed when it was executed."""
+    with open_world() as world:
+        assert ask_row(world, "queued") == 200
+        assert world.infer("chain")[0] == 200
+        assert world.infer("plain", script="fail:bad")[0] == 500
+    batches = [(element["id"], element["batch"]) for element in world.file() if "batch" in element]
+    assert batches[0][1] == {"reason": "full", "rows": 1, "requests": 1, "instance": "queued_0_0"}
+    assert [batch["reason"] for _, batch in batches[1:]] == ["unbatched"] * 3
+    assert all(batch["instance"].startswith("plain_0_") for _, batch in batches[1:])
+    assert len({trace_id for trace_id, _ in batches}) == 4
+    assert not any("refused" in element for element in world.file())
+
+
+def test_why_a_queue_rejected(open_world: Callable[..., Any]) -> None:
+    with open_world() as world, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(ask_row, world, "limited", "first", "wait:gate say!")
+        wait_for_begin(world, "first")
+        assert ask_row(world, "limited", "second") == 503, "its time in the queue was over"
+        world.script.open("gate")
+        assert first.result() == 200
+    file = world.file()
+    (rejected,) = {element["id"] for element in file if element.get("request_id") == "second"}
+    assert [element for element in file if "refused" in element] == [{"id": rejected, "refused": "queue_timeout"}]
+    assert [element["id"] for element in file if "batch" in element] == [3 - rejected]
+
+
+def test_why_a_full_queue_refused(open_world: Callable[..., Any]) -> None:
+    """Of three at once that find the instance busy, one waits; the others are refused, some before they are jobs."""
+    with open_world() as world, ThreadPoolExecutor(4) as pool:
+        first = pool.submit(ask_row, world, "limited", "first", "wait:gate say!")
+        wait_for_begin(world, "first")
+        others = [pool.submit(ask_row, world, "limited", f"other {at}") for at in range(3)]
+        assert {each.result() for each in others} == {503}
+        world.script.open("gate")
+        assert first.result() == 200
+    reasons = [element["refused"] for element in world.file() if "refused" in element]
+    assert set(reasons) <= {"queue_full", "queue_timeout"}
+    assert len(reasons) == 3
 
 
 def test_what_a_model_reports_itself_stands_where_it_happened(open_world: Callable[..., Any]) -> None:

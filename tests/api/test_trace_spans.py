@@ -69,13 +69,24 @@ def test_a_request_over_http_and_one_over_grpc(open_world: Callable[..., Any]) -
         "HTTP_SEND_END",
     ]
     assert names(over_grpc[0])[:2] == ["GRPC_WAITREAD_START", "GRPC_WAITREAD_END"]
+    assert str(over_http[1].attributes.pop("trireme.batch.instance")).startswith("plain_0_")
     assert over_http[1].attributes == {
         "triton.model_name": "plain",
         "triton.model_version": 1,
         "triton.trace_id": 1,
         "triton.trace_parent_id": 0,
         "triton.request_id": "r1",
+        "trireme.batch.reason": "unbatched",
+        "trireme.batch.rows": 1,
+        "trireme.batch.requests": 1,
     }
+
+
+def test_a_refusal_is_an_attribute_of_the_request(open_world: Callable[..., Any]) -> None:
+    with open_world() as (world, receiver):
+        assert world.infer("plain", data=[1])[0] == 500
+    ((root,),) = traces(receiver.spans())
+    assert (root.name, root.attributes) == ("InferRequest", {"trireme.refused": "invalid"})
 
 
 def test_an_ensembles_steps_hang_under_its_span(open_world: Callable[..., Any]) -> None:

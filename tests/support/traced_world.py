@@ -34,6 +34,12 @@ ensemble_scheduling {
 """
 
 
+_LIMITED = """
+dynamic_batching { default_queue_policy {
+  max_queue_size: 1 default_timeout_microseconds: 50000 timeout_action: REJECT } }
+"""
+
+
 class World:
     """A traced server, and where its traces go."""
 
@@ -68,7 +74,8 @@ class World:
 
 @contextmanager
 def traced_world(folder: Path, serve: Callable[..., Any], tracing: TraceConfig, **options: Any) -> Iterator[World]:
-    """A server on the scripted models, ``cached`` (as plain), ``chain`` (plain, plain) and ``chain_of_chains`` (plain,
+    """A server on the scripted models, ``cached`` (as plain), ``limited`` (queued, one request
+    for 50 ms at most), ``chain`` (plain, plain) and ``chain_of_chains`` (plain,
     chain).
 
     Args:
@@ -86,6 +93,10 @@ def traced_world(folder: Path, serve: Callable[..., Any], tracing: TraceConfig, 
         (repository / "cached" / name).write_text((repository / "plain" / name).read_text())
     with (repository / "cached" / "config.pbtxt").open("a") as config:
         config.write("response_cache { enable: true }")
+    (repository / "limited" / "1").mkdir(parents=True)
+    limited = (repository / "queued" / "config.pbtxt").read_text().replace("dynamic_batching { }", _LIMITED)
+    (repository / "limited" / "config.pbtxt").write_text(limited)
+    (repository / "limited" / "labels.txt").write_text("zero\none\n")
     script = Script()
     with serve(repository, script.backends(), tracing=tracing, **options) as live:
         yield World(live, folder, script)

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from serve_process import infer, serve_process, tensor
 
-from trireme.api.cli.load_picture import HEADER, LoadLook, picture, read_metrics
+from trireme.api.cli.load_picture import HEADER, LoadLook, picture
 from trireme.api.cli.main import main
+from trireme.engine.metrics.page import read_metrics
 
 PAGE = """\
 # HELP nv_inference_pending_request_count Instantaneous number of pending requests awaiting execution per-model.
@@ -20,6 +21,9 @@ nv_inference_pending_request_count{model="a",version="1"} 3
 trireme_instance_count{model="a",version="1"} 2
 trireme_batch_sealed_count{model="a",reason="full",version="1"} %d
 trireme_batch_sealed_count{model="a",reason="delay",version="1"} 1
+trireme_refused_total{model="a",reason="queue_full",version="1"} %d
+trireme_refused_total{model="a",reason="queue_timeout",version="1"} 1
+trireme_refused_total{reason="invalid"} 99
 """
 
 
@@ -37,7 +41,7 @@ def look(at_s: float, requests: int, full: int = 0) -> LoadLook:
     }
     records = {("a", "1"): {"inference_stats": stats, "execution_count": requests // 4, "inference_count": requests}}
     states = {("a", "1"): "READY", ("b", ""): "UNAVAILABLE: it is broken"}
-    return LoadLook(at_s, records, states, read_metrics(PAGE % full))
+    return LoadLook(at_s, records, states, read_metrics(PAGE % (full, full)))
 
 
 def test_a_row_tells_what_happened_between_two_looks() -> None:
@@ -54,8 +58,9 @@ def test_a_row_tells_what_happened_between_two_looks() -> None:
         "fail/s": "0.0",
         "inst": "2",
         "sealed": "full 100%",
+        "refused/s": "1.5 queue_full",
     }
-    assert second == ("b", "", "UNAVAILABLE: it is broken", *"--------")
+    assert second == ("b", "", "UNAVAILABLE: it is broken", *"---------")
 
 
 def test_a_model_that_was_loaded_anew_has_no_negative_rates() -> None:
