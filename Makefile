@@ -22,6 +22,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 TRAIN := .venv-train
 AZURITE := 3.37.0
+GRPC_JS := 1.14.7
+PROTO_LOADER := 0.8.1
 DEPLOY := .venv-deploy
 CLUSTER := .venv-ray
 PIP_FLAGS := --quiet --disable-pip-version-check --constraint constraints.txt
@@ -46,7 +48,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 test: $(VENV)/dev.stamp
 	$(PYTEST) --numprocesses auto --maxprocesses 8 --dist loadfile $(FLAGS)
 
-test-slow: $(VENV)/dev.stamp $(VENV)/azurite.stamp $(CLUSTER)/ray.stamp
+test-slow: $(VENV)/dev.stamp $(VENV)/azurite.stamp $(VENV)/grpc-js.stamp $(CLUSTER)/ray.stamp
 	$(PYTEST) -m slow $(FLAGS)
 
 test-gpu:
@@ -135,6 +137,12 @@ $(VENV)/azurite.stamp: | $(VENV)/dev.stamp
 $(VENV)/docs.stamp: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install $(PIP_FLAGS) --editable '.[docs]'
 	$(call finish_install)
+	touch $@
+
+# What a client in JavaScript needs (docs/stubs.md), for a slow test, which is left out without it.
+$(VENV)/grpc-js.stamp: | $(VENV)/dev.stamp
+	@npm install --silent --no-audit --no-fund --prefix $(VENV)/grpc-js @grpc/grpc-js@$(GRPC_JS) @grpc/proto-loader@$(PROTO_LOADER) \
+	  || echo "grpc-js could not be installed with npm: the test of a client in JavaScript is left out" >&2
 	touch $@
 
 $(VENV)/bench.stamp: pyproject.toml constraints.txt | $(BIN)/python

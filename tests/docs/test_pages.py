@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from documents import ROOT, Reader, matches, normal, steps
+from documents import NODE_MODULES, ROOT, Reader, matches, normal, steps
 
 pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="the pages' commands need curl")
 
@@ -18,18 +18,19 @@ BESIDE_MODELS = ("docs/example-models.md", "docs/clients.md", "docs/embedding.md
 
 
 TUTORIALS = {page.stem: page for page in sorted((ROOT / "docs" / "tutorials").glob("*.md"))}
+JARS = Path("/usr/share/java")
 SLOW: dict[str, tuple[str, ...]] = {"planning": (), "pytorch": ("torch",)}
 """Tutorials that take long, with the packages that they need."""
 
 
-def tutorials() -> Iterator[Any]:
+def marked_tutorials() -> Iterator[Any]:
     for name in TUTORIALS:
         missing = [each for each in SLOW.get(name, ()) if find_spec(each) is None]
         without = pytest.mark.skipif(bool(missing), reason=f"the tutorial needs {' and '.join(missing)}")
         yield pytest.param(name, marks=[pytest.mark.slow, without] if name in SLOW else [])
 
 
-@pytest.mark.parametrize("name", tutorials())
+@pytest.mark.parametrize("name", list(marked_tutorials()))
 def test_a_tutorial(name: str, tmp_path: Path) -> None:
     """Read in an empty folder."""
     with Reader(tmp_path) as reader:
@@ -39,6 +40,25 @@ def test_a_tutorial(name: str, tmp_path: Path) -> None:
 def test_the_page_on_python(tmp_path: Path) -> None:
     with Reader(tmp_path) as reader:
         reader.read(ROOT / "docs" / "python.md")
+
+
+LANGUAGES = {
+    "JavaScript": ("node", NODE_MODULES / "@grpc" / "grpc-js"),
+    "Java": ("javac", "protoc", "grpc_java_plugin", *(JARS / f"{name}.jar" for name in ("grpc-stub", "netty-all"))),
+    "C++": ("g++", "pkg-config", "protoc", "grpc_cpp_plugin", Path("/usr/include/grpcpp")),
+}
+"""What the sections of docs/stubs.md need: programs and files."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_client_in_another_language(language: str, tmp_path: Path) -> None:
+    needed = LANGUAGES[language]
+    missing = [str(each) for each in needed if not (each.exists() if isinstance(each, Path) else shutil.which(each))]
+    if missing:
+        pytest.skip(f"a client in {language} needs {', '.join(missing)}")
+    with Reader(tmp_path) as reader:
+        reader.read(ROOT / "docs" / "stubs.md", language)
 
 
 @pytest.mark.parametrize("name", BESIDE_MODELS)

@@ -4,10 +4,11 @@ A page is read from top to bottom, in one folder:
 
 Rule 1. A block below a paragraph that says "write `NAME`" is the file of that name.
 Rule 2. A ``console`` block has commands behind ``$``, each with its output below it. `trireme serve` and `make serve`
-        stay: a server runs until the page ends, or another one is started. Of `pip install` it is checked that there
-        is what it names.
+        stay: a server runs until the page ends, or another one is started. What installs is not run; of `pip install`
+        it is checked that there are the extras that it names.
 Rule 3. A ``python`` block with a ``text`` block below it is a program and its output.
-Rule 4. Ports of a page are those of `trireme serve`'s defaults; the server that runs has others, so they are replaced.
+Rule 4. Ports of a page are those of `trireme serve`'s defaults; the server that runs has others, so they are replaced,
+        also in files.
 Rule 5. In an output ``…`` stands for anything, times for any time, and numbers with many decimals for their first three
         digits, as the last ones depend on the processor.
 Rule 6. Any other block has to be marked: the line ``<!-- not run: REASON -->`` stands above it.
@@ -28,12 +29,15 @@ from pathlib import Path
 from serve_process import PATIENCE_S, ServeProcess
 
 ROOT = Path(__file__).parents[2]
+NODE_MODULES = ROOT / ".venv" / "grpc-js" / "node_modules"
+"""Where `make test-slow` puts what the pages install with npm."""
 
 _FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"\b[Ww]rite\s+`([\w./-]+)`")
 _NOT_RUN = re.compile(r"<!-- not run: [^>]+ -->\n$")
 _TIME = re.compile(r"\b\d+(?:\.\d+)? ?(?:ms|µs|us|s|MiB)\b")
 _DECIMALS = re.compile(r"-?\d+\.\d{3,}(?:e[+-]?\d+)?")
+_INSTALLING = (["pip", "install"], ["npm", "install"], ["apt-get", "install"])
 _ASKING = frozenset({"infer", "bench", "top"})
 """Sub-commands that ask a server."""
 
@@ -80,6 +84,15 @@ def steps(page: str) -> Iterator[Step]:
             yield Step(line, "unknown", text)
 
 
+def _only(page: str, section: str) -> str:
+    """A page's beginning and one of its sections; the others are empty lines, so that numbers of lines stay."""
+    beginning, *others = re.split(r"^(?=## )", page, flags=re.MULTILINE)
+    assert any(each.startswith(f"## {section}\n") for each in others), f"there is no section {section!r}"
+    return beginning + "".join(
+        each if each.startswith(f"## {section}\n") else "\n" * each.count("\n") for each in others
+    )
+
+
 def _adjoins(page: str, block: re.Match[str], following: re.Match[str]) -> bool:
     return not page[block.end() : following.start()].strip()
 
@@ -111,15 +124,20 @@ class Reader:
     def __exit__(self, *_error: object) -> None:
         self._end_server()
 
-    def read(self, page: Path) -> None:
-        """Do all that a page says; AssertionError if something else comes of it."""
-        for step in steps(page.read_text(encoding="utf-8")):
+    def read(self, page: Path, section: str = "") -> None:
+        """Do all that a page says; AssertionError if something else comes of it.
+
+        Args:
+            section: a heading; then only what stands below it is read, and what stands before the first one.
+        """
+        text = page.read_text(encoding="utf-8")
+        for step in steps(_only(text, section) if section else text):
             where = f"{page.name}:{step.line}"
             assert step.kind != "unknown", f"{where}: this block is not run, and no line says why not"
             if step.kind == "file":
                 path = self.folder / step.name
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(step.text, encoding="utf-8")
+                path.write_text(self._with_ports(step.text), encoding="utf-8")
             elif step.kind != "idle":
                 output = self._run(step, where)
                 if step.shown is not None:
@@ -133,6 +151,7 @@ class Reader:
             words = _served_by_make()
         if words[:2] == ["pip", "install"]:
             check_installable(words[2:])
+        if words[:2] in _INSTALLING:
             return ""
         if words[:2] == ["trireme", "serve"]:
             self._serve(words)
@@ -147,7 +166,7 @@ class Reader:
         done = subprocess.run(
             command,
             cwd=self.folder,
-            env={**os.environ, "PATH": paths, "NO_COLOR": "1", "COLUMNS": "120"},
+            env={**os.environ, "PATH": paths, "NODE_PATH": str(NODE_MODULES), "NO_COLOR": "1", "COLUMNS": "120"},
             capture_output=True,
             text=True,
             timeout=10 * PATIENCE_S,
