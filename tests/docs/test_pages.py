@@ -19,7 +19,7 @@ BESIDE_MODELS = ("docs/example-models.md", "docs/clients.md", "docs/embedding.md
 
 TUTORIALS = {page.stem: page for page in sorted((ROOT / "docs" / "tutorials").glob("*.md"))}
 JARS = Path("/usr/share/java")
-SLOW: dict[str, tuple[str, ...]] = {"planning": (), "pytorch": ("torch",)}
+SLOW: dict[str, tuple[str, ...]] = {"hugging-face": ("torch", "transformers"), "planning": (), "pytorch": ("torch",)}
 """Tutorials that take long, with the packages that they need."""
 
 
