@@ -9,6 +9,9 @@ Rules:
  2. What is executed on the event loop is taken off before: its time is in the service times.
  3. What is outside of the loop is the rest of one request's latency alone: without the loop, the execution, and the two
     ways to its thread. Its spread is that of the latencies, about their mean.
+ 4. Then the client waits for `_RESTS_S` before it asks again. What a request costs the loop more than in rule 1, but
+    for what the loop does without any, and by how much the median latency is longer, is what a rested loop costs. In
+    rule 1 the loop slept while a request was executed and outside, each half of the time.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +36,7 @@ from ..clients.target import LoadProtocol, LoadTarget
 from ..engine.errors import UnavailableError
 from ..engine.logs.request_log import LoggedLoop, LoggedRequest, RequestTraffic
 from ..engine.options import ServerOptions
-from ..engine.profiles import HostPoint, TimeDistribution, Way
+from ..engine.profiles import HostPoint, RestedLoop, TimeDistribution, Way
 from ..engine.profiles.profile import runs_on_loop
 from .service_times import MeasuredModel
 
@@ -44,6 +47,10 @@ _WARM_UP = 100
 _LEAST, _MOST = 60, 6_000
 _START_S = 120.0
 _SEQUENCE = 50
+_RESTS_S = (0.01, 0.05)
+_LEAST_RESTED, _MOST_RESTED = 12, 100
+_IDLE_S = 0.3
+_SHORTEST_REST_S = 0.00005
 
 _PROTOCOLS = {Way.HTTP: LoadProtocol.HTTP, Way.GRPC: LoadProtocol.GRPC}
 """Ways that the player knows."""
@@ -169,7 +176,29 @@ def _point(server: ServedModels, measured: MeasuredModel, way: Way, nbytes: int,
     mean_s = float(alone.latencies_s.mean())
     outside_s = max(0.0, mean_s - a - alone.batch_s - ways_s)
     spread = np.maximum(0.0, outside_s + (_calm(alone.latencies_s, service_s) - mean_s))
-    return HostPoint(way, nbytes, 0, a - shared, shared, TimeDistribution.of([float(each) for each in spread]))
+    base = RestedLoop(max(0.5 * (mean_s - a), _SHORTEST_REST_S), 0.0, 0.0)
+    rested = [base, *_rested(server, measured, way, alone, base.rest_s, seconds)]
+    outside = TimeDistribution.of([float(each) for each in spread])
+    return HostPoint(way, nbytes, 0, a - shared, shared, outside, tuple(rested))
+
+
+def _rested(
+    server: ServedModels, measured: MeasuredModel, way: Way, alone: _Load, base_s: float, seconds: float
+) -> Iterator[RestedLoop]:
+    """Rule 4."""
+    before_s, began_s = server.loop_s(), time.monotonic()
+    time.sleep(_IDLE_S)
+    idle = (server.loop_s() - before_s) / (time.monotonic() - began_s)  # what it does without requests
+    usual_s = float(np.median(alone.latencies_s))
+    for rest_s in _RESTS_S:
+        if rest_s < 2 * base_s:
+            continue
+        apart_s = rest_s + usual_s
+        count = round(min(max(seconds / apart_s, _LEAST_RESTED), _MOST_RESTED))
+        load = _load(server, measured, way, 1, count, apart_s)
+        loop_s = max(0.0, load.loop_s - idle * apart_s - alone.loop_s)
+        outside_s = max(0.0, float(np.median(load.latencies_s)) - usual_s - loop_s)
+        yield RestedLoop(rest_s, loop_s, outside_s)
 
 
 def _calm(latencies: np.ndarray, service_s: float) -> np.ndarray:
@@ -178,12 +207,17 @@ def _calm(latencies: np.ndarray, service_s: float) -> np.ndarray:
     return latencies if service_s < 0.001 else np.full(len(latencies), latencies.mean())
 
 
-def _load(server: ServedModels, measured: MeasuredModel, way: Way, clients: int, count: int) -> _Load:
-    """So many clients ask, each one request after the other."""
+def _load(
+    server: ServedModels, measured: MeasuredModel, way: Way, clients: int, count: int, apart_s: float = 0.0
+) -> _Load:
+    """So many clients ask, each one request after the other; or requests come at times that are so far apart."""
     name = measured.config.name
-    before, loop_s = server.statistics(name), server.loop_s()
     requests = list(_requests(name, count, measured.config.has_sequence_batching, clients))
-    played = play(RequestTraffic(requests, LoggedLoop(clients)), server.target(way), connections=clients)
+    traffic = RequestTraffic(requests, LoggedLoop(clients))
+    if apart_s:
+        traffic = RequestTraffic([replace(each, offset_s=at * apart_s) for at, each in enumerate(requests)])
+    before, loop_s = server.statistics(name), server.loop_s()
+    played = play(traffic, server.target(way), connections=clients)
     loop_s = server.loop_s() - loop_s
     after = server.statistics(name)
     wrong = played.summary().reasons

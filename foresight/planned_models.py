@@ -9,17 +9,19 @@ Rules:
  3. A request's work on the event loop is split between taking it in and answering it, a batch's between waking up,
     beginning it and hearing of its end; a batch on the event loop needs one wake-up, and has no end to be heard of.
     What is outside of the loop lies before and behind it.
+ 4. A wake-up after a rest costs more than was measured one request after the other, on the loop and outside of it.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from ..engine.config.model import ModelConfig
 from ..engine.logs.request_log import LoggedRequest
-from ..engine.profiles import ExecutorKind, HostPoint, ModelProfile, ServicePoint, TimeDistribution, Way
+from ..engine.profiles import ExecutorKind, HostPoint, ModelProfile, RestedLoop, ServicePoint, TimeDistribution, Way
 from ..engine.profiles.durations import PLACES
 from ..simulations.planning import ExecutionPlace, HostCosts, PlannedModel
 from .models import ForeseenModel
@@ -31,6 +33,8 @@ _WAKING = 0.6
 _WAY_IN = 0.4
 """Of what is outside."""
 _LEAST_FACTOR = 0.8
+_FINENESS = 10
+"""Rests that differ by less than a tenth are taken to be alike."""
 _ALONE = ServicePoint(1, 1, 1.0, TimeDistribution.constant(0.0))
 
 _PLACES = {
@@ -177,6 +181,8 @@ class ProfiledCosts(HostCosts):
         part = sum(_WAKING if each else _WAKING / 2 for each in on_loop.values()) / max(1, len(on_loop))
         self._wake_s = factor * self._usual.batch_s * part
         self._edges = {name: 1 if each else 2 for name, each in on_loop.items()}
+        self._rested = resting(known)
+        self._late_s = 0.0  # what it makes later outside that the loop had slept
         self._outside = {name: drawing(self._of(name).outside) for name in self._points}
         self._usual_outside = drawing(self._usual.outside)
         self._start = {name: drawing(profile.start) for name, profile in profiles.items()}
@@ -185,8 +191,9 @@ class ProfiledCosts(HostCosts):
     def _of(self, model: str) -> HostPoint:
         return self._points.get(model) or self._usual
 
-    def wake(self, events: int) -> float:
-        return self._wake_s
+    def wake(self, events: int, rested_s: float) -> float:
+        loop_s, self._late_s = self._rested(rested_s)
+        return self._wake_s + self._factor * loop_s
 
     def admit(self, request: LoggedRequest) -> float:
         return self._factor * self._of(request.model).request_s * _TAKING_IN
@@ -214,7 +221,41 @@ class ProfiledCosts(HostCosts):
     def way_out(self, model: PlannedModel, well: bool) -> float:
         draw = self._outside.get(model.name, self._usual_outside)
         mean_s = self._of(model.name).outside.mean_s
-        return max(0.0, draw(self._chance.random()) - mean_s * _WAY_IN)
+        return self._late_s + max(0.0, draw(self._chance.random()) - mean_s * _WAY_IN)
+
+
+def resting(points: Sequence[HostPoint]) -> Callable[[float], tuple[float, float]]:
+    """What a wake-up costs more, on the loop and outside of it, by how long the loop has slept: the mean of what was
+    measured, each interpolated by the logarithm of the rest, and no more than for the longest (rule 4)."""
+    curves = [each.rested for each in points if len(each.rested) > 1]
+    known: dict[int, tuple[float, float]] = {}
+
+    def cost(rested_s: float) -> tuple[float, float]:
+        if not curves or rested_s <= 0:
+            return 0.0, 0.0
+        place = round(math.log(rested_s) * _FINENESS)
+        found = known.get(place)
+        if found is None:
+            costs = [_rested_cost(curve, math.exp(place / _FINENESS)) for curve in curves]
+            found = known[place] = (
+                sum(each[0] for each in costs) / len(costs),
+                sum(each[1] for each in costs) / len(costs),
+            )
+        return found
+
+    return cost
+
+
+def _rested_cost(curve: Sequence[RestedLoop], rested_s: float) -> tuple[float, float]:
+    index = bisect_right([each.rest_s for each in curve], rested_s)
+    if not index:
+        return 0.0, 0.0
+    low = curve[index - 1]
+    if index == len(curve):
+        return low.loop_s, low.outside_s
+    high = curve[index]
+    part = math.log(rested_s / low.rest_s) / math.log(high.rest_s / low.rest_s)
+    return low.loop_s + (high.loop_s - low.loop_s) * part, low.outside_s + (high.outside_s - low.outside_s) * part
 
 
 def host_point(profile: ModelProfile, way: Way) -> HostPoint | None:

@@ -2,13 +2,14 @@
 
 from .durations import TimeDistribution
 from .origin import ProfileOrigin, present_origin
-from .profile import ExecutorKind, HostPoint, ModelProfile, ServicePoint, StartTimes, Way, read_profile
+from .profile import ExecutorKind, HostPoint, ModelProfile, RestedLoop, ServicePoint, StartTimes, Way, read_profile
 
 __all__ = [
     "ExecutorKind",
     "HostPoint",
     "ModelProfile",
     "ProfileOrigin",
+    "RestedLoop",
     "ServicePoint",
     "StartTimes",
     "TimeDistribution",

@@ -17,7 +17,7 @@ from ..instances.executing import SHORT_NS
 from .durations import TimeDistribution
 from .origin import ProfileOrigin
 
-FORMAT = 1
+FORMAT = 2
 """Of the JSON form."""
 
 T = TypeVar("T")
@@ -68,6 +68,21 @@ class ServicePoint:
 
 
 @dataclass(frozen=True, slots=True)
+class RestedLoop:
+    """What a request costs more that finds the event loop asleep: cores that sleep, caches that others have used.
+
+    Attributes:
+        rest_s: for how long the loop has slept.
+        loop_s: seconds of the event loop more, those of a batch that it executes included.
+        outside_s: seconds more outside of it.
+    """
+
+    rest_s: float
+    loop_s: float
+    outside_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class HostPoint:
     """What a request that came in one way costs the host beside its execution.
 
@@ -77,6 +92,8 @@ class HostPoint:
         request_s: seconds of the event loop for the request: decode, admit, schedule, encode, write.
         batch_s: seconds of the event loop for each wake-up and batch, which requests share that come together.
         outside: from the client to the loop and back: system calls, network, wake-ups, front ends, the client's own.
+        rested: ascending by `rest_s`; the first costs nothing more: so long the loop slept when the rest was measured.
+            Empty if it was not measured.
     """
 
     way: Way
@@ -85,6 +102,7 @@ class HostPoint:
     request_s: float
     batch_s: float
     outside: TimeDistribution
+    rested: tuple[RestedLoop, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +147,15 @@ class ModelProfile:
     def to_json(self) -> str:
         """The text of a profile file."""
         service = [{**_plain(each), "time": each.time.to_json()} for each in self.service]
-        host = [{**_plain(each), "way": each.way.value, "outside": each.outside.to_json()} for each in self.host]
+        host = [
+            {
+                **_plain(each),
+                "way": each.way.value,
+                "outside": each.outside.to_json(),
+                "rested": [asdict(rested) for rested in each.rested],
+            }
+            for each in self.host
+        ]
         document = {
             "format": FORMAT,
             "model": self.model,
@@ -217,7 +243,12 @@ def _host_point(part: _Part) -> HostPoint:
         request_s=part.number("request_s"),
         batch_s=part.number("batch_s"),
         outside=TimeDistribution.from_json(part.get("outside"), f"{part.where}.outside"),
+        rested=tuple(sorted(part.each("rested", _rested_loop), key=lambda each: each.rest_s)),
     )
+
+
+def _rested_loop(part: _Part) -> RestedLoop:
+    return RestedLoop(part.number("rest_s"), part.number("loop_s"), part.number("outside_s"))
 
 
 def _starting(part: _Part) -> StartTimes:

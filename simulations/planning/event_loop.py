@@ -50,6 +50,7 @@ class PlannedLoop:
         self._asked_s = math.inf  # when the clock is to call
         self._counted_s = 0.0  # until when the cores have been given out
         self._awake = False
+        self._asleep_s = 0.0  # since when it sleeps
 
     def start(self, turn: Turn) -> None:
         """From now on. What comes is heard in turns."""
@@ -145,10 +146,11 @@ class PlannedLoop:
                 continue  # something has been computed, which the loop will hear of later
             with turn:
                 if costs is not None:
-                    self.work(costs.wake(count_due(due, now)))
+                    self.work(costs.wake(count_due(due, now), now - self._asleep_s))
                 while due and due[0][0] <= now:
                     _, _, call, what = heapq.heappop(due)
                     call(what)
+            self._asleep_s = clock.now_s()
 
 
 def count_due(heap: Sequence[tuple[float, int, Any, Any]], now: float) -> int:

@@ -31,8 +31,8 @@ class HostCosts:
     cores: float = math.inf
     loop_first: bool = True
 
-    def wake(self, events: int) -> float:
-        """The loop wakes up, for so many events."""
+    def wake(self, events: int, rested_s: float) -> float:
+        """The loop wakes up, for so many events, and has slept for so long."""
         return 0.0
 
     def admit(self, request: LoggedRequest) -> float:

@@ -11,8 +11,9 @@ from some_profiles import ORIGIN
 
 from trireme.engine.config.model import DynamicBatching
 from trireme.engine.errors import InvalidArgumentError
+from trireme.engine.logs.request_log import LoggedRequest
 from trireme.engine.options import ServerOptions
-from trireme.engine.profiles import ExecutorKind, HostPoint, ServicePoint, TimeDistribution, Way
+from trireme.engine.profiles import ExecutorKind, HostPoint, RestedLoop, ServicePoint, TimeDistribution, Way
 from trireme.foresight.prediction import ForeseenHost, predict
 
 OPTIONS, ROOMY = ServerOptions(), ForeseenHost(cores=64.0)
@@ -95,6 +96,22 @@ def test_a_request_alone_costs_what_was_measured(kind: ExecutorKind) -> None:
     run = prediction.runs[0]
     executed_s = 0.0003 * 400 if kind is ExecutorKind.PROVING else 0.0
     assert run.loop_busy_s - executed_s == pytest.approx(0.0003 * 400, rel=0.1)
+
+
+def test_a_loop_that_has_rested_costs_more() -> None:
+    """By how long it has: nothing more where requests follow each other, and no more than after the longest rest that
+    was measured."""
+    rested = RestedLoop(0.0005, 0.0, 0.0), RestedLoop(0.01, 0.0004, 0.0002), RestedLoop(0.05, 0.0010, 0.0004)
+    outside = TimeDistribution.constant(0.0005)
+    host = HostPoint(Way.HTTP, 16, 0, 0.0001, 0.0002, outside, rested)
+    model = foreseen_model("m", constant(seconds=0.0003), executor=ExecutorKind.PROVING, host=(host,))
+    usual_s = 0.0003 + 0.0003 + 0.0005
+    for apart_s, more_s, loop_s in ((0.0009, 0.0, 0.0), (0.0113, 0.0006, 0.0004), (5.0, 0.0014, 0.0010)):
+        log = [LoggedRequest(at * apart_s, "m") for at in range(200)]
+        prediction = predict([model], log, OPTIONS, ROOMY, plays=1)
+        assert prediction.estimate("p50_s").value == pytest.approx(usual_s + more_s, rel=0.03)
+        loop = (prediction.runs[0].loop_busy_s - 0.0003 * 200) / 200
+        assert loop == pytest.approx(0.0003 + loop_s, rel=0.08)
 
 
 def test_what_is_executed_on_the_loop_holds_up_the_others() -> None:

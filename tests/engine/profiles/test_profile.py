@@ -12,15 +12,25 @@ from hypothesis import strategies as st
 from some_profiles import some_profile
 
 from trireme.engine.errors import InvalidArgumentError
-from trireme.engine.profiles import ExecutorKind, HostPoint, ServicePoint, TimeDistribution, Way, read_profile
+from trireme.engine.profiles import (
+    ExecutorKind,
+    HostPoint,
+    RestedLoop,
+    ServicePoint,
+    TimeDistribution,
+    Way,
+    read_profile,
+)
 
 durations = st.lists(st.floats(0, 10), min_size=1, max_size=20).map(TimeDistribution.of)
 points = st.builds(
     ServicePoint, st.integers(1, 64), st.integers(2, 4), st.floats(0, 8), durations, st.floats(0, 1), st.floats(0, 1)
 )
+rests = st.lists(st.builds(RestedLoop, st.floats(0, 1), st.floats(0, 1), st.floats(0, 1)), max_size=3)
 hosts = st.builds(
     HostPoint,
     *(st.sampled_from(Way), st.integers(0, 1 << 20), st.integers(0, 4), st.floats(0, 1), st.floats(0, 1), durations),
+    rests.map(lambda found: tuple(sorted(found, key=lambda each: each.rest_s))),
 )
 
 
@@ -45,7 +55,7 @@ def _with(name: str, value: Any) -> Callable[[dict[str, Any]], object]:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (_with("format", 2), "format 2 of profiles is not known; expected 1"),
+        (_with("format", 1), "format 1 of profiles is not known; expected 2"),
         (_without("model"), "model is missing"),
         (_with("model", ""), "model: expected a text, not ''"),
         (_with("more", 1), "unknown member 'more'"),

@@ -343,7 +343,7 @@ def test_a_wake_up_is_for_all_that_is_due() -> None:
     heard: list[int] = []
 
     class Counted(HostCosts):
-        def wake(self, events: int) -> float:
+        def wake(self, events: int, rested_s: float) -> float:
             heard.append(events)
             return 0.0005
 
