@@ -87,7 +87,7 @@ docs: $(VENV)/docs.stamp
 lint: $(VENV)/dev.stamp
 	mkdir -p .pyright/trireme
 	for package in $(PACKAGES); do ln -sfn ../../$$package .pyright/trireme/$$package; done
-	ln -sfn ../../package/__init__.py .pyright/trireme/__init__.py
+	for file in package/*.py; do ln -sfn ../../$$file .pyright/trireme/; done
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright

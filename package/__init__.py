@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         UnavailableError,
         UnsupportedError,
     )
+    from trireme.server import Server, StartError
 
 __version__ = VERSION
 
@@ -60,6 +61,8 @@ _PLACES = {
     **dict.fromkeys(("InvalidArgumentError", "LimitExceededError", "NotFoundError", "TriremeError"), _ERRORS),
     **dict.fromkeys(("PermissionDeniedError", "UnauthenticatedError", "UnavailableError"), _ERRORS),
     "UnsupportedError": _ERRORS,
+    "Server": "trireme.server",
+    "StartError": "trireme.server",
 }
 """By public name, the module that has it."""
 
@@ -87,6 +90,8 @@ __all__ = [
     "LimitExceededError",
     "NotFoundError",
     "PermissionDeniedError",
+    "Server",
+    "StartError",
     "TriremeError",
     "UnauthenticatedError",
     "UnavailableError",

@@ -105,7 +105,7 @@ async def _run(command: ServeCommand, log: Log, view: StartView | None) -> int:
 
 async def run_server(
     command: ServeCommand,
-    log: Log,
+    log: Log | None,
     signals: AsyncIterable[int],
     opened: Opened,
     view: StartView | None = None,
@@ -114,6 +114,8 @@ async def run_server(
     """Serve until told to stop.
 
     Args:
+        log: None if this is a part of a program: the log and the interpreter's settings are the program's, and there
+            are no front ends in processes of their own.
         signals: numbers of signals as they come; the first one ends the server (`EndSignals`).
         opened: told of the server and of where it listens, as soon as it does.
         view: shows the start to a person; None if there is none.
@@ -141,7 +143,12 @@ async def run_server(
 
 
 async def _serve(
-    command: ServeCommand, log: Log, shutdown: EndSignals, opened: Opened, view: StartView | None, refused: Refused
+    command: ServeCommand,
+    log: Log | None,
+    shutdown: EndSignals,
+    opened: Opened,
+    view: StartView | None,
+    refused: Refused,
 ) -> int:
     try:
         async with contextlib.AsyncExitStack() as stack:
@@ -161,7 +168,8 @@ async def _serve(
             if routes is not None:
                 with _reading_routes():
                     await routes.follow(server.routes)
-            log.follow(lambda settings: server.tell_requests(settings.verbose > 0))
+            if log is not None:
+                log.follow(lambda settings: server.tell_requests(settings.verbose > 0))
             in_time = await _serve_ports(server, command, log, shutdown, opened, view)
             if not in_time:
                 logger.error("failed to stop server: Internal - Exit timeout expired. Exiting immediately.")
@@ -220,7 +228,7 @@ def _reading_routes() -> Iterator[None]:
 
 async def _load(
     command: ServeCommand,
-    log: Log,
+    log: Log | None,
     stack: contextlib.AsyncExitStack,
     gate: LocalAccess | None,
     view: StartView | None,
@@ -237,7 +245,7 @@ async def _load(
             logger.debug("ModelConfig 64-bit fields:")
             for field in wide_fields():
                 logger.debug("\t%s", field)
-        with load_display(log.handler) as on_load, failed.listening():
+        with load_display(None if log is None else log.handler) as on_load, failed.listening():
             source = None if command.server.model_repository else _Unspecified()
             progress = on_load if view is None else view.following(on_load)
             server = InferenceServer(command.server, progress, source=source, request_log=log_requests, access=gate)
@@ -275,7 +283,7 @@ def _show_tables(server: InferenceServer, index: Sequence[IndexEntry] | None = N
 async def _serve_ports(
     server: InferenceServer,
     command: ServeCommand,
-    log: Log,
+    log: Log | None,
     shutdown: EndSignals,
     opened: Opened,
     view: StartView | None,
@@ -302,13 +310,15 @@ async def _serve_ports(
             except StartError as error:
                 start_error = error
             else:
-                settle_memory()
+                if log is not None:
+                    settle_memory()
                 shutdown.serving = True
                 opened(server, services.addresses)
                 if view is not None:
                     shown = [*services.addresses, *own]
                     view.show_started(server, shown, command.http, console=_has_console(command))
-                await trio.to_thread.run_sync(return_code)
+                if log is not None:
+                    await trio.to_thread.run_sync(return_code)
                 await shutdown.until_asked()
                 if shutdown.drains_s:
                     logger.info("Draining for %.1f s: not ready, and clients are to connect anew", shutdown.drains_s)
@@ -327,10 +337,10 @@ async def _serve_ports(
 
 
 def _services_of(
-    server: InferenceServer, command: ServeCommand, log: Log, reserved: contextlib.ExitStack
+    server: InferenceServer, command: ServeCommand, log: Log | None, reserved: contextlib.ExitStack
 ) -> ClientServices:
     """Those that the command line asks for. Ports of front ends are kept in `reserved`."""
-    if not command.front_ends:
+    if log is None or not command.front_ends:
         return OwnServices(server, command, log)
     from .front_end_services import FrontEndServices
 
@@ -342,7 +352,7 @@ def _has_console(command: ServeCommand) -> bool:
 
 
 def _console(
-    server: InferenceServer, command: ServeCommand, settings: MetricsSettings, log: Log, services: ClientServices
+    server: InferenceServer, command: ServeCommand, settings: MetricsSettings, log: Log | None, services: ClientServices
 ) -> Console | None:
     """The console; None with ``--console=off``."""
     if settings.console is ConsoleMode.OFF:

@@ -66,7 +66,7 @@ class ClientServices(ABC):
 class OwnServices(ClientServices):
     """In the server's process."""
 
-    def __init__(self, server: Facade, command: ServeCommand, log: LogFacade) -> None:
+    def __init__(self, server: Facade, command: ServeCommand, log: LogFacade | None) -> None:
         self._server = server
         self._command = command
         self._log = log

@@ -137,15 +137,16 @@ OnLoad = Callable[[str, int, str], None]
 
 
 @contextlib.contextmanager
-def load_display(log: LineHandler) -> Iterator[OnLoad]:
+def load_display(log: LineHandler | None) -> Iterator[OnLoad]:
     """Show how loading goes, on stderr, if that is a terminal; gone when the block ends.
 
-    Log lines that go to the same terminal appear above it. Without the package rich, nothing else is shown.
+    Log lines that go to the same terminal appear above it. Without the package rich, or a log of our own, nothing else
+    is shown.
 
     Yields:
         What to call with (model, version, state) when a version's state changes.
     """
-    if not sys.stderr.isatty() or find_spec("rich") is None:
+    if log is None or not sys.stderr.isatty() or find_spec("rich") is None:
         yield lambda _model, _version, _state: None
         return
     from rich.console import Console  # only here: a service has no terminal, and needs nothing that draws

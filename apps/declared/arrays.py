@@ -94,18 +94,26 @@ _UINT, _BFLOAT = 1, 4
 def floats_of_bf16(capsule: Any) -> np.ndarray:
     """The numbers of a DLPack capsule of BF16, as ``float32``."""
     _set_type(capsule, _UINT)
-    bits = np.from_dlpack(_OnCpu(capsule))
-    return (bits.astype(np.uint32) << 16).view(np.float32)
+    return floats_of_bits(np.from_dlpack(_OnCpu(capsule)))
 
 
 def bf16_of_floats(array: np.ndarray) -> Any:
-    """A DLPack capsule of BF16: numbers of ``float32``, rounded to the nearest, ties to even."""
-    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
-    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    halves = np.where(np.isnan(array), (bits >> 16) | 0x40, rounded).astype(np.uint16)
-    capsule = halves.__dlpack__()
+    """A DLPack capsule of BF16. See `bf16_bits`."""
+    capsule = bf16_bits(array).__dlpack__()
     _set_type(capsule, _BFLOAT)
     return capsule
+
+
+def floats_of_bits(bits: np.ndarray) -> np.ndarray:
+    """Numbers of ``float32``, of the bits of BF16 as ``uint16``."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def bf16_bits(array: np.ndarray) -> np.ndarray:
+    """The bits of BF16 as ``uint16``: numbers of ``float32``, rounded to the nearest, ties to even."""
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(array), (bits >> 16) | 0x40, rounded).astype(np.uint16).reshape(np.shape(array))
 
 
 def _set_type(capsule: Any, code: int) -> None:

@@ -109,7 +109,7 @@ class SignatureReader:
             return annotation
         scope = dict(getattr(inspect.unwrap(self._function), "__globals__", {}))
         try:
-            return eval(annotation, scope)
+            return eval(_with_quoted_names(annotation), scope)
         except (NameError, TypeError, SyntaxError, AttributeError) as error:
             self.fail(f"{what} is '{annotation}', which cannot be read: {error}", example, parameter)
 
@@ -145,6 +145,17 @@ class SignatureReader:
                 if first == self._line and node.name == self._function.__name__:
                     return node
         return None
+
+
+def _with_quoted_names(annotation: str) -> Any:
+    """The code of an annotation. Names of outputs that have lost their quotes, as tools do it that take quotes in
+    annotations for superfluous, get them back."""
+    tree = ast.parse(annotation.strip(), mode="eval")
+    if isinstance(tree.body, ast.Dict):
+        for number, key in enumerate(tree.body.keys):
+            if isinstance(key, ast.Name):
+                tree.body.keys[number] = ast.copy_location(ast.Constant(key.id), key)
+    return compile(tree, "<annotation>", "eval")
 
 
 def _shown(value: Any) -> str:

@@ -100,6 +100,11 @@ def test_one_output_has_a_name_or_the_default_one(tmp_path: Path, head: str, res
     assert "decoupled: true" in text
 
 
+def test_names_of_outputs_may_have_lost_their_quotes(tmp_path: Path) -> None:
+    head = f"from __future__ import annotations\n{HEAD}"
+    assert 'output { name: "y"' in configuration(tmp_path, "@model\ndef f(x: FP32[1]) -> {y: FP32[1]}: ...", head)
+
+
 @pytest.mark.parametrize(
     ("text", "manner", "lines"),
     [
