@@ -28,6 +28,7 @@ def add_plan_command(commands: Any) -> None:
     add_plan_inputs(parser)
     parser.add_argument("--settings", type=positive_count, default=200, help="how many are tried; default %(default)s")
     parser.add_argument("--instances", type=positive_count, default=8, help="of a model, at most; default %(default)s")
+    parser.add_argument("--replicas", type=positive_count, default=1, help=_REPLICAS)
     parser.add_argument("--plays", type=positive_count, default=5, help="of what is compared; default %(default)s")
     parser.add_argument("--processes", type=positive_count, help="that play; default one a core")
     parser.add_argument("--write", action="store_true", help="write the chosen settings into the repository")
@@ -53,6 +54,7 @@ def add_plan_inputs(parser: argparse.ArgumentParser) -> None:
 
 
 _OBJECTIVE = "what must hold, as 'p99<50ms' or 'digits:p99<50ms,refused<0.1%%'"
+_REPLICAS = "servers behind a gateway, each on a machine like this one, at most; default %(default)s"
 _PROVE = "start the real server with the chosen settings, the present ones and two like them, and play the log"
 _SPEED = "play the log so many times as fast; default %(default)g"
 
@@ -105,6 +107,8 @@ def _run(given: argparse.Namespace) -> int:
     sys.stdout.write("".join(change.diff for change in changes) or "the configurations stay as they are\n")
     for flag in server_flags(chosen.setting):
         sys.stdout.write(f"start the server with {flag}\n")
+    if chosen.setting.replicas > 1:
+        sys.stdout.write(f"start {chosen.setting.replicas} servers so, and `trireme gateway` in front of them\n")
     if given.output is not None:
         report = PlanReport(
             inputs.objective, chosen, search.present, search.final, list(search.whole.values()), changes
@@ -154,7 +158,7 @@ def _searched(given: argparse.Namespace, inputs: PlanInputs, ground: TrialGround
     from .search.searching import PlanSearch
     from .search.space import plan_space
 
-    space = plan_space(ground.models, inputs.objective, inputs.host.cores, given.instances)
+    space = plan_space(ground.models, inputs.objective, inputs.host.cores, given.instances, given.replicas)
     search = PlanSearch(
         space, inputs.objective, len(ground.log), count=given.settings, plays=given.plays, seed=inputs.seed
     )

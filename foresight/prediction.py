@@ -6,6 +6,8 @@ Rules:
     of chance and of the profile's error together.
  2. All settings that are compared are played with the same seeds, and each model has chance of its own, so that a
     difference is the settings'.
+ 3. Replicas are machines like this one. A gateway gives them requests by turns, and a sequence as a whole; what the
+    gateway itself costs is not in the prediction.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from ..engine.errors import InvalidArgumentError
 from ..engine.logs.request_log import LoggedRequest
 from ..engine.options import ServerOptions
 from ..engine.profiles import ModelProfile, Way
-from ..simulations.planning import PlayedRun, play
+from ..simulations.planning import PlayedRun, merged_runs, play
 from .models import ForeseenModel
 from .planned_models import ProfiledCosts, planned_model
 from .summary import Estimate, RunSummary, estimate, summarise
@@ -73,6 +75,7 @@ def predict(
     plays: int = PLAYS,
     seed: int = 1,
     configs: Mapping[str, ModelConfig] | None = None,
+    replicas: int = 1,
 ) -> Prediction:
     """Play a log.
 
@@ -80,6 +83,7 @@ def predict(
         models: all that are asked, and the members of ensembles.
         plays: how often, at least once.
         configs: by model, configurations to try in place of the present ones.
+        replicas: servers that share the traffic (rule 3).
 
     Raises:
         InvalidArgumentError: the log asks for a model that is not among them, or is empty.
@@ -93,7 +97,8 @@ def predict(
     if not log:
         raise InvalidArgumentError("the log has no requests")
     profiles = {name: model.profile for name, model in known.items() if model.profile is not None}
-    counts = {name: instance_count(configs.get(name, known[name].config)) for name in profiles}
+    counts = {name: replicas * instance_count(configs.get(name, known[name].config)) for name in profiles}
+    parts = replica_parts(log, replicas)
     runs: list[PlayedRun] = []
     for number in range(plays):
         chance = Random(f"prediction {seed} {number}")
@@ -103,11 +108,26 @@ def predict(
         loop_factor = _drawn_factor(_outside_error(profiles), chance)
         free = max(0.1, host.cores - host.client_cores)
         costs = ProfiledCosts(profiles, free, host.way, chance, loop_factor, host.loop_first)
-        runs.append(play(planned, log, options, seed * 1000 + number, costs=costs))
+        runs.append(merged_runs([play(planned, part, options, seed * 1000 + number, costs=costs) for part in parts]))
     stateful = {name for name, model in known.items() if model.config.has_sequence_batching}
     overall = [summarise(run, counts, "", stateful) for run in runs]
     each = {name: [summarise(run, counts, name, stateful) for run in runs] for name in asked}
     return Prediction(overall, each, runs)
+
+
+def replica_parts(log: Sequence[LoggedRequest], replicas: int) -> list[list[LoggedRequest]]:
+    """What each replica is asked (rule 3); those that are asked nothing are left out."""
+    parts: list[list[LoggedRequest]] = [[] for _ in range(replicas)]
+    bound: dict[tuple[str, int | str], int] = {}
+    turn = 0
+    for logged in log:
+        place = bound.get((logged.model, logged.sequence)) if logged.sequence and not logged.start else None
+        if place is None:
+            place, turn = turn, (turn + 1) % replicas
+            if logged.sequence:
+                bound[logged.model, logged.sequence] = place
+        parts[place].append(logged)
+    return [part for part in parts if part]
 
 
 def instance_count(config: ModelConfig) -> int:

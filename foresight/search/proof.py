@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from ...engine.logs.request_log import LoggedRequest, RequestTraffic
 from ...engine.options import ServerOptions
 from ...engine.profiles import Way
 from ..host_costs import ServedModels
+from ..prediction import replica_parts
 from ..summary import RunSummary, latencies
 from .changes import config_changes
 from .objective import Measure, ObjectiveBound, PlanObjective
@@ -111,7 +112,8 @@ def settings_to_prove(trials: Sequence[Trial], present: PlanSetting) -> list[tup
 def prove(
     inputs: PlanInputs, ground: TrialGround, label: str, setting: PlanSetting, *, seconds: float, plays: int
 ) -> ProvenSetting:
-    """Serve a setting, play the log against it, and predict the same (rules 2 and 3).
+    """Serve a setting, play the log against it, and predict the same (rules 2 and 3). Of several replicas this is one,
+    with its part of the log.
 
     Args:
         seconds: of the log.
@@ -119,7 +121,7 @@ def prove(
     Raises:
         TriremeError: the server did not start, or the log cannot be played.
     """
-    log = part_of_log(ground.log, seconds)
+    log = replica_parts(part_of_log(ground.log, seconds), setting.replicas)[0]
     way = inputs.host.way
     if way not in (Way.HTTP, Way.GRPC):
         raise UnsupportedError(f"a proof needs requests that come by http or grpc, not by {way.value}; see --way")
@@ -131,7 +133,7 @@ def prove(
             played = _played(log, server.target(way))
     names = dict.fromkeys(request.model for request in log)
     models = {name: real_summary(played, log, name) for name in names}
-    predicted = ground.play(setting, len(log), plays)
+    predicted = replace(ground, log=log).play(replace(setting, replicas=1), len(log), plays)
     return ProvenSetting(label, setting, predicted, real_summary(played, log), models)
 
 

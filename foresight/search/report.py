@@ -111,6 +111,7 @@ class PlanReport:
                     "keeps": trial.keeps(self.objective),
                     "models": {name: asdict(each) for name, each in trial.setting.models},
                     "executions": trial.setting.executions,
+                    "replicas": trial.setting.replicas,
                     "goodput": _known(Estimate.of(trial.goodput)),
                     **{measure.value: _known(trial.estimate(measure)) for measure in Measure},
                 }

@@ -64,10 +64,12 @@ class PlanSetting:
 
     Attributes:
         executions: see rule 4; 0 for no limit.
+        replicas: servers with all of this, each on a machine of its own, behind a gateway.
     """
 
     models: tuple[tuple[str, ModelSetting], ...]
     executions: int = 0
+    replicas: int = 1
 
     def of(self, model: str) -> ModelSetting:
         """Raises KeyError: the model is not set."""
@@ -82,17 +84,18 @@ class PlanSetting:
         pairs = zip((each for _, each in self.models), (each for _, each in other.models), strict=True)
         names = [each.name for each in fields(ModelSetting)]
         found = sum(getattr(mine, name) != getattr(its, name) for mine, its in pairs for name in names)
-        return found + (self.executions != other.executions)
+        return found + (self.executions != other.executions) + (self.replicas != other.replicas)
 
     @property
     def instances(self) -> int:
-        """Of all models."""
-        return sum(each.instances for _, each in self.models)
+        """Of all models, on all replicas."""
+        return self.replicas * sum(each.instances for _, each in self.models)
 
     def __str__(self) -> str:
         several = len(self.models) > 1
         words = [f"{name}: {each}" if several else str(each) for name, each in self.models]
-        return "; ".join([*words, *[f"{self.executions} executions at a time"] * bool(self.executions)])
+        words += [f"{self.executions} executions at a time"] * bool(self.executions)
+        return "; ".join([*words, *[f"{self.replicas} replicas"] * (self.replicas > 1)])
 
 
 def present_setting(configs: Mapping[str, ModelConfig]) -> PlanSetting:

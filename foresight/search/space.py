@@ -8,7 +8,7 @@ Rules:
  2. What cannot be combined is not tried: delays and preferred sizes with adaptive batching. Models with sequences keep
     their schedulers as they are.
  3. Where several instances could execute at a time that share cores, so may be a limit of executions.
- 4. A neighbour differs in one dimension.
+ 4. A neighbour differs in one dimension. Replicas are one, from 1 to as many as there may be.
 """
 
 from __future__ import annotations
@@ -69,16 +69,17 @@ class PlanSpace:
     present: PlanSetting
     models: Mapping[str, tuple[ModelSetting, ...]]
     executions: tuple[int, ...] = (0,)
+    replicas: tuple[int, ...] = (1,)
 
     def __len__(self) -> int:
-        return math.prod(len(each) for each in self.models.values()) * len(self.executions)
+        return math.prod(map(len, (*self.models.values(), self.executions, self.replicas)))
 
     def all(self) -> Iterator[PlanSetting]:
         """Each, once, the present one first."""
         yield self.present
-        for executions in self.executions:
+        for replicas, executions in itertools.product(self.replicas, self.executions):
             for chosen in itertools.product(*self.models.values()):
-                setting = PlanSetting(tuple(zip(self.models, chosen, strict=True)), executions)
+                setting = PlanSetting(tuple(zip(self.models, chosen, strict=True)), executions, replicas)
                 if setting != self.present:
                     yield setting
 
@@ -93,7 +94,8 @@ class PlanSpace:
             if len(found) >= count:
                 break
             chosen = [(name, chance.choice(chance.choice(groups))) for name, groups in by_count.items()]
-            found[PlanSetting(tuple(chosen), chance.choice(self.executions))] = None
+            limits = chance.choice(self.executions), chance.choice(self.replicas)
+            found[PlanSetting(tuple(chosen), *limits)] = None
         return list(found)
 
     def neighbours(self, setting: PlanSetting, chance: Random) -> list[PlanSetting]:
@@ -105,6 +107,7 @@ class PlanSpace:
             if _differences(other, setting.of(name)) == 1
         ]
         found += [replace(setting, executions=each) for each in self.executions if each != setting.executions]
+        found += [replace(setting, replicas=each) for each in self.replicas if each != setting.replicas]
         chance.shuffle(found)
         return found
 
@@ -126,7 +129,11 @@ def _differences(one: ModelSetting, other: ModelSetting) -> int:
 
 
 def plan_space(
-    models: Sequence[ForeseenModel], objective: PlanObjective, cores: float, most_instances: int = MOST_INSTANCES
+    models: Sequence[ForeseenModel],
+    objective: PlanObjective,
+    cores: float,
+    most_instances: int = MOST_INSTANCES,
+    most_replicas: int = 1,
 ) -> PlanSpace:
     """The space of a repository.
 
@@ -134,6 +141,7 @@ def plan_space(
         models: with their present configurations.
         cores: that the server has.
         most_instances: of a model.
+        most_replicas: servers behind a gateway.
     """
     present = present_setting({model.config.name: model.config for model in models})
     spaces = {
@@ -146,7 +154,7 @@ def plan_space(
     limits: tuple[int, ...] = (0,)
     if len(spaces) > 1 and all(model.profile is None or _is_plain(model.config) for model in models):
         limits = (0, *range(1, max(1, round(cores)) + 1))
-    return PlanSpace(present, spaces, limits)
+    return PlanSpace(present, spaces, limits, tuple(range(1, most_replicas + 1)))
 
 
 def _is_plain(config: ModelConfig) -> bool:

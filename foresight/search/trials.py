@@ -4,8 +4,8 @@ Rules:
  1. Every setting is played with the same parts of the log and the same seeds.
  2. A setting keeps the objective if nine of ten plays keep each bound.
  3. Of two settings the better one misses the bounds by less; if both keep them, it has fewer instances, or more
-    throughput or goodput, as the aim says; figures that differ by less than `ALIKE` are the same; then it has the lower
-    p99. Two are alike if they are equal but for p99, and what the plays say of that overlaps.
+    throughput or goodput, as the aim says; figures that differ by less than `ALIKE` are the same; then it has fewer
+    replicas, then the lower p99. Two are alike if they are equal but for p99, and what the plays say of that overlaps.
 """
 
 from __future__ import annotations
@@ -76,11 +76,12 @@ class Trial:
         if objective.aim is not Aim.INSTANCES and gain > 0:
             gain = float(round(math.log(gain) / ALIKE))
         p99 = self.estimate(Measure.P99).value
-        return (missed, -gain, p99 if p99 == p99 else math.inf, float(self.setting.instances))
+        setting = self.setting
+        return (missed, -gain, float(setting.replicas), p99 if p99 == p99 else math.inf, float(setting.instances))
 
     def is_like(self, best: Trial, objective: PlanObjective) -> bool:
         """Whether it is as good as the best, as far as the plays can tell (rule 3)."""
-        if self.order(objective)[:2] != best.order(objective)[:2]:
+        if self.order(objective)[:3] != best.order(objective)[:3]:
             return False
         return self is best or self.estimate(Measure.P99).low <= best.estimate(Measure.P99).high
 
@@ -132,7 +133,8 @@ class TrialGround:
         configs = {model.config.name: planned_config(model.config, setting) for model in self.models}
         options = planned_options(self.options, setting)
         log = self.log[:requests]
-        return predict(self.models, log, options, self.host, plays=plays, seed=self.seed, configs=configs)
+        how = {"plays": plays, "seed": self.seed, "replicas": setting.replicas}
+        return predict(self.models, log, options, self.host, **how, configs=configs)
 
     def _goodput(self, prediction: Prediction, number: int) -> float:
         run = prediction.runs[number]

@@ -4,6 +4,15 @@ from .host import HostCosts
 from .loads import ClosedLoop
 from .planned import ExecutionPlace, PlannedModel, ServiceTime
 from .play import play
-from .played import PlayedRun
+from .played import PlayedRun, merged_runs
 
-__all__ = ["ClosedLoop", "ExecutionPlace", "HostCosts", "PlannedModel", "PlayedRun", "ServiceTime", "play"]
+__all__ = [
+    "ClosedLoop",
+    "ExecutionPlace",
+    "HostCosts",
+    "PlannedModel",
+    "PlayedRun",
+    "ServiceTime",
+    "merged_runs",
+    "play",
+]

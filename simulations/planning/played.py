@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,9 @@ from ...engine.job import SealReason
 
 Seconds = NDArray[np.float64]
 Numbers = NDArray[np.int64]
+
+
+_OF_REQUESTS = ("model", "rows", "sent_s", "admitted_s", "answered_s", "batch", "refusal")
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +127,37 @@ class PlayedRun:
         its = self.batch_model == self._index(model)
         busy_s = float(np.nansum(self.batch_heard_s[its] - self.batch_begun_s[its]))
         return busy_s / (instances * self.span_s) if self.span_s > 0 else 0.0
+
+
+def merged_runs(runs: Sequence[PlayedRun]) -> PlayedRun:
+    """Several servers with the same models as if they were one, whose loop and cores are the mean of theirs."""
+    if len(runs) == 1:
+        return runs[0]
+    refusals = tuple(dict.fromkeys(text for run in runs for text in run.refusals))
+    names = [*_OF_REQUESTS, *(each.name for each in fields(PlayedRun) if each.name.startswith("batch_"))]
+    made: dict[str, list[NDArray[Any]]] = {name: [] for name in names}
+    batches = instances = 0
+    for run in runs:
+        changed = {
+            "batch": np.where(run.batch >= 0, run.batch + batches, -1),
+            "batch_instance": run.batch_instance + instances,
+            "refusal": np.array([refusals.index(text) for text in run.refusals], np.int64)[run.refusal],
+        }
+        for name, parts in made.items():
+            parts.append(changed.get(name, getattr(run, name)))
+        batches += len(run.batch_rows)
+        instances += int(run.batch_instance.max(initial=-1)) + 1
+    joined: dict[str, Any] = {name: np.concatenate(parts) for name, parts in made.items()}
+    order = np.argsort(joined["sent_s"], kind="stable")
+    of_requests = {name: joined[name][order] for name in _OF_REQUESTS}
+    return replace(
+        runs[0],
+        refusals=refusals,
+        **(joined | of_requests),
+        loop_busy_s=sum(run.loop_busy_s for run in runs) / len(runs),
+        cores_busy_s=sum(run.cores_busy_s for run in runs) / len(runs),
+        ended_s=max(run.ended_s for run in runs),
+    )
 
 
 def columns(**lists: Sequence[float]) -> dict[str, NDArray[np.generic]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,18 @@ def test_neighbours_differ_in_one_dimension(tmp_path: Path) -> None:
             != (present.batching, present.preferred, present.delay_us, present.adaptive_ms),
         ]
         assert sum(changed) == 1
+
+
+def test_replicas_are_a_dimension(tmp_path: Path) -> None:
+    ground = ground_of(tmp_path)
+    one = space_of(ground)
+    space = replace(one, replicas=(1, 2, 3))
+    settings = list(space.all())
+    assert len(settings) == len(set(settings)) == len(space) == 3 * len(one)
+    assert {each.replicas for each in space.drawn(60, random.Random(1))} == {1, 2, 3}
+    near = [each for each in space.neighbours(space.present, random.Random(1)) if each.replicas > 1]
+    assert [each.differences(space.present) for each in near] == [1, 1]
+    assert replace(space.present, replicas=3).instances == 3 * space.present.instances
 
 
 def test_what_cannot_be_combined_is_not_tried(tmp_path: Path) -> None:

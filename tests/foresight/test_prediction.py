@@ -9,12 +9,12 @@ import pytest
 from predicted_models import exponential, foreseen_model, poisson
 from some_profiles import ORIGIN
 
-from trireme.engine.config.model import DynamicBatching
+from trireme.engine.config.model import DynamicBatching, QueuePolicy
 from trireme.engine.errors import InvalidArgumentError
 from trireme.engine.logs.request_log import LoggedRequest
 from trireme.engine.options import ServerOptions
 from trireme.engine.profiles import ExecutorKind, HostPoint, RestedLoop, ServicePoint, TimeDistribution, Way
-from trireme.foresight.prediction import ForeseenHost, predict
+from trireme.foresight.prediction import ForeseenHost, predict, replica_parts
 
 OPTIONS, ROOMY = ServerOptions(), ForeseenHost(cores=64.0)
 SERVICE_S = 0.010
@@ -112,6 +112,46 @@ def test_a_loop_that_has_rested_costs_more() -> None:
         assert prediction.estimate("p50_s").value == pytest.approx(usual_s + more_s, rel=0.03)
         loop = (prediction.runs[0].loop_busy_s - 0.0003 * 200) / 200
         assert loop == pytest.approx(0.0003 + loop_s, rel=0.08)
+
+
+def test_replicas_share_the_traffic() -> None:
+    """Two machines do twice as much, each as one with its part of the requests would."""
+    model, log = foreseen_model("m", constant(seconds=0.010)), poisson(400.0, 4_000)
+    for replicas in (1, 2, 3):
+        prediction = predict([model], log, OPTIONS, ROOMY, plays=1, replicas=replicas)
+        assert prediction.estimate("throughput").value == pytest.approx(100.0 * replicas, rel=0.02)
+        assert prediction.overall[0].instances["m"] == pytest.approx(1.0, rel=0.02)
+        assert prediction.overall[0].requests == prediction.overall[0].answered == 4_000
+    parts = replica_parts(log, 3)
+    alone = [predict([model], part, OPTIONS, ROOMY, plays=1).runs[0].latencies_s() for part in parts]
+    together = prediction.runs[0]
+    assert sorted(together.latencies_s()) == pytest.approx(sorted(each for part in alone for each in part))
+    assert list(together.sent_s) == sorted(together.sent_s)
+    assert (together.dispatched_s >= together.sent_s).all()
+    assert len(set(together.batch.tolist())) == 4_000
+
+
+def test_a_sequence_stays_with_its_replica() -> None:
+    def step(at: int, number: int, position: int) -> LoggedRequest:
+        return LoggedRequest(at / 10, "m", sequence=number, start=position == 0, end=position == 2)
+
+    log = [
+        step(at, number, position) for at, (position, number) in enumerate((p, n) for p in range(3) for n in (7, 8, 9))
+    ]
+    parts = replica_parts([*log, LoggedRequest(5.0, "other")], 2)
+    assert [[each.sequence for each in part] for part in parts] == [[7, 9, 7, 9, 7, 9], [8, 8, 8, 0]]
+    assert replica_parts(log[:1], 5) == [log[:1]]
+
+
+def test_refusals_of_replicas_keep_their_reasons() -> None:
+    """However few of them a replica has seen."""
+    policy = QueuePolicy(max_queue_size=1)
+    model = foreseen_model("m", constant(seconds=1.0), batching=DynamicBatching(default_queue_policy=policy))
+    log = [LoggedRequest(at_s, "m") for at_s in (0.0, 0.01, 0.02, 1.5, 0.03 + 2, 4.0)]
+    prediction = predict([model], log, OPTIONS, ROOMY, plays=1, replicas=2)
+    alone = [predict([model], part, OPTIONS, ROOMY, plays=1).overall[0] for part in replica_parts(log, 2)]
+    assert prediction.overall[0].answered == sum(each.answered for each in alone)
+    assert sum(prediction.overall[0].refused.values()) == sum(sum(each.refused.values()) for each in alone)
 
 
 def test_what_is_executed_on_the_loop_holds_up_the_others() -> None:
