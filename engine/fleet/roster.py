@@ -7,6 +7,7 @@ Rules:
  2. Where replicas have room for some of the models only, each is told which ones to hold (`placement`).
     It is planned anew when a replica has come or gone, or models have changed; room that is left is for further copies
     of those with most to do then.
+    A replica keeps what it has and what was planned for it; if that is too much, since models move, what was planned.
  3. A model that is to move is loaded in its new place first: its old one is told to unload it when it has been ready
     there for `heard_s`, so that all gateways know.
  4. A replica that drains gets nothing new. Its models are planned for the others, and it keeps them until they are
@@ -227,7 +228,9 @@ class FleetRoster:
         before: dict[str, Set[str]] = {name: told.ready for name, told in members.items()}
         for name, models in self.layout.on.items():
             if name in before:
-                before[name] = before[name] | models
+                both = before[name] | models
+                fits = sum(needs[model].nbytes for model in both if model in needs) <= self._room
+                before[name] = both if fits else models
         self.layout = place_models(needs, dict.fromkeys(members, self._room), before, rates)
 
     def _needs(self, sizes: Mapping[str, int]) -> dict[str, ModelNeed]:

@@ -139,7 +139,8 @@ class ManagedSwarm(FleetSwarm):
         """To the end, or the first violation."""
         super().play()
         for name, places in self._places.items():
-            if not self.run.violation and not places.holders:
+            is_late = not places.gaps or self.calendar.now_s > places.gaps[-1][0] + RECOVERED_S
+            if not self.run.violation and not places.holders and is_late:
                 self.complain(f"at the end '{name}' is ready nowhere")
         self.run.counts["loaded"] += sum(each.loads for each in self.replicas.values())
 
@@ -223,10 +224,17 @@ class ManagedSwarm(FleetSwarm):
         since_s = now_s - NOTICE_S - 1.5 * SILENT_S
         had = places.held_within(since_s, now_s)
         was_there = any((each, name) in self._replaced for each in had)
-        if not self._struck(had, since_s) and not (was_there and self._none_in_peace(since_s)):
+        in_peace = not (self._struck(had, since_s) or (was_there and self._none_in_peace(since_s)))
+        if in_peace and not self._has_no_room(name):
             self.complain(f"'{name}' is ready nowhere any more, without a fault: {places.held}")
         self._count("nowhere")
         places.gaps.append([now_s, math.inf])
+
+    def _has_no_room(self, name: str) -> bool:
+        """Whether it has no place, since a replica was struck shortly before the latest release came, or later. Those
+        of the release before load nothing any more, so what was lost takes the room of the few of the new one."""
+        since_s = self.manager.rolled_s - RECOVERED_S
+        return name in self.manager.roster.layout.unplaced and self._struck(self._faulty, since_s)
 
     def _struck(self, replicas: Iterable[str], since_s: float) -> bool:
         return any(self._was_faulty(each, since_s, self.calendar.now_s) for each in replicas)

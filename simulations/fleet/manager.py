@@ -8,6 +8,7 @@ fifth of the real ones, or less.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
@@ -78,6 +79,7 @@ class FleetManager:
     """Attributes:
     release: what new replicas are of.
     target: how many there are to be.
+    rolled_s: when the latest release began to take the place of another one.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class FleetManager:
     ) -> None:
         self.release = 1
         self.target = plan.first
+        self.rolled_s = -math.inf
         self._plan = plan
         self._fleet = fleet
         self._calendar = calendar
@@ -219,6 +222,7 @@ class FleetManager:
             return
         self._count("rolled")
         self.release += 1
+        self.rolled_s = self._calendar.now_s
         self._is_rolling = True
         self._rolls = [each.name for each in self._fleet.replicas.values() if not each.leaving]
         plan = self._plan

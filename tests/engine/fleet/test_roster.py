@@ -249,3 +249,16 @@ def test_a_model_that_cannot_be_loaded_does_not_hold_up_the_others() -> None:
         assert roster.tell("x", told_of("x", sizes, "a"), now_s) == {"a"}
         assert roster.tell("y", told_of("y", sizes, "b", failed="c"), now_s) == {"b", "c"}
     assert roster.tell("x", told_of("x", sizes, "a"), 8.1) == {"a", "b"}, "though the other one tries again and again"
+
+
+def test_what_is_planned_stays_so_while_models_move() -> None:
+    """`x` has still what moves to `y` when a third replica comes: it is to have what was planned all the same."""
+    roster = roster_of(4, a=2, b=3, c=2)
+    sizes = dict.fromkeys("abc", 1)
+    for now_s in (0.0, 1.0):
+        roster.tell("x", told_of("x", sizes, "ac"), now_s)
+        roster.tell("y", told_of("y", sizes, "ac"), now_s)
+    roster.layout = FleetLayout({"x": frozenset("b"), "y": frozenset("ac")})
+    roster.tell("z", told_of("z", sizes), 2.0)
+    assert roster.layout.on["x"] == {"b"}
+    assert roster.layout.on["y"] == {"a", "c"}
