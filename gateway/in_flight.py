@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
+from ..actors.actor import Turn
 from ..actors.messages import Cancel
+from ..actors.reply import HeldPlace, Reply
 from ..engine.description import ModelDescription
 from ..engine.errors import CancelledError, TriremeError
-from ..engine.fleet.types import AttemptEnd, FleetDecision, FleetRequest, SendTo, attempt_end
+from ..engine.fleet.types import AttemptEnd, FleetDecision, SendTo, attempt_end
 from ..engine.instances.answer_window import AnswerWindow
 from ..engine.job import Outcome, ReplyTarget
 from ..engine.request import InferenceRequest
@@ -25,6 +27,8 @@ _ANSWERED = AttemptEnd.ANSWERED  # found faster here than in its class
 class CallKeeper(Protocol):
     """What of `FleetServer` a request tells."""
 
+    turn: Turn
+
     def settle(self, sent: SendTo, end: AttemptEnd) -> FleetDecision | None: ...
     def follow(self, decision: FleetDecision, call: FleetCall) -> None: ...
     def cancel_waiting(self, call: FleetCall) -> None: ...
@@ -32,13 +36,15 @@ class CallKeeper(Protocol):
     def tell_change(self) -> None: ...
 
 
-class FleetCall(FleetRequest):
-    """What a `Job` is to its reply, what the router places, and what a link tells of the request (`links.ReplicaCall`).
+class FleetCall(Reply):
+    """One request: what the router places, what a link tells of it (`links.ReplicaCall`), and the reply to it, which is
+    told of itself as of its job.
 
-    States: waiting for a replica (`sent` is None), sent, over.
+    States: waiting for a replica (`sent` is None), sent, over (`final`).
 
     Args:
-        deadline_s: see `FleetRequest`.
+        deadline_s: see `RequestToPlace`.
+        holder, nbytes: see `Reply`.
 
     Attributes:
         sent: where it was sent; None while it waits, and when it is over.
@@ -47,25 +53,27 @@ class FleetCall(FleetRequest):
 
     __slots__ = (
         "_at_replica",
+        "_reply",
         "_waiters",
-        "accepted",
         "credit",
+        "deadline_s",
         "decoupled",
-        "enqueued_ns",
-        "id",
-        "model_name",
-        "model_version",
-        "over",
+        "model",
+        "name",
         "received_ns",
         "replica",
-        "reply",
         "request",
         "sent",
+        "sequence",
         "server",
-        "window",
+        "tried",
+        "version",
     )
     batch = None  # as of a job that is not executed here
-    reply: ReplyTarget
+    sticky = None
+    replica: Replica
+    credit: FleetCredit
+    _at_replica: RequestAtReplica
 
     def __init__(
         self,
@@ -74,38 +82,77 @@ class FleetCall(FleetRequest):
         model: ModelDescription,
         received_ns: int,
         deadline_s: float,
+        holder: HeldPlace,
+        nbytes: int,
     ) -> None:
-        self.name = request.model_name  # all of `FleetRequest`: a constructor that calls another takes longer
+        # All of `Reply`: a constructor that calls another takes longer.
+        self.posted = self.final = self.accepted = False
+        self._turn = server.turn
+        self._holder = holder
+        self._nbytes = nbytes
+        self._job = cast(Any, self)  # until the final answer, so no cycle is left
+        self._cancel = give_up
+        self._answers = []
+        self._dropped = self._seen = 0
+        self._listener = self.window = None
+        self._each = self.decoupled = model.config.decoupled
+        self.name = request.model_name  # and of `RequestToPlace`
         self.version = request.model_version
         self.sequence = request.correlation_id
-        self.start = request.sequence_start
-        self.end = request.sequence_end
-        self.sticky = None
         self.deadline_s = deadline_s
-        self.id = self.request_id = request.id
-        self.tried = ()
+        self.tried: tuple[str, ...] = ()
         self.server = server
         self.request = request
-        self.model_name = model.name
-        self.model_version = model.version
-        self.decoupled = model.config.decoupled
-        self.received_ns = self.enqueued_ns = received_ns
+        self.model = model
+        self.received_ns = received_ns
         self.sent: SendTo | None = None
-        self.replica: Replica | None = None
-        self.accepted = self.over = False
-        self.window: AnswerWindow | None = None
-        self.credit: FleetCredit | None = None
-        self._at_replica: RequestAtReplica | None = None
+        self._reply: ReplyTarget | None = None
         self._waiters: list[Callable[[], None]] | None = None
+        if self.decoupled:
+            self.window = self.credit = FleetCredit()
+
+    @property
+    def start(self) -> bool:
+        """See `RequestToPlace`."""
+        return self.request.sequence_start
+
+    @property
+    def end(self) -> bool:
+        """See `RequestToPlace`."""
+        return self.request.sequence_end
+
+    # As of a `Job`, for `TracedReply`.
+
+    @property
+    def id(self) -> str:
+        return self.request.id
+
+    @property
+    def model_name(self) -> str:
+        return self.model.name
+
+    @property
+    def model_version(self) -> int:
+        return self.model.version
+
+    @property
+    def enqueued_ns(self) -> int:
+        return self.received_ns
+
+    @property
+    def reply(self) -> ReplyTarget:
+        """Where its answers go."""
+        return self._reply or self
+
+    @reply.setter
+    def reply(self, reply: ReplyTarget) -> None:
+        self._reply = reply
 
     def when_accepted(self, call: Callable[[], None]) -> None:
-        """See `Job.when_accepted`."""
         if self.accepted:
             call()
-        elif self._waiters is None:
-            self._waiters = [call]
-        else:
-            self._waiters.append(call)
+        elif not self.final:
+            self._waiters = [*(self._waiters or ()), call]
 
     def _accept(self) -> None:
         self.accepted = True
@@ -122,45 +169,46 @@ class FleetCall(FleetRequest):
         at_replica = replica.link.infer(self.request, self.decoupled, self)
         if self.sent is sent:  # else it has failed at once, and may be elsewhere by now
             self._at_replica = at_replica
-            if self.credit is not None:
+            if self.decoupled:
                 self.credit.follow(replica.link, at_replica)
 
     # See `links.ReplicaCall`.
 
     def answered(self, outcome: Outcome, final: bool) -> None:
-        if self.over:
+        if self.final:
             return
         if self._waiters is None:
             self.accepted = True
         else:
             self._accept()
+        reply = self._reply or self
         if final:
             self._settle(_ANSWERED)
             self._end()
-        self.reply.deliver(outcome, final)
+        reply.deliver(outcome, final)
 
     def failed(self, error: TriremeError, executed: bool) -> None:
-        if self.over:
+        if self.final:
             return
         decision = self._settle(attempt_end(error, executed))
         if decision is None:
-            self.fail(error, executed)
+            self.refuse(error, executed)
         else:
             self.server.follow(decision, self)
 
-    def fail(self, error: TriremeError, accepted: bool = False) -> None:
+    def refuse(self, error: TriremeError, accepted: bool = False) -> None:
         """It has failed for good."""
+        reply = self._reply or self
         self._end()
         if accepted and not self.accepted:
             self._accept()
-        self.reply.deliver(error, True)
+        reply.deliver(error, True)
 
     def _settle(self, end: AttemptEnd) -> FleetDecision | None:
         """It is not at its replica any more."""
         sent, replica = self.sent, self.replica
         assert sent is not None, "it was sent"
-        assert replica is not None, "it was sent"
-        self.sent = self.replica = None
+        self.sent = None
         replica.sent -= 1
         replica.ends[end] += 1
         if replica.leaving:
@@ -168,31 +216,31 @@ class FleetCall(FleetRequest):
         return self.server.settle(sent, end)
 
     def _end(self) -> None:
-        self.over = True
-        self.window = self._at_replica = None
-        if self.credit is not None:
+        self._at_replica = self._reply = None
+        if self.decoupled:
             self.credit.follow(None, None)
         self.server.forget(self)
 
     def give_up(self) -> None:
         """Its client does not want it any more."""
-        if self.over:
+        if self.final:
             return
-        if self.replica is None:
+        if self.sent is None:
             self.server.cancel_waiting(self)
         else:
             self.replica.link.cancel(self._at_replica)
             self._settle(AttemptEnd.CANCELLED)
+        reply = self._reply or self
         self._end()
-        self.reply.deliver(CancelledError("the request was cancelled"), True)
+        reply.deliver(CancelledError("the request was cancelled"), True)
 
     def __repr__(self) -> str:
-        state = "over" if self.over else "waiting" if self.sent is None else f"at {self.sent.replica}"
-        return f"<FleetCall {self.model_name}, {state}>"
+        state = "over" if self.final else "waiting" if self.sent is None else f"at {self.sent.replica}"
+        return f"<FleetCall {self.name}, {state}>"
 
 
 def give_up(cancel: Cancel) -> None:
-    """For `Reply.attach`: with a method of the call's, call and reply would be a cycle for the garbage collector."""
+    """For `Reply.cancel`: with a method of the call's, the call would hold itself."""
     call: Any = cancel.job
     call.give_up()
 

@@ -43,7 +43,7 @@ from ..engine.request import LATEST, InferenceRequest
 from ..engine.tracing import Tracer
 from ..engine.tracing.tracer import TracedReply
 from ..engine.validation import RequestValidator
-from .in_flight import ANSWERS_HERE, FleetCall, FleetCredit, give_up
+from .in_flight import FleetCall
 from .management import NO_REGIONS, FleetManagement
 from .models import FleetModels
 from .replicas import Replica, StartLink
@@ -171,7 +171,7 @@ class FleetServer:
         self, request: InferenceRequest, *, lease: Lease | None = None, model: ModelDescription | None = None
     ) -> Reply | None:
         try:
-            received_ns = self.clock.now_ns()
+            received_ns = 0 if request.trace is None else self.clock.now_ns()
             if model is None or self.exiting or request.raw_input is not None:
                 model = self._find(request, model)
             share = self._shares.get(request.model_name) or self._share(request.model_name)
@@ -243,16 +243,12 @@ class FleetServer:
             place = self.access.admit(request.caller, nbytes, holder)
         now_s = self.clock.now_s()
         deadline_s = now_s + request.timeout_us / 1e6 if request.timeout_us else _NEVER_S
-        call = FleetCall(self, request, model, received_ns, deadline_s)
-        reply = call.reply = Reply(self.turn, place, nbytes, ANSWERS_HERE if call.decoupled else 0)
-        if call.decoupled:
-            reply.window = call.credit = FleetCredit()
-        reply.attach(cast(Any, call), give_up)
+        call = FleetCall(self, request, model, received_ns, deadline_s, place, nbytes)
         if request.trace is not None:
             TracedReply(request.trace, cast(Any, call), self.clock)
         self._in_flight += 1
         self.follow(self.router.place(call, now_s), call)
-        return reply
+        return call
 
     # Requests on their way.
 
@@ -265,7 +261,7 @@ class FleetServer:
             if not replica.link.has_room():
                 self.router.room(decision.replica, False, self.clock.now_s())
         elif isinstance(decision, Refuse):
-            call.fail(decision.error)
+            call.refuse(decision.error)
         else:
             self._waiting[call] = None
         if self.router.due_s < _NEVER_S:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import trio
 
@@ -68,6 +68,8 @@ class CoreDriver(ABC, Generic[E]):
 
     core: E
     calls: dict[int, Any]
+    _settles_all: ClassVar[bool] = True
+    """Whatever has come is followed by a `flush`, and so by `_settle`, when the turn ends; else `_handle` says when."""
     _transport: Transport
     _nursery: trio.Nursery | None
 
@@ -178,7 +180,7 @@ class CoreDriver(ABC, Generic[E]):
             landed: it was received where the core has said.
         """
         self._received_bytes += len(data)
-        if not self._dirty:
+        if self._settles_all and not self._dirty:
             self._dirty = True
             self._room.turn.flush_later(self)
         now_s = self._current_time_s()

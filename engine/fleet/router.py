@@ -42,15 +42,16 @@ from .types import (
     NOT_STARTED_TEXT,
     AttemptEnd,
     FleetDecision,
-    FleetRequest,
     FleetSettings,
     Refuse,
     ReplicaReport,
+    RequestToPlace,
     SendTo,
     WaitForReplica,
 )
 
 _NOT_EXECUTED = (AttemptEnd.REFUSED, AttemptEnd.UNREACHABLE, AttemptEnd.ABSENT)
+_ANSWERED = AttemptEnd.ANSWERED  # a member of an enumeration takes longer to look up
 _PREFERRED = 8
 """Replicas that are looked at for a sticky key."""
 
@@ -87,8 +88,8 @@ class FleetRouter:
         self._settings = settings
         self._members = FleetMembers(settings, chance)
         self._sequences = KnownSequences(settings.sequence_idle_s, settings.most_sequences)
-        self._waiting: dict[FleetRequest, float] = {}  # for a replica, until when
-        self._behind: dict[FleetRequest, float] = {}  # another request of their sequence
+        self._waiting: dict[RequestToPlace, float] = {}  # for a replica, until when
+        self._behind: dict[RequestToPlace, float] = {}  # another request of their sequence
         self._next_s = math.inf  # when the time of one that waits is over
         self.due_s = math.inf
         self._in_line: list[KnownSequence] = []  # whose next request may go
@@ -157,7 +158,7 @@ class FleetRouter:
 
     # ---- requests ----
 
-    def place(self, request: FleetRequest, now_s: float) -> FleetDecision:
+    def place(self, request: RequestToPlace, now_s: float) -> FleetDecision:
         """What is to be done with a request that has come."""
         settings = self._settings
         if self._retries < settings.retry_burst:
@@ -172,7 +173,7 @@ class FleetRouter:
             return WaitForReplica(request, request.deadline_s)
         return self._decide(request, now_s)
 
-    def cancel(self, request: FleetRequest, now_s: float) -> None:
+    def cancel(self, request: RequestToPlace, now_s: float) -> None:
         """A request is given up that waits."""
         self._waiting.pop(request, None)
         known = self._sequences.find(request) if request.sequence else None
@@ -187,11 +188,12 @@ class FleetRouter:
         """A request that was sent has ended so; None if what the replica said counts."""
         request, member = sent.request, sent.member
         member.in_flight -= 1
+        if end is _ANSWERED:
+            member.answered()
+            return self._settle_sequence(request, member, end, now_s) if request.sequence else None
         if end is AttemptEnd.FAILED:
             if member.has_failed():
                 self._members.eject(member, now_s)
-        elif end is AttemptEnd.ANSWERED:
-            member.answered()
         elif end is AttemptEnd.ABSENT:
             self._members.absent(member, (request.name, request.version))
         if request.sequence:
@@ -203,18 +205,18 @@ class FleetRouter:
             return self._send(request, found, retry=True)
         return self._wait_for_another(request, end, now_s)
 
-    def _may_retry(self, request: FleetRequest, end: AttemptEnd) -> bool:
+    def _may_retry(self, request: RequestToPlace, end: AttemptEnd) -> bool:
         """Rule 4, but for where."""
         return end in _NOT_EXECUTED and self._retries >= 1 and len(request.tried) + 1 < self._settings.most_attempts
 
-    def _wait_for_another(self, request: FleetRequest, end: AttemptEnd, now_s: float) -> FleetDecision | None:
+    def _wait_for_another(self, request: RequestToPlace, end: AttemptEnd, now_s: float) -> FleetDecision | None:
         """Rule 4, for a request that `_retry` has found no replica for; None if it does not wait."""
         if end is not AttemptEnd.ABSENT:
             return None
         self._retries -= 1
         return self._wait(request, now_s)
 
-    def _retry(self, request: FleetRequest, member: FleetMember, now_s: float) -> FleetMember | None:
+    def _retry(self, request: RequestToPlace, member: FleetMember, now_s: float) -> FleetMember | None:
         """Rule 4: where else a request goes that may be sent again; None if there is no such replica."""
         request.tried = (*request.tried, member.name)
         group = self._members.groups.get((request.name, request.version))
@@ -229,7 +231,7 @@ class FleetRouter:
         return found
 
     def _settle_sequence(
-        self, request: FleetRequest, member: FleetMember, end: AttemptEnd, now_s: float
+        self, request: RequestToPlace, member: FleetMember, end: AttemptEnd, now_s: float
     ) -> FleetDecision | None:
         known = self._sequences.find(request)
         if known is None or known.current is not request:
@@ -259,7 +261,7 @@ class FleetRouter:
         self._go_on(known, request, ended=request.end and end is AttemptEnd.ANSWERED)
         return None
 
-    def _go_on(self, known: KnownSequence, request: FleetRequest, ended: bool = False) -> None:
+    def _go_on(self, known: KnownSequence, request: RequestToPlace, ended: bool = False) -> None:
         """A request of a sequence is over: the next one may go."""
         known.current = None
         if ended:
@@ -272,7 +274,7 @@ class FleetRouter:
 
     # ---- decisions ----
 
-    def _decide(self, request: FleetRequest, now_s: float) -> FleetDecision:
+    def _decide(self, request: RequestToPlace, now_s: float) -> FleetDecision:
         """What is to be done with a request whose turn it is."""
         group = self._members.groups.get((request.name, request.version))
         if not request.sequence:
@@ -288,7 +290,7 @@ class FleetRouter:
         return decision
 
     def _decide_sequence(
-        self, request: FleetRequest, known: KnownSequence, group: FleetGroup | None, now_s: float
+        self, request: RequestToPlace, known: KnownSequence, group: FleetGroup | None, now_s: float
     ) -> FleetDecision:
         """Rule 1. A sequence whose place is known goes on there, also while the replica drains."""
         found = known.member
@@ -306,7 +308,7 @@ class FleetRouter:
                     return Refuse(request, _not_started(request))
         return self._wait(request, now_s) if found is None or not found.room else self._send(request, found)
 
-    def _place_sequence(self, request: FleetRequest, group: FleetGroup, now_s: float) -> FleetMember | None:
+    def _place_sequence(self, request: RequestToPlace, group: FleetGroup, now_s: float) -> FleetMember | None:
         members = self._members
         bucket = bucket_of(sequence_key(request.name, request.sequence))
         most = math.ceil(self._settings.load_bound * len(self._sequences) / len(members.by_name))
@@ -323,7 +325,7 @@ class FleetRouter:
         by_name = self._members.by_name
         return (by_name[name] for name in group.order.in_order(bucket))
 
-    def _look_up(self, request: FleetRequest) -> FleetMember | None:
+    def _look_up(self, request: RequestToPlace) -> FleetMember | None:
         """The next one to be asked for a sequence that is not known."""
         group = self._members.groups.get((request.name, request.version))
         if group is None or len(request.tried) >= self._settings.lookups:
@@ -331,7 +333,7 @@ class FleetRouter:
         bucket = bucket_of(sequence_key(request.name, request.sequence))
         return next((each for each in self._in_order(group, bucket) if each.name not in request.tried), None)
 
-    def _choose(self, request: FleetRequest, group: FleetGroup, now_s: float) -> FleetMember | None:
+    def _choose(self, request: RequestToPlace, group: FleetGroup, now_s: float) -> FleetMember | None:
         """Rule 2."""
         if request.sticky is not None:
             found = self._choose_sticky(request, request.sticky, group, now_s)
@@ -340,7 +342,7 @@ class FleetRouter:
         return self._members.pick(group, request.name, now_s, request.tried)
 
     def _choose_sticky(
-        self, request: FleetRequest, sticky: bytes, group: FleetGroup, now_s: float
+        self, request: RequestToPlace, sticky: bytes, group: FleetGroup, now_s: float
     ) -> FleetMember | None:
         """One of the first few; None if all of them are busy, or cannot be used."""
         members, stale_s = self._members, self._settings.stale_s
@@ -352,14 +354,14 @@ class FleetRouter:
                 return member
         return None
 
-    def _send(self, request: FleetRequest, member: FleetMember, retry: bool = False) -> SendTo:
+    def _send(self, request: RequestToPlace, member: FleetMember, retry: bool = False) -> SendTo:
         member.in_flight += 1
         member.sent += 1
         return SendTo(request, member.name, retry, member)
 
     # ---- waiting ----
 
-    def _without(self, request: FleetRequest, now_s: float, *, was_ready: bool) -> FleetDecision:
+    def _without(self, request: RequestToPlace, now_s: float, *, was_ready: bool) -> FleetDecision:
         """There is none that has the model ready; rule 3."""
         reports = [each.report for each in self._members if each.report is not None]
         if was_ready or not reports:
@@ -372,7 +374,7 @@ class FleetRouter:
             text = f"Request for unknown model: '{request.name}' version {request.version} is not found"
         return Refuse(request, NotFoundError(text))
 
-    def _wait(self, request: FleetRequest, now_s: float) -> FleetDecision:
+    def _wait(self, request: RequestToPlace, now_s: float) -> FleetDecision:
         """Rule 3. A request that waits already does so until it was to."""
         due_s = self._waiting.get(request)
         if due_s is None:
@@ -410,7 +412,7 @@ class FleetRouter:
                 self.due_s = self._next_s
         return decided
 
-    def _decide_again(self, request: FleetRequest, now_s: float, decided: list[SendTo | Refuse]) -> None:
+    def _decide_again(self, request: RequestToPlace, now_s: float, decided: list[SendTo | Refuse]) -> None:
         decision = self._decide(request, now_s)
         if not isinstance(decision, WaitForReplica):
             self._waiting.pop(request, None)
@@ -447,19 +449,19 @@ class FleetRouter:
         return f"<FleetRouter of {members} replicas: {len(self._waiting)} wait, {len(self._sequences)} sequences>"
 
 
-def _not_started(request: FleetRequest) -> TriremeError:
+def _not_started(request: RequestToPlace) -> TriremeError:
     return InvalidArgumentError(
         f"inference request for sequence {request.sequence} to model '{request.name}' {NOT_STARTED_TEXT}"
     )
 
 
-def _too_many(request: FleetRequest) -> TriremeError:
+def _too_many(request: RequestToPlace) -> TriremeError:
     return UnavailableError(
         f"too many requests wait for a replica with model '{request.name}'", refusal=RefusalReason.BUDGET
     )
 
 
-def _waited(request: FleetRequest, now_s: float) -> TriremeError:
+def _waited(request: RequestToPlace, now_s: float) -> TriremeError:
     if now_s >= request.deadline_s:
         return UnavailableError("Request timeout expired", refusal=RefusalReason.QUEUE_TIMEOUT)
     return UnavailableError(f"no replica is ready for model '{request.name}'", refusal=RefusalReason.NOT_READY)

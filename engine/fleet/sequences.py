@@ -16,7 +16,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
 from .members import FleetMember
-from .types import FleetRequest
+from .types import RequestToPlace
 
 SequenceKey = tuple[str, int | str]
 
@@ -36,8 +36,8 @@ class KnownSequence:
     member: FleetMember | None = None
     losses: int = 0
     lost: bool = False
-    current: FleetRequest | None = None
-    line: deque[FleetRequest] = field(default_factory=deque)
+    current: RequestToPlace | None = None
+    line: deque[RequestToPlace] = field(default_factory=deque)
     heard_s: float = 0.0
 
     def move(self, member: FleetMember | None) -> None:
@@ -67,7 +67,7 @@ class KnownSequences:
     def __len__(self) -> int:
         return len(self._known)
 
-    def get(self, request: FleetRequest, now_s: float) -> KnownSequence:
+    def get(self, request: RequestToPlace, now_s: float) -> KnownSequence:
         """The request's, which from now on is known."""
         known = self.find(request)
         if known is None:
@@ -78,7 +78,7 @@ class KnownSequences:
         self._known.move_to_end(known.key)
         return known
 
-    def find(self, request: FleetRequest) -> KnownSequence | None:
+    def find(self, request: RequestToPlace) -> KnownSequence | None:
         """The request's, if it is known."""
         known = self._known.get((request.name, request.sequence))
         if known is not None and known.member is not None and known.losses != known.member.losses:

@@ -6,7 +6,7 @@ import enum
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from ..errors import ErrorKind, RefusalReason, TriremeError, UnavailableError
 from ..request import LATEST
@@ -55,9 +55,8 @@ class FleetSettings:
     most_waiting: int = 10_000
 
 
-@dataclass(slots=True, eq=False)
-class FleetRequest:
-    """A client's request as the router sees it; one object from `place` to the end.
+class RequestToPlace(Protocol):
+    """A client's request as the router sees it; one object from `place` to the end, compared by identity.
 
     Attributes:
         version: `LATEST` for the one that the replica takes.
@@ -65,9 +64,26 @@ class FleetRequest:
         start, end: the flags of the sequence's request.
         sticky: requests with the same key go to the same replica as long as it can have them; None for no key.
         deadline_s: it is not answered after this, on the router's clock.
-        request_id: the client's name for it, for texts.
         tried: replicas that did not take it; the router's own note.
     """
+
+    name: str
+    version: int
+    sequence: int | str
+    deadline_s: float
+    tried: tuple[str, ...]
+
+    @property
+    def start(self) -> bool: ...
+    @property
+    def end(self) -> bool: ...
+    @property
+    def sticky(self) -> bytes | None: ...
+
+
+@dataclass(slots=True, eq=False)
+class FleetRequest:
+    """The least that is a `RequestToPlace`."""
 
     name: str
     version: int = LATEST
@@ -76,7 +92,6 @@ class FleetRequest:
     end: bool = False
     sticky: bytes | None = None
     deadline_s: float = math.inf
-    request_id: str = ""
     tried: tuple[str, ...] = ()
 
 
@@ -89,7 +104,7 @@ class SendTo:
         member: the router's own note.
     """
 
-    request: FleetRequest
+    request: RequestToPlace
     replica: str
     retry: bool = False
     member: Any = None
@@ -99,7 +114,7 @@ class SendTo:
 class WaitForReplica:
     """The request waits, at the longest until `deadline_s`; `tick` returns what becomes a decision."""
 
-    request: FleetRequest
+    request: RequestToPlace
     deadline_s: float
 
 
@@ -107,7 +122,7 @@ class WaitForReplica:
 class Refuse:
     """The client gets this error; `error.refusal_reason` says why."""
 
-    request: FleetRequest
+    request: RequestToPlace
     error: TriremeError
 
 

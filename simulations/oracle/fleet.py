@@ -15,10 +15,10 @@ from ...engine.fleet.router import FleetRouter
 from ...engine.fleet.types import (
     AttemptEnd,
     FleetDecision,
-    FleetRequest,
     FleetSettings,
     Refuse,
     ReplicaReport,
+    RequestToPlace,
     SendTo,
     WaitForReplica,
 )
@@ -48,8 +48,8 @@ class _Followed:
     """A sequence: where it is, by all that this gateway has seen; "" for lost, None for not known."""
 
     at: str | None = None
-    in_flight: FleetRequest | None = None
-    line: deque[FleetRequest] = field(default_factory=deque)
+    in_flight: RequestToPlace | None = None
+    line: deque[RequestToPlace] = field(default_factory=deque)
 
 
 class NaiveFleet:
@@ -63,7 +63,7 @@ class NaiveFleet:
         self.requests = 0
         self._orders: dict[tuple[object, ...], list[str]] = {}
 
-    def has_ready(self, name: str, request: FleetRequest) -> bool:
+    def has_ready(self, name: str, request: RequestToPlace) -> bool:
         """Whether a replica can do what a request asks for."""
         replica = self.replicas.get(name)
         if replica is None or not replica.connected or replica.report is None:
@@ -73,7 +73,7 @@ class NaiveFleet:
         versions = replica.report.models.get(request.name, {})
         return any(versions.values()) if request.version < 0 else versions.get(request.version, False)
 
-    def able(self, request: FleetRequest) -> list[str]:
+    def able(self, request: RequestToPlace) -> list[str]:
         """Those that may have it, if it must be."""
         ready = [name for name in self.replicas if self.has_ready(name, request)]
         standing = [name for name in ready if not self.drains(name)] or ready
@@ -83,7 +83,7 @@ class NaiveFleet:
         report = self.replicas[name].report
         return report is not None and report.draining
 
-    def good(self, request: FleetRequest, ejected: set[str], now_s: float) -> list[str]:
+    def good(self, request: RequestToPlace, ejected: set[str], now_s: float) -> list[str]:
         """Those of them that are to be preferred."""
         silent_s = self.settings.silent_s
         return [
@@ -92,7 +92,7 @@ class NaiveFleet:
             if name not in ejected and not self.drains(name) and now_s - self.replicas[name].reported_s <= silent_s
         ]
 
-    def order(self, request: FleetRequest) -> list[str]:
+    def order(self, request: RequestToPlace) -> list[str]:
         """In which its sequence prefers those that have the model ready."""
         key = f"{request.name}\0{request.sequence!r}".encode()
         bucket = crc32(key) % 65_536
@@ -199,7 +199,7 @@ class WatchedFleetRouter(FleetRouter):
 
     # ---- requests ----
 
-    def place(self, request: FleetRequest, now_s: float) -> FleetDecision:
+    def place(self, request: RequestToPlace, now_s: float) -> FleetDecision:
         naive = self.naive
         naive.requests += 1
         followed = None
@@ -227,7 +227,7 @@ class WatchedFleetRouter(FleetRouter):
             self._check(decision, now_s)
         return decided
 
-    def cancel(self, request: FleetRequest, now_s: float) -> None:
+    def cancel(self, request: RequestToPlace, now_s: float) -> None:
         super().cancel(request, now_s)
         followed = self.naive.sequences.get(request.sequence)
         if followed is not None:

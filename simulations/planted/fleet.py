@@ -8,10 +8,12 @@ from typing import Any
 from ...engine.fleet.members import FleetGroup, FleetMember, FleetMembers
 from ...engine.fleet.router import FleetRouter
 from ...engine.fleet.sequences import KnownSequences
-from ...engine.fleet.types import AttemptEnd, FleetRequest, SendTo
+from ...engine.fleet.types import AttemptEnd, RequestToPlace, SendTo
 
 
-def _start_anywhere(original: Any, router: FleetRouter, request: FleetRequest, group: FleetGroup, now_s: float) -> Any:
+def _start_anywhere(
+    original: Any, router: FleetRouter, request: RequestToPlace, group: FleetGroup, now_s: float
+) -> Any:
     """A sequence begins at the least busy replica, where other gateways do not look for it first."""
     del original
     return router._members.pick(group, request.name, now_s, request.tried)
@@ -65,7 +67,7 @@ def _silence_unheard(original: Any, members: FleetMembers, member: FleetMember, 
     return original(members, member, min(now_s, max(member.reported_s, member.ejected_s)))
 
 
-def _no_look_up(original: Any, router: FleetRouter, request: FleetRequest) -> Any:
+def _no_look_up(original: Any, router: FleetRouter, request: RequestToPlace) -> Any:
     """For a sequence that is not known one replica is asked."""
     return None if request.tried else original(router, request)
 

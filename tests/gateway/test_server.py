@@ -48,7 +48,7 @@ async def test_a_request_goes_to_a_replica_and_its_answer_to_the_client(world: F
     ((sent, decoupled, _),) = world.links["a"].calls.values()
     assert (sent.id, sent.model_name, decoupled) == ("7", "one", False)
     (asked,) = world.router.asked
-    assert (asked.name, asked.sequence, asked.start, asked.end, asked.request_id) == ("one", 3, True, False, "7")
+    assert (asked.name, asked.sequence, asked.start, asked.end, asked.id) == ("one", 3, True, False, "7")
     assert budget_of(world) == (1, 16)
     world.answer("a", value=2.0)
     assert (await reply.response()).outputs[0].array[0] == 2.0

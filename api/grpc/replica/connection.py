@@ -41,6 +41,11 @@ log = logging.getLogger(__name__)
 class ConnectionOwner(Protocol):
     """The link, as its connections see it. All of it is called in an open turn."""
 
+    @property
+    def wants_room(self) -> bool:
+        """A request, or the router, waits for `room`."""
+        ...
+
     def ready(self, connection: ReplicaConnection) -> None:
         """Calls can be begun."""
         ...
@@ -70,6 +75,7 @@ class ReplicaConnection(CoreDriver[Http2Client[ReplyHead]]):
     """
 
     calls: dict[int, ReplicaRequest]
+    _settles_all = False
 
     def __init__(self, owner: ConnectionOwner, room: ReadingRoom, transport: Transport, limits: LinkLimits) -> None:
         super().__init__(room, trio.lowlevel.current_clock().current_time)
@@ -94,10 +100,12 @@ class ReplicaConnection(CoreDriver[Http2Client[ReplyHead]]):
     def has_room(self) -> bool:
         """Another call may be begun, and not too much waits to be written."""
         core = self.core
+        if not core.has_room:
+            return False
         if not (self.blocked or core.pending_bytes):
-            return core.has_room
+            return True
         most = self._limits.unsent_bytes
-        if not core.has_room or core.pending_bytes >= most:
+        if core.pending_bytes >= most:
             return False
         return not self.blocked or core.held_bytes()[1] + self._unsent_bytes < most
 
@@ -208,6 +216,8 @@ class ReplicaConnection(CoreDriver[Http2Client[ReplyHead]]):
         if not self.is_ready and self.core.settled and not self.core.winds_up:
             self.is_ready = True
             self._owner.ready(self)
+        if not self._dirty and (self.core.has_output or self.core.winds_up or self._owner.wants_room):
+            self._flush_later()
 
     def _handle_rare(self, event: Http2Event[Any]) -> None:
         if isinstance(event, StreamReset):
@@ -249,10 +259,9 @@ class ReplicaConnection(CoreDriver[Http2Client[ReplyHead]]):
     # ---- writing ----
 
     def flush(self) -> None:
-        if self.blocked:
-            super().flush()
-        else:
-            super().flush()
+        was_blocked = self.blocked
+        CoreDriver.flush(self)
+        if not was_blocked:
             self._fresh.clear()
 
     def _progressed(self) -> None:

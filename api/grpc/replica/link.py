@@ -356,6 +356,10 @@ class GrpcReplicaLink(Recipient):
             self._failures += 1
             self._down(why)
 
+    @property
+    def wants_room(self) -> bool:
+        return bool(self._line or self._had_no_room or self._without_room)
+
     def room(self, connection: ReplicaConnection) -> None:
         line = self._line
         if connection is self._connection:
