@@ -29,7 +29,7 @@ import prepared_gateway  # noqa: E402
 
 import trireme.api  # noqa: E402
 
-PROTOCOLS, SIZES = ("http", "grpc"), (1, 4, 16)
+PROTOCOLS, SIZES = ("http", "grpc", "stream"), (1, 4, 16)
 WARM_UP, TURNS = 100, 150
 CODE = Path(trireme.api.__path__[0]).parent
 _OURS = tuple(f"{CODE / folder}/" for folder in ("actors", "api", "engine", "gateway"))
@@ -56,7 +56,7 @@ class Counted:
 async def measure(protocol: str, size: int) -> tuple[float, float, float]:
     """Calls, bytecodes and µs for a request, of so many in a turn."""
     async with prepared_gateway.prepared_gateway() as gateway:
-        clients = [await gateway.connect(grpc=protocol == "grpc") for _ in range(size)]
+        clients = [await gateway.connect(protocol) for _ in range(size)]
         for _ in range(WARM_UP):
             gateway.ask(*clients)
         counted = Counted()

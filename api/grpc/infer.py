@@ -132,13 +132,9 @@ class GrpcInfer(Adapter):
 
     Args:
         owner: the call, or the stream, that it is a request of.
-
-    Attributes:
-        whole: its message is all that its call says, and means the same to a server that it goes on to.
     """
 
     protocol = "grpc"
-    whole: ClassVar[bool] = False
     decoded: DecodedGrpcInfer | None = None
 
     def __init__(
@@ -180,8 +176,8 @@ class GrpcInfer(Adapter):
             return False
         self.decoded = decoded
         request = self.request = decoded.request
-        if context.passes_on and self.whole and not (decoded.class_counts or decoded.places):
-            request.message = self.message
+        if context.passes_on and not (decoded.class_counts or decoded.places or decoded.enable_empty_final_response):
+            request.message = self.message  # which means the same to the replica
         self.message = b""
         return True
 
@@ -228,7 +224,6 @@ class GrpcInfer(Adapter):
 class UnaryInferRequest(GrpcInfer, Encoder[list[Buffer]]):
     """Of a call of ModelInfer."""
 
-    whole = True
     encode = staticmethod(write_infer_response)
     takes_long = staticmethod(takes_long)
 

@@ -392,7 +392,7 @@ class _Request(GrpcInfer, Place):
         """The reply has the only answer. It may have to wait for earlier ones, but the request's data need not: the
         server-wide budget does not count it any more."""
         assert self.decoded is not None
-        self.decoded.request.inputs = []
+        self.decoded.request.inputs, self.decoded.request.message = [], None
         nbytes = 0
         try:
             response = self.outcome = reply.answer()

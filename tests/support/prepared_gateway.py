@@ -26,6 +26,7 @@ from trireme.actors.tracing import Tracing
 from trireme.api.grpc import blocks
 from trireme.api.grpc.application import GrpcApplication
 from trireme.api.grpc.framing import prefix
+from trireme.api.grpc.infer_writer import FINAL
 from trireme.api.grpc.options import GrpcOptions, GrpcServiceOptions
 from trireme.api.grpc.replica.link import GrpcReplicaLink
 from trireme.api.grpc.service import GrpcService
@@ -70,16 +71,19 @@ HTTP_REQUEST = b"".join(
         DATA,
     )
 )
-_CALL = encode_block(
-    (
-        (b":method", b"POST"),
-        (b":scheme", b"http"),
-        (b":path", b"/inference.GRPCInferenceService/ModelInfer"),
-        (b":authority", b"x"),
-        (b"te", b"trailers"),
-        (b"content-type", b"application/grpc"),
+_CALLS = {
+    protocol: encode_block(
+        (
+            (b":method", b"POST"),
+            (b":scheme", b"http"),
+            (b":path", b"/inference.GRPCInferenceService/" + method),
+            (b":authority", b"x"),
+            (b"te", b"trailers"),
+            (b"content-type", b"application/grpc"),
+        )
     )
-)
+    for protocol, method in (("grpc", b"ModelInfer"), ("stream", b"ModelStreamInfer"))
+}
 _WIDE = frames.settings(
     (
         (frames.MAX_CONCURRENT_STREAMS, 1 << 20),
@@ -183,26 +187,41 @@ class PreparedReplica:
 
 
 class PreparedClient:
-    """A client's connection, and what it asks: the same each time."""
+    """A client's connection, and what it asks: the same each time.
 
-    def __init__(self, grpc: bool) -> None:
+    Args:
+        protocol: ``http``, ``grpc``, or ``stream`` for one call on which all is asked.
+
+    Attributes:
+        message: what it asks over gRPC.
+    """
+
+    def __init__(self, protocol: str) -> None:
         self.sock = PreparedSocket()
-        self._grpc = grpc
+        self.message = REQUEST
+        self._protocol = protocol
         self._next_id = 1
 
     def ask(self) -> None:
-        if not self._grpc:
+        if self._protocol == "http":
             self.sock.incoming = HTTP_REQUEST
             return
-        stream_id, self._next_id = self._next_id, self._next_id + 2
-        head = frames.frame(frames.HEADERS, frames.END_HEADERS, stream_id, _CALL)
-        message = prefix(False, len(REQUEST)) + REQUEST
-        self.sock.incoming += head + frames.frame(frames.DATA, frames.END_STREAM, stream_id, message)
+        is_stream, stream_id = self._protocol == "stream", self._next_id
+        message = prefix(False, len(self.message)) + self.message
+        if is_stream and stream_id > 1:
+            self.sock.incoming += frames.frame(frames.DATA, 0, 1, message)
+            return
+        self._next_id += 2
+        head = frames.frame(frames.HEADERS, frames.END_HEADERS, stream_id, _CALLS[self._protocol])
+        self.sock.incoming += head + frames.frame(
+            frames.DATA, 0 if is_stream else frames.END_STREAM, stream_id, message
+        )
 
     def answered(self) -> bool:
         """Whether a good answer has come since it was asked last."""
+        expected = {"http": b" 200 OK", "grpc": prefix(False, len(ANSWER)) + ANSWER, "stream": FINAL.encode()}
         data = self.sock.take()
-        return DATA in data and (prefix(False, len(ANSWER)) + ANSWER in data if self._grpc else b" 200 OK" in data)
+        return DATA in data and expected[self._protocol] in data
 
 
 class PreparedLink(GrpcReplicaLink):
@@ -233,15 +252,16 @@ class PreparedGateway:
         )
         self._grpc.open(server.turn)
 
-    async def connect(self, *, grpc: bool = False) -> PreparedClient:
+    async def connect(self, protocol: str = "http") -> PreparedClient:
         """A client, whose first request was answered."""
-        client = PreparedClient(grpc)
+        client = PreparedClient(protocol)
         transport = PlainTransport(client.sock, self.server.readiness, "client")
         client.sock.watch = transport.watch
-        connection = (self._grpc if grpc else self._http).connection(transport, ("127.0.0.1", 1), self._roster)
+        service = self._http if protocol == "http" else self._grpc
+        connection = service.connection(transport, ("127.0.0.1", 1), self._roster)
         self._roster.add(connection)
         self._nursery.start_soon(connection.run)
-        if grpc:
+        if protocol != "http":
             client.sock.incoming = frames.PREFACE + _WIDE
         client.ask()
         await trio.testing.wait_all_tasks_blocked()
