@@ -1,4 +1,5 @@
-"""Writes the pages of docs/reference/ that are made from the code: flags, metric families, HTTP operations, commands.
+"""Writes the pages of docs/reference/ that are made from the code: flags, metric families, HTTP operations,
+commands, the Python API.
 
     python docs/site/reference.py
 
@@ -14,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import trio
+from python_api import python_page
 
 from trireme.actors import InferenceServer
 from trireme.api.cli.flag_table import GROUPS
@@ -211,6 +213,7 @@ PAGES = {
     "metric-families": metrics_page,
     "http-operations": operations_page,
     "commands": commands_page,
+    "python": lambda: python_page(MADE),
 }
 
 

@@ -37,9 +37,16 @@ def test_a_tutorial(name: str, tmp_path: Path) -> None:
         reader.read(TUTORIALS[name])
 
 
-def test_the_page_on_python(tmp_path: Path) -> None:
+def test_own_models_take_five_commands() -> None:
+    """As the tutorial says, and `benchmarks/stopwatch.py` measures."""
+    commands = [step for step in steps(TUTORIALS["scikit-learn"].read_text()) if step.kind == "command"]
+    assert len(commands) == 5
+
+
+@pytest.mark.parametrize("name", ["python", "comparison"])
+def test_a_page_for_an_empty_folder(name: str, tmp_path: Path) -> None:
     with Reader(tmp_path) as reader:
-        reader.read(ROOT / "docs" / "python.md")
+        reader.read((ROOT / "docs" / name).with_suffix(".md"))
 
 
 LANGUAGES = {
