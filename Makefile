@@ -10,6 +10,7 @@
 #   make check-deploy  check deploy/ with helm, kubectl and what else reads it, which it installs into .venv-deploy
 #   make docs       make the documents a site with search, in build/site
 #   make lint       ruff and pyright
+#   make screenshots  make the pictures of docs/console.md again, with a chromium that is there
 #   make proto      compile proto/*.proto after a change: descriptor sets and message classes
 #   make models     write the small models again          (model_repository/make_*.py)
 #   make train      train the networks again, in .venv-train  (model_repository/train_*.py)
@@ -29,7 +30,7 @@ CLUSTER := .venv-ray
 PIP_FLAGS := --quiet --disable-pip-version-check --constraint constraints.txt
 PACKAGES := engine python_backend apps actors front_ends gateway cluster api proto simulations foresight clients
 
-.PHONY: help serve serve-all test test-slow test-gpu bench demo-cluster check-deploy docs lint proto models train clean
+.PHONY: help serve serve-all test test-slow test-gpu bench demo-cluster check-deploy docs lint screenshots proto models train clean
 
 serve: $(VENV)/serve.stamp
 	$(BIN)/trireme serve --model-repository model_repository $(FLAGS)
@@ -91,6 +92,12 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+
+# Tests of the console in Chromium need the extra `browser`, which `make test-slow` does not install.
+screenshots: $(VENV)/dev.stamp
+	$(BIN)/python -m pip install $(PIP_FLAGS) --editable '.[browser]'
+	$(call finish_install)
+	SCREENSHOTS=1 $(PYTEST) -m slow tests/api/console/test_browser.py -k screenshots
 
 proto: $(VENV)/dev.stamp
 	$(BIN)/python -m trireme.proto.compile

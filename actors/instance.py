@@ -217,7 +217,7 @@ class Instance(Actor[InstanceMessage]):
         if self.state is not InstanceState.SERVING:
             return ""
         rows = " and ".join(str(batch.rows) for batch in self._held)
-        return f"executing {rows} rows" if rows else "idle"
+        return f"executing {rows} {'row' if rows == '1' else 'rows'}" if rows else "idle"
 
     async def run(self, on_attached: Callable[[], None] = lambda: None) -> None:
         """Live until told to stop.

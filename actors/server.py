@@ -425,7 +425,7 @@ class InferenceServer(Admission):
         """The tree of the actors, as it is now."""
         state = "exiting" if self.exiting else "draining" if self.draining else "serving"
         budget = self._budget.statistics()
-        detail = f"{budget.requests} requests in flight, {budget.bytes} bytes"
+        detail = f"requests in flight: {budget.requests}, with {budget.bytes} bytes"
         others = [] if self._limiter is None else [self._limiter]
         return server_tree(self.options.server_id, state, detail, self._repository, self._repository.models(), others)
 

@@ -2,7 +2,7 @@
 
 Rules:
  1. A frame is made at most every `LEAST_INTERVAL_S`, and so seldom that making them takes no more than one part in
-    `_SHARE` of the event loop's time, however many models there are.
+    `_SHARE` of a processor's time, however many models there are.
  2. There is no queue: a reader that is slow gets the frame of when it comes back, and those in between are not for it.
  3. While no console is open nothing is made, kept or noted. At most `MOST_CONSOLES` are open at a time.
 """
@@ -10,6 +10,7 @@ Rules:
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -50,6 +51,7 @@ class Feed:
     Args:
         more: nodes that the tree of actors has besides the server's own.
         clock: for times in frames.
+        cpu_ns: the time that the event loop's thread has computed.
     """
 
     def __init__(
@@ -57,7 +59,9 @@ class Feed:
         server: InferenceServer,
         more: Callable[[], Sequence[ActorNode]] = lambda: (),
         clock: Clock | None = None,
+        cpu_ns: Callable[[], int] = time.thread_time_ns,
     ) -> None:
+        self._cpu_ns = cpu_ns
         self._server = server
         self._more = more
         self._clock = clock or SystemClock()
@@ -111,7 +115,7 @@ class Feed:
         return self._number, self._frame
 
     def _make(self) -> None:
-        began_ns = self._clock.now_ns()
+        began_ns, computed_ns = self._clock.now_ns(), self._cpu_ns()
         entries = self._entries()
         now_s = trio.current_time()
         self._remember_settings(entries)
@@ -132,7 +136,7 @@ class Feed:
         made = frame(look, self._began_ns, self._windows.turn(entries))
         self._frame = orjson.dumps(made)
         self._number += 1
-        took_s = (self._clock.now_ns() - began_ns) / 1e9
+        took_s = (self._cpu_ns() - computed_ns) / 1e9
         self._next_s = trio.current_time() + max(LEAST_INTERVAL_S, _SHARE * took_s)
 
     def _entries(self) -> list[ModelStatisticsEntry]:

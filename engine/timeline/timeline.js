@@ -1,16 +1,19 @@
 /* Draws timelines into an element: who executed what when, and why. It needs nothing but the data.
 
-   TriremeTimeline.mount(element, data) -> {update(data), zoom(factor), pan(part), reset()}
+   TriremeTimeline.mount(element, data) -> {update(data), refresh(data), show(fromNs, spanNs), zoom(factor), pan(part), reset()}
+
+   `update` draws anew. `refresh` is for data that goes on: the zoom stays, and a view of the end follows the end.
 
    data = {
      reasons: [name, ...],                      what bars count in `reason`; -1 for none
      runs: [{                                   one, or several to be put side by side
-       title, endNs, notes: [text, ...],
+       title, startNs, endNs, notes: [text, ...],    startNs is 0 if it is left out
        groups: [{                               a model, or a GPU
          name,
          lanes: [{kind: "queue", title, depths: [[atNs, depth], ...]}
                | {kind: "batches" | "rows" | "stream", title,
-                  bars: [[startNs, endNs, label, batch, rows, reason, isOther], ...]}, ...],
+                  bars: [[startNs, endNs, label, batch, rows, reason, isOther], ...],
+                  gaps: [[startNs, endNs, count], ...]}, ...],      bars that are not drawn; may be left out
          errors: [{text, times, atNs: [...]}, ...]
        }, ...]
      }, ...],
@@ -60,8 +63,15 @@ const TriremeTimeline = (() => {
       });
       const titles = owner.data.runs.length > 1 ? [node("h2", {}, run.title)] : [];
       this.element = node("section", {class: "tt-panel"}, ...titles, this.canvas);
-      for (const note of run.notes || []) this.element.append(node("p", {class: "tt-note"}, note));
+      this.take(run);
       this.listen();
+    }
+
+    take(run) {
+      this.run = run;
+      const notes = (run.notes || []).map((note) => node("p", {class: "tt-note"}, note));
+      for (const before of this.element.querySelectorAll(".tt-note")) before.remove();
+      this.element.append(...notes);
     }
 
     listen() {
@@ -201,6 +211,12 @@ const TriremeTimeline = (() => {
 
     drawBars(row) {
       const pen = this.pen, {from, to} = this.owner;
+      for (const [start, end] of row.gaps || []) {
+        pen.fillStyle = this.line;
+        for (let x = this.x(start); x < Math.min(this.x(end), GUTTER + this.width()); x += 6) {
+          if (x >= GUTTER) pen.fillRect(x, row.top + ROW / 2 - 1, 3, 2);
+        }
+      }
       for (const [start, end, label, , , reason, isOther] of row.bars) {
         if (end < from || start > to) continue;
         const x = this.x(start), width = Math.max(1.5, this.x(end) - x);
@@ -243,6 +259,8 @@ const TriremeTimeline = (() => {
           if (reason >= 0) lines.push(`closed: ${this.owner.data.reasons[reason]}`);
           if (isOther) lines.push("not so in the other run");
         }
+        const gap = !bar && (row.gaps || []).find(([start, end]) => start <= at && at <= end);
+        if (gap) lines = [`${gap[2]} batches that are not drawn`];
       }
       if (lines) this.owner.showTip(lines, event);
       else this.owner.hideTip();
@@ -260,16 +278,32 @@ const TriremeTimeline = (() => {
 
     update(data) {
       this.data = data;
-      this.end = Math.max(1, ...data.runs.map((run) => run.endNs));
-      this.from = 0;
+      this.measure();
+      this.from = this.begin;
       this.to = this.end;
-      this.errors = [...new Set(data.runs.flatMap((run) => run.groups.flatMap(
-        (group) => (group.errors || []).map((error) => error.text))))];
       this.panels = data.runs.map((run) => new Panel(this, run));
       const panels = node("div", {class: "tt-panels"}, ...this.panels.map((panel) => panel.element));
       this.element.classList.add("tt");
       this.element.replaceChildren(this.controls(), panels, this.legend(), ...this.differences(), this.tip);
       this.draw();
+    }
+
+    measure() {
+      const {runs} = this.data;
+      this.begin = Math.min(...runs.map((run) => run.startNs || 0));
+      this.end = Math.max(this.begin + 1, ...runs.map((run) => run.endNs));
+      this.errors = [...new Set(runs.flatMap((run) => run.groups.flatMap(
+        (group) => (group.errors || []).map((error) => error.text))))];
+    }
+
+    refresh(data) {
+      const span = this.to - this.from, follows = this.to >= this.end, whole = span >= this.end - this.begin;
+      this.data = data;
+      this.measure();
+      this.panels.forEach((panel, at) => panel.take(data.runs[at]));
+      const legend = this.legend(), before = this.element.querySelector(".tt-legend");
+      if (before.textContent !== legend.textContent) before.replaceWith(legend);
+      this.look(follows ? this.end - span : this.from, whole ? this.end - this.begin : span);
     }
 
     controls() {
@@ -289,8 +323,11 @@ const TriremeTimeline = (() => {
     legend() {
       const used = new Set(this.data.runs.flatMap((run) => run.groups.flatMap((group) => group.lanes.flatMap(
         (lane) => (lane.bars || []).map((bar) => this.data.reasons[bar[5]])))));
-      const entry = (colour, text) =>
-        node("li", {}, node("span", {class: "tt-swatch", style: `background:${colour}`}), text);
+      const entry = (colour, text) => {
+        const swatch = node("span", {class: "tt-swatch"});
+        swatch.style.background = colour;  // a style attribute is not for pages with a strict policy
+        return node("li", {}, swatch, text);
+      };
       const seals = Object.keys(SEALS).filter((name) => used.has(name));
       const marked = this.data.differences ? [entry("var(--tt-mark)", "below a bar: not so in the other run")] : [];
       const lists = [node("h3", {}, "Batches closed because of"),
@@ -326,10 +363,14 @@ const TriremeTimeline = (() => {
     draw() { for (const panel of this.panels) panel.draw(); }
 
     show(from, span) {
-      const most = Math.max(1, Math.min(span, this.end));
-      this.from = Math.max(0, Math.min(from, this.end - most));
-      this.to = this.from + most;
       this.hideTip();
+      this.look(from, span);
+    }
+
+    look(from, span) {
+      const most = Math.max(1, Math.min(span, this.end - this.begin));
+      this.from = Math.max(this.begin, Math.min(from, this.end - most));
+      this.to = this.from + most;
       this.draw();
     }
 
@@ -340,13 +381,13 @@ const TriremeTimeline = (() => {
 
     pan(part) { this.show(this.from + part * (this.to - this.from), this.to - this.from); }
 
-    reset() { this.show(0, this.end); }
+    reset() { this.show(this.begin, this.end - this.begin); }
 
     key(event) {
       const acts = {
         ArrowLeft: () => this.pan(-0.1), ArrowRight: () => this.pan(0.1), PageUp: () => this.pan(-0.9),
         PageDown: () => this.pan(0.9), "+": () => this.zoom(1.5), "=": () => this.zoom(1.5), "-": () => this.zoom(1 / 1.5),
-        "0": () => this.reset(), Home: () => this.show(0, this.to - this.from),
+        "0": () => this.reset(), Home: () => this.show(this.begin, this.to - this.from),
         End: () => this.show(this.end, this.to - this.from),
       };
       if (acts[event.key] && !event.ctrlKey && !event.metaKey && !event.altKey) {

@@ -44,7 +44,7 @@ async def test_a_server_at_rest_and_at_work(tmp_path: Path) -> None:
         await wait_all_tasks_blocked()
         scheduler, instance = running.server.actors().children[-1].children[0].children
         assert scheduler.detail == "3 in flight, 2 of them queued"
-        assert instance.detail == "executing 1 rows"
+        assert instance.detail == "executing 1 row"
         running.gate.set()
         for reply in replies:
             await reply.response()

@@ -2,9 +2,12 @@
 
 import {ActorsView} from "./actors.js";
 import {setText} from "./dom.js";
+import {TryView} from "./form.js";
 import {ModelView, ModelsView} from "./models.js";
+import {SettingsView} from "./settings.js";
 import {State} from "./state.js";
 import {Connection, setKey} from "./stream.js";
+import {TimelineView} from "./timeline_view.js";
 
 const byId = (id) => document.getElementById(id);
 const content = byId("content"), notice = byId("notice"), status = byId("connection"), state = new State();
@@ -13,7 +16,10 @@ let view = null, drawn = 0, first = true;
 
 const VIEWS = {
   models: (name, version) => (name ? new ModelView(content, name, version) : new ModelsView(content)),
+  timeline: () => new TimelineView(content),
   actors: () => new ActorsView(content),
+  try: (name, version) => new TryView(content, name, version),
+  settings: () => new SettingsView(content),
 };
 
 function show() {

@@ -34,7 +34,7 @@ export class ModelsView {
     this.others = el("p", {class: "soft"});
     this.table = el("table", {}, el("caption", {class: "hidden-text"}, "Models and what they do"),
       el("thead", {}, el("tr", {}, ...heads)), this.body);
-    this.empty = el("p", {class: "card", hidden: true}, "No model is ready. Put one into the repository.");
+    this.empty = el("p", {class: "card", hidden: true}, "No model is ready. Put one into the repository, or load one in Settings.");
     content.append(
       el("h1", {}, "What the server does"),
       el("p", {class: "soft"}, "Requests wait in their model's queue until a batch of them is formed and an instance executes it."),
@@ -121,7 +121,7 @@ export class ModelView {
     content.append(
       el("p", {}, el("a", {href: "#models"}, "← All models")),
       el("h1", {}, name, " ", el("span", {class: "soft"}, `version ${version} `), this.pill), this.facts,
-      this.gone,
+      el("p", {}, el("a", {href: `#try/${encodeURIComponent(name)}/${version}`}, "Send it a request")), this.gone,
       el("section", {class: "card"}, el("h2", {}, "Why are its batches as they are?"), this.why),
       el("div", {class: "cards"},
         el("section", {class: "card wide"}, el("h2", {}, "Where the time of a request goes"), this.split,

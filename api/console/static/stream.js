@@ -68,6 +68,15 @@ export class Connection {
     if (this.wake) this.wake();
   }
 
+  /* A fault of a view is told, and does not end the stream. */
+  hand(event, data) {
+    try {
+      this.on[event](data);
+    } catch (error) {
+      console.error(error);
+    }
+  }
+
   async run() {
     for (;;) {
       let refused = false;
@@ -79,15 +88,14 @@ export class Connection {
         if (response.ok) {
           for await (const {event, data} of events(response.body)) {
             this.tries = 0;
-            if (event === "about") this.on.about(JSON.parse(data));
-            else if (event === "frame") this.on.frame(JSON.parse(data));
+            if (event === "about" || event === "frame") this.hand(event, JSON.parse(data));
           }
         } else {
           refused = true;
           this.on.state(response.status === 401 || response.status === 403 ? "denied" : "refused", await reason(response));
         }
-      } catch (error) {
-        if (!(error instanceof TypeError) && error.name !== "AbortError") console.warn(error);
+      } catch {
+        // The network's errors say no more than that the connection is lost. Those of views are caught in `hand`.
       }
       const waits = Math.min(5000, 400 * 2 ** this.tries);
       this.tries += 1;

@@ -62,7 +62,8 @@ class CountedServer:
 
 
 def feed_of(server: CountedServer, clock: TickingClock | None = None) -> Feed:
-    return Feed(cast(Any, server), clock=cast(Any, clock or TickingClock()))
+    clock = clock or TickingClock()
+    return Feed(cast(Any, server), clock=cast(Any, clock), cpu_ns=clock.now_ns)
 
 
 async def test_frames_are_made_once_for_all_and_at_an_interval(autojump_clock: MockClock) -> None:
