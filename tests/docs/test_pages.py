@@ -43,7 +43,7 @@ def test_own_models_take_five_commands() -> None:
     assert len(commands) == 5
 
 
-@pytest.mark.parametrize("name", ["python", "comparison"])
+@pytest.mark.parametrize("name", ["python", "command-line", pytest.param("comparison", marks=pytest.mark.slow)])
 def test_a_page_for_an_empty_folder(name: str, tmp_path: Path) -> None:
     with Reader(tmp_path) as reader:
         reader.read((ROOT / "docs" / name).with_suffix(".md"))
