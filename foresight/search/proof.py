@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...clients.connections import RefusedError
 from ...clients.played import PlayedLog
@@ -32,9 +33,9 @@ from ...engine.options import ServerOptions
 from ...engine.profiles import Way
 from ..host_costs import ServedModels
 from ..prediction import replica_parts
-from ..summary import RunSummary, latencies
+from ..summary import Estimate, RunSummary, latencies
 from .changes import config_changes
-from .objective import Measure, ObjectiveBound, PlanObjective
+from .objective import Aim, Measure, ObjectiveBound, PlanObjective
 from .players import PlanInputs
 from .settings import PlanSetting, server_flags
 from .trials import Trial, TrialGround, measured
@@ -53,6 +54,7 @@ class ProvenSetting:
     Attributes:
         label: `chosen`, `present` or `neighbour`.
         models: what was measured of each model's requests.
+        goodput: answers a second within the bounds of latency, measured.
     """
 
     label: str
@@ -60,6 +62,7 @@ class ProvenSetting:
     predicted: Trial
     overall: RunSummary
     models: dict[str, RunSummary] = field(default_factory=dict)
+    goodput: float = float("nan")
 
     def residual(self, measure: Measure) -> float:
         """By which part the prediction is above what was measured; NaN if that is unknown."""
@@ -134,7 +137,8 @@ def prove(
     names = dict.fromkeys(request.model for request in log)
     models = {name: real_summary(played, log, name) for name in names}
     predicted = replace(ground, log=log).play(replace(setting, replicas=1), len(log), plays)
-    return ProvenSetting(label, setting, predicted, real_summary(played, log), models)
+    goodput = real_goodput(played, log, ground.objective)
+    return ProvenSetting(label, setting, predicted, real_summary(played, log), models, goodput)
 
 
 def _played(log: Sequence[LoggedRequest], target: LoadTarget) -> PlayedLog:
@@ -155,13 +159,24 @@ def real_summary(played: PlayedLog, log: Sequence[LoggedRequest], model: str = "
     """What clients have seen, of all requests or of those to one model."""
     wanted = np.array([not model or each.model == model for each in log])
     good = wanted & (played.status == 0)
-    latency_s = played.latency_s[good]
+    throughput = float(good.sum()) / _span_s(played, wanted)
+    return RunSummary(
+        requests=int(wanted.sum()), answered=int(good.sum()), throughput=throughput, **latencies(played.latency_s[good])
+    )
+
+
+def real_goodput(played: PlayedLog, log: Sequence[LoggedRequest], objective: PlanObjective) -> float:
+    """Answers a second that came within the bounds of latency."""
+    within_s = np.array([objective.good_within_s(each.model) for each in log])
+    good = (played.status == 0) & (played.latency_s <= within_s)
+    return float(good.sum()) / _span_s(played, np.ones(len(log), bool))
+
+
+def _span_s(played: PlayedLog, wanted: NDArray[np.bool_]) -> float:
+    """From when the first of these requests was due to the last answer to one of them."""
     began_s = float(played.scheduled_s[wanted].min())
     ended_s = float((played.scheduled_s + np.nan_to_num(played.latency_s))[wanted].max())
-    throughput = float(good.sum()) / max(ended_s - began_s, 1e-9)
-    return RunSummary(
-        requests=int(wanted.sum()), answered=int(good.sum()), throughput=throughput, **latencies(latency_s)
-    )
+    return max(ended_s - began_s, 1e-9)
 
 
 def link_repository(inputs: PlanInputs, ground: TrialGround, setting: PlanSetting, folder: Path) -> None:
@@ -187,6 +202,9 @@ def proof_lines(proven: ProvenSetting, objective: PlanObjective, *, colours: boo
         value, real = proven.predicted.estimate(measure).value * scale, measured(proven.overall, measure) * scale
         line = f"  {measure.value:12}{value:>10.3f}{unit} predicted{real:>10.3f}{unit} measured"
         yield _marked(f"{line}{proven.residual(measure):>+8.1%}", proven.is_off(measure), colours)
+    if objective.aim is Aim.GOODPUT:
+        predicted = Estimate.of(proven.predicted.goodput).value
+        yield f"  {'goodput':12}{predicted:>10.3f}/s predicted{proven.goodput:>10.3f}/s measured"
     for bound in proven.missed(objective):
         yield _marked(f"  {bound} is not kept by the real server", True, colours)
 

@@ -7,6 +7,7 @@ import socket
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from plan_repositories import write_plan_log, write_planned_model
 from predicted_models import poisson
@@ -14,8 +15,10 @@ from python_models import write_model
 from some_profiles import some_profile
 
 from trireme.api.cli.main import main
+from trireme.clients.played import PlayedLog
 from trireme.clients.target import LoadTarget
 from trireme.engine.errors import UnavailableError, UnsupportedError
+from trireme.engine.logs.request_log import LoggedRequest, RequestTraffic
 from trireme.engine.profiles import ServicePoint, TimeDistribution, Way
 from trireme.foresight.prediction import ForeseenHost
 from trireme.foresight.search import proof
@@ -28,6 +31,7 @@ from trireme.foresight.search.proof import (
     part_of_log,
     proof_lines,
     prove,
+    real_goodput,
     settings_to_prove,
 )
 from trireme.foresight.search.settings import ModelSetting, PlanSetting, present_setting
@@ -68,6 +72,20 @@ def test_what_is_off_and_what_is_missed_is_marked() -> None:
     plain = list(proof_lines(proven(p99_s=0.06), OBJECTIVE, colours=False))
     assert plain[-1] == "  p99<50ms is not kept by the real server !"
     assert proven(p99_s=float("nan")).is_off(Measure.P99)
+
+
+def test_goodput_is_measured_where_it_is_the_aim() -> None:
+    """Answers within the bounds, by each model's own; not those that came late, or never, or were refused."""
+    objective = read_objective("p99<50ms,b:p99<10ms", Aim.GOODPUT)
+    log = [LoggedRequest(at / 10, "ab"[at == 3]) for at in range(5)]
+    latency_s = np.array([0.040, 0.060, np.nan, 0.040, 0.6])
+    times = np.array([each.offset_s for each in log])
+    none = np.zeros(5, np.int64)
+    played = PlayedLog(RequestTraffic(log), times, times, latency_s, np.array([0, 0, 503, 0, 0]), none, [])
+    assert real_goodput(played, log, objective) == pytest.approx(1 / 1.0)
+    told = ProvenSetting("chosen", trial(1).setting, replace(trial(1), goodput=(90.0,)), SUMMARY, {}, 80.0)
+    lines = [line.split() for line in proof_lines(told, objective, colours=False)]
+    assert ["goodput", "90.000/s", "predicted", "80.000/s", "measured"] in lines
 
 
 def test_residuals_are_appended_and_shown(tmp_path: Path) -> None:
