@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from gated_server import gated_server
+from http_sockets import until
 from trio.testing import wait_all_tasks_blocked
 
 from trireme.actors import actor_tree
@@ -62,8 +63,7 @@ async def test_restarts_are_counted_at_the_instance_and_the_model(tmp_path: Path
         seat = model._instances._seats[0]
         assert seat.instance is not None
         seat.instance.fail(RuntimeError("it fell over"))
-        while not (seat.alive and seat.restarts):
-            await running.server.changed() if not seat.alive and seat.restarts else await wait_all_tasks_blocked(0.01)
+        await until(lambda: seat.alive and seat.restarts > 0)
         tree = running.server.actors()
         assert [each.restarts for kind in ("model", "instance") for each in find(tree, kind)] == [1, 1]
 

@@ -12,7 +12,7 @@ import {TimelineView} from "./timeline_view.js";
 const byId = (id) => document.getElementById(id);
 const content = byId("content"), notice = byId("notice"), status = byId("connection"), state = new State();
 const REDRAW_MS = 900;
-let view = null, drawn = 0, first = true;
+let view = null, drawn = -REDRAW_MS, first = true;
 
 const VIEWS = {
   models: (name, version) => (name ? new ModelView(content, name, version) : new ModelsView(content)),

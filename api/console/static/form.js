@@ -58,7 +58,8 @@ export class TryView {
     this.streams = Boolean(config.model_transaction_policy && config.model_transaction_policy.decoupled);
     const batched = config.max_batch_size > 0;
     this.inputs = (config.input || []).map((input, at) => new Input(input, at, batched));
-    const labelled = (config.output || []).some((output) => output.label_filename);
+    this.outputs = (config.output || []).map(({name, label_filename: labels}) => ({name, labelled: Boolean(labels)}));
+    const labelled = this.outputs.some((output) => output.labelled);
     this.classes = el("input", {type: "checkbox", checked: labelled});
     this.send = el("button", {class: "main"}, "Send");
     const form = el("form", {class: "card", onsubmit: (event) => this.submit(event)},
@@ -77,7 +78,8 @@ export class TryView {
       const inputs = this.inputs.map((input) => input.read());
       if (this.streams) await this.stream(inputs);
       else {
-        const body = {inputs, ...(this.classes.checked ? {parameters: {classification: 5}} : {})};
+        const wants = ({name, labelled}) => (labelled ? {name, parameters: {classification: 5}} : {name});
+        const body = {inputs, ...(this.classes.checked ? {outputs: this.outputs.map(wants)} : {})};
         const answer = await (await call(`${this.path}/infer`, body)).json();
         this.show(answer, performance.now() - began);
       }
@@ -138,7 +140,8 @@ class Input {
     this.input = input;
     this.batched = batched;
     const id = `input-${at}`, shape = shapeOf(input, batched);
-    this.text = el("textarea", {id, spellcheck: "false", value: pretty(sample(input.data_type, shape))});
+    this.text = el("textarea", {id, spellcheck: "false"});
+    this.write(sample(input.data_type, shape));
     this.error = el("p", {class: "error", hidden: true, id: `${id}-error`, role: "alert"});
     this.text.setAttribute("aria-describedby", `${id}-error`);
     const dims = [...(batched ? ["rows"] : []), ...(input.dims || []).map((dim) => (Number(dim) < 0 ? "any" : dim))].join(" × ");
@@ -159,7 +162,7 @@ class Input {
       try {
         const most = Number(scale.value), {flat, dims, canvas} = await imageValues(file.files[0], form, most);
         const values = invert.checked ? flat.map((value) => +(most - value).toPrecision(5)) : flat;
-        this.text.value = pretty(nested(values, this.batched ? [1, ...dims] : dims));
+        this.write(nested(values, this.batched ? [1, ...dims] : dims));
         canvas.className = "preview";
         canvas.setAttribute("aria-hidden", "true");
         preview.replaceChildren(canvas);
@@ -171,6 +174,11 @@ class Input {
     for (const each of [file, scale, invert]) each.addEventListener("change", read);
     return [el("div", {class: "form-grid"}, el("label", {htmlFor: `${id}-file`}, "From an image"), file,
       el("label", {htmlFor: `${id}-scale`}, "Values go from"), scale, el("label", {}, invert, " inverted"), preview)];
+  }
+
+  write(values) {
+    this.text.value = pretty(values);
+    this.text.rows = Math.max(2, Math.min(12, this.text.value.split("\n").length));
   }
 
   tell(text) {

@@ -23,8 +23,10 @@ export function nested(flat, shape) {
   return Array.from({length: shape[0]}, (_, at) => nested(flat.slice(at * size, (at + 1) * size), shape.slice(1)));
 }
 
+const short = (_key, value) => (typeof value === "number" && !Number.isInteger(value) ? +value.toPrecision(6) : value);
+
 export function pretty(value) {
-  if (!Array.isArray(value) || !Array.isArray(value[0])) return JSON.stringify(value);
+  if (!Array.isArray(value) || !Array.isArray(value[0])) return JSON.stringify(value, short);
   return `[\n${value.map((each) => pretty(each).replace(/^/gm, " ")).join(",\n")}\n]`;
 }
 

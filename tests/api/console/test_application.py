@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +114,16 @@ async def test_the_page_and_its_files(tmp_path: Path) -> None:
             assert not re.search(rb"https?://(?!www\.w3\.org/)", answer.body), path
             assert not re.search(rb"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\(", answer.body), path
         assert imported <= console._files.keys()
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no node here to read the scripts")
+def test_the_scripts_can_be_read(tmp_path: Path) -> None:
+    static = resources.files("trireme.api.console").joinpath("static")
+    for each in static.iterdir():
+        if each.name.endswith(".js"):
+            script = tmp_path / each.name.replace(".js", ".mjs")
+            script.write_text(each.read_text())
+            subprocess.run(["node", "--check", str(script)], check=True, timeout=60)
 
 
 @pytest.mark.parametrize("path", ["/console", "/console/console.js", "/console/timeline.css"])

@@ -13,6 +13,7 @@ from trireme.engine.datatypes import BF16, BOOL, BYTES, FP16, FP32, FP64, INT64,
 from trireme.engine.tensor import Tensor
 from trireme.engine.tracing import Activity, Trace, TraceConfig, TraceLevel, Tracer, files
 from trireme.engine.tracing.files import TraceFiles, TraceWrite, format_traces
+from trireme.engine.tracing.record import BatchNote
 from trireme.engine.tracing.settings import TraceSetting
 
 
@@ -139,6 +140,19 @@ def test_the_elements_of_a_file_letter_by_letter() -> None:
         '{"id":1,"activity":"TENSOR_QUEUE_INPUT","tensor":{"name":"I","data":"1,1","shape":"1,2","dtype":"FP32"}}'
     )
     assert format_traces([]) == ""
+
+
+def test_the_batch_and_the_first_refusal() -> None:
+    _, tracer = filing()
+    trace = tracer.begin("m")
+    assert trace is not None
+    trace.note_batch(BatchNote("idle", 3, 2, 'm "0"'))
+    trace.note_refusal("queue_full")
+    trace.note_refusal("invalid")
+    assert format_traces([trace]) == (
+        '{"id":1,"batch":{"reason":"idle","rows":3,"requests":2,"instance":"m \\"0\\""}},'
+        '{"id":1,"refused":"queue_full"}'
+    )
 
 
 @pytest.mark.parametrize(
