@@ -1,0 +1,80 @@
+"""How documents are read: `documents` in tests/support."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from documents import Reader, matches, normal, steps
+
+PAGE = """\
+# A page
+
+Write `tool.py`, a program of yours,
+in two lines:
+
+```python
+print("took 3.4 ms")
+```
+
+<!-- not run: it is an example -->
+```sh
+rm -rf models
+```
+
+```console
+$ python tool.py
+took 1 ms
+$ echo one \\
+    two
+```
+
+```python
+print(0.123456)
+```
+
+```text
+0.123499
+```
+
+```sh
+rm -rf models
+```
+"""
+
+
+def test_a_page_is_read_from_top_to_bottom() -> None:
+    found = list(steps(PAGE))
+    assert [each.kind for each in found] == ["file", "idle", "command", "command", "program", "unknown"]
+    assert (found[0].name, found[0].text) == ("tool.py", 'print("took 3.4 ms")\n')
+    assert (found[2].text, found[2].shown) == ("python tool.py", "took 1 ms\n")
+    assert (found[3].text, found[3].shown) == ("echo one     two", None)
+    assert [PAGE.splitlines()[each.line - 1] for each in found if each.kind == "command"] == [
+        "$ python tool.py",
+        "$ echo one \\",
+    ]
+
+
+def test_an_output_that_differs_is_noticed(tmp_path: Path) -> None:
+    page = tmp_path / "x.md"
+    page.write_text(PAGE.replace("took 1 ms", "took 1 hour"))
+    with Reader(tmp_path) as reader, pytest.raises(AssertionError, match=r"x.md:16: expected\ntook 1 hour"):
+        reader.read(page)
+    page.write_text(PAGE)
+    with Reader(tmp_path) as reader, pytest.raises(AssertionError, match=r"x.md:30: this block is not run"):
+        reader.read(page)
+
+
+@pytest.mark.parametrize(
+    ("shown", "output", "same"),
+    [
+        ("a …\nb", "a long text\nb\n", True),
+        ("a\n…", "a\nand\nmore", True),
+        ("latency: 1.62 ms", "latency: 900 us", True),
+        ("0.98166 1.4395e-08", "0.98161 1.4390e-08", True),
+        ("0.98", "0.97", False),
+        ("a", "a\nb", False),
+    ],
+)
+def test_what_may_differ(shown: str, output: str, same: bool) -> None:
+    assert matches(shown, output) is same, normal(output)

@@ -1,0 +1,38 @@
+"""The tutorials do what they say: each is followed in an empty folder."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from documents import ROOT, Reader, steps
+
+pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="the tutorials' commands need curl")
+
+TUTORIALS = {page.stem: page for page in sorted((ROOT / "docs" / "tutorials").glob("*.md"))}
+SLOW: dict[str, tuple[str, ...]] = {"hugging-face": ("torch", "transformers"), "planning": (), "pytorch": ("torch",)}
+"""Tutorials that take long, with the packages that they need."""
+
+
+def marked_tutorials() -> Iterator[Any]:
+    for name in TUTORIALS:
+        missing = [each for each in SLOW.get(name, ()) if find_spec(each) is None]
+        without = pytest.mark.skipif(bool(missing), reason=f"the tutorial needs {' and '.join(missing)}")
+        yield pytest.param(name, marks=[pytest.mark.slow, without] if name in SLOW else [])
+
+
+@pytest.mark.parametrize("name", list(marked_tutorials()))
+def test_a_tutorial(name: str, tmp_path: Path) -> None:
+    """Read in an empty folder."""
+    with Reader(tmp_path) as reader:
+        reader.read(TUTORIALS[name])
+
+
+def test_own_models_take_five_commands() -> None:
+    """As the tutorial says, and `benchmarks/stopwatch.py` measures."""
+    commands = [step for step in steps(TUTORIALS["scikit-learn"].read_text()) if step.kind == "command"]
+    assert len(commands) == 5
