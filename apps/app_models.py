@@ -80,7 +80,7 @@ class AppModels:
         found = declared_models(app, self._account)
         files = local_sources(app)
         for target in [target for target in self._targets if target.path == app]:
-            chosen = _chosen(target, found)
+            chosen = chosen_models(target, found)
             self._check_names(target, chosen)
             for model in chosen:
                 RepositoryWriter(self.directory).write(model, app, files)
@@ -99,7 +99,8 @@ class AppModels:
                 )
 
 
-def _chosen(target: AppTarget, found: Sequence[WrittenModel]) -> Sequence[WrittenModel]:
+def chosen_models(target: AppTarget, found: Sequence[WrittenModel]) -> Sequence[WrittenModel]:
+    """Those of an app's models that are meant. Raises AppError: there is no such model."""
     if not target.variable:
         return found
     chosen = [model for model in found if target.variable in (model.variable, model.name)]

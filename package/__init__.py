@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         UINT32,
         UINT64,
         DeclarationError,
+        adapt,
         model,
     )
     from trireme.engine.errors import (
@@ -56,7 +57,7 @@ _DECLARED = "trireme.apps.declared"
 _ERRORS = "trireme.engine.errors"
 _PLACES = {
     **dict.fromkeys(("BF16", "BOOL", "BYTES", "FP16", "FP32", "FP64", "INT8", "INT16", "INT32", "INT64"), _DECLARED),
-    **dict.fromkeys(("UINT8", "UINT16", "UINT32", "UINT64", "DeclarationError", "model"), _DECLARED),
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32", "UINT64", "DeclarationError", "adapt", "model"), _DECLARED),
     **dict.fromkeys(("AlreadyExistsError", "CancelledError", "DeadlineError", "InternalError"), _ERRORS),
     **dict.fromkeys(("InvalidArgumentError", "LimitExceededError", "NotFoundError", "TriremeError"), _ERRORS),
     **dict.fromkeys(("PermissionDeniedError", "UnauthenticatedError", "UnavailableError"), _ERRORS),
@@ -97,6 +98,7 @@ __all__ = [
     "UnavailableError",
     "UnsupportedError",
     "__version__",
+    "adapt",
     "model",
 ]
 

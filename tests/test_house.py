@@ -48,6 +48,7 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (queues_are_bounded, "python_backend/child/channel.py"): "what answers to a bounded number of requests need",
     (time_and_chance_are_injected, "engine/clock.py"): "the one place where the clock of the machine is read",
     (errors_are_caught_by_name, "apps/declared/host.py"): "the boundary to user code",
+    (errors_are_caught_by_name, "apps/declared/adapters.py"): "whatever a library raises of an incomplete object",
     (errors_are_caught_by_name, "apps/inspecting.py"): "the boundary to user code",
     (errors_are_caught_by_name, "actors/admission.py"): "gives a lease back, and raises it again",
     (errors_are_caught_by_name, "actors/executors.py"): "the boundary to foreign code: what it raises is its answer",

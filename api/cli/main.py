@@ -35,6 +35,7 @@ SERVERS = {
 COMMANDS = {
     "init": "init:add_init_command",
     "check": "check:add_check_command",
+    "export": "export:add_export_command",
     "infer": "infer:add_infer_command",
     "bench": "bench:add_bench_command",
     "top": "top:add_top_command",

@@ -3,6 +3,7 @@
 `trireme export` copies this folder beside a model, so that it runs where Trireme is not installed.
 """
 
+from .adapters import adapt
 from .errors import DeclarationError
 from .model import model
 from .types import (
@@ -38,5 +39,6 @@ __all__ = [
     "UINT32",
     "UINT64",
     "DeclarationError",
+    "adapt",
     "model",
 ]

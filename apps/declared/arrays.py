@@ -98,9 +98,14 @@ def floats_of_bf16(capsule: Any) -> np.ndarray:
 
 
 def bf16_of_floats(array: np.ndarray) -> Any:
-    """A DLPack capsule of BF16. See `bf16_bits`."""
+    """A DLPack capsule of BF16, to be taken by `Tensor.from_dlpack`. See `bf16_bits`."""
     capsule = bf16_bits(array).__dlpack__()
     _set_type(capsule, _BFLOAT)
+    # Who takes it frees the memory. Triton gives what it has taken a name that numpy's destructor does not know, which
+    # then calls itself without end.
+    forget = ctypes.pythonapi.PyCapsule_SetDestructor
+    forget.restype, forget.argtypes = ctypes.c_int, [ctypes.py_object, ctypes.c_void_p]
+    forget(capsule, None)
     return capsule
 
 
