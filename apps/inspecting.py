@@ -120,9 +120,10 @@ def _inspect(app: str) -> dict[str, Any]:
 
 def where_raised(error: BaseException, app: str) -> str:
     """``FILE:LINE: ValueError: text``, the innermost place in the app's directory first."""
+    more = f"\n  mend it; to see more: python {app}"
     if isinstance(error, SyntaxError) and error.filename:
         shown = f"\n  {error.text.strip()}" if error.text else ""
-        return f"{error.filename}:{error.lineno}: {type(error).__name__}: {error.msg}{shown}"
+        return f"{error.filename}:{error.lineno}: {type(error).__name__}: {error.msg}{shown}{more}"
     directory = os.path.join(os.path.dirname(app), "")
     frames = [
         (frame.f_code.co_filename, line)
@@ -131,7 +132,7 @@ def where_raised(error: BaseException, app: str) -> str:
     ]
     file, line = frames[-1] if frames else (app, 0)
     above = "".join(f"\n  called from {file}:{line}" for file, line in frames[-2::-1])
-    return f"{file}:{line}: {type(error).__name__}: {error}{above}"
+    return f"{file}:{line}: {type(error).__name__}: {error}{above}{more}"
 
 
 def main(words: Sequence[str]) -> None:

@@ -91,7 +91,8 @@ def test_lightgbm() -> None:
     with trireme.Server(models=models) as server:
         for name in ("width", "booster"):
             answer = server.model(name)(features=X[:5, :3])
-            np.testing.assert_allclose(answer["prediction"].ravel(), regressor.predict(X[:5, :3]), rtol=1e-6)
+            expected: Any = regressor.predict(X[:5, :3])
+            np.testing.assert_allclose(answer["prediction"].ravel(), expected, rtol=1e-6)
 
 
 @pytest.mark.slow
@@ -113,8 +114,14 @@ def test_pipelines_of_hugging_face(tmp_path: Any) -> None:
     (tmp_path / "vocab.txt").write_text("\n".join(words))
     tokenizer = transformers.BertTokenizer(str(tmp_path / "vocab.txt"))
     torch.manual_seed(1)
-    size = {"vocab_size": len(words), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = transformers.BertConfig(**size, intermediate_size=16, num_labels=3)
+    size: dict[str, Any] = {
+        "num_labels": 3,
+        "vocab_size": len(words),
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
+    config = transformers.BertConfig(**size, intermediate_size=16)
     classifier = transformers.BertForSequenceClassification(config).eval()
     mood = transformers.pipeline("text-classification", model=classifier, tokenizer=tokenizer, device="cpu")
     tokens = transformers.pipeline("feature-extraction", model=classifier, tokenizer=tokenizer, device="cpu")

@@ -100,6 +100,11 @@ def ensemble(title: str, old: str, new: str, more: Mapping[str, str | bytes] | N
     return Case(title, {"models/flow/config.pbtxt": ENSEMBLE.replace(old, new), **(more or {})})
 
 
+def app(title: str, code: str) -> Case:
+    """A Python file with models."""
+    return Case(title, {"app.py": f"from trireme import FP32, model\n\n\n{code}"}, "trireme export app.py models")
+
+
 MEMBER = {SCORER: CONFIG.encode(), FILE: ONNX}
 
 CASES = (
@@ -145,6 +150,12 @@ CASES = (
     ensemble("An ensemble of a model that is not there", '"scorer"', '"scorr"', MEMBER),
     ensemble("An ensemble that leaves an input out", '    input_map { key: "X" value: "X" }\n', "", MEMBER),
     ensemble("An ensemble of itself", '"scorer"', '"flow"'),
+    app("A function without an annotation", "@model\ndef double(x) -> FP32[1]:\n    return 2 * x\n"),
+    app("A data type without dimensions", "@model\ndef double(x: FP32) -> FP32[1]:\n    return 2 * x\n"),
+    app("A result of no tensor", "@model\ndef double(x: FP32[1]) -> float:\n    return 2 * x\n"),
+    app("A file that raises", "weights = open('weights.bin')\n"),
+    app("A file with a mistake in its syntax", "@model\ndef double(x: FP32[1]) -> FP32[1]\n    return 2 * x\n"),
+    app("A file without a model", "def double(x: FP32[1]) -> FP32[1]:\n    return 2 * x\n"),
     Case("A repository that is not there", command="trireme check modles"),
     Case("A flag that there is not", command="trireme serve --modelrepository=models"),
     Case("A value that a flag does not take", command="trireme serve --model-control-mode=manual"),
@@ -190,7 +201,7 @@ def _section(number: int, case: Case, port: int) -> str:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_bytes(content if isinstance(content, bytes) else content.encode())
         if isinstance(content, str):
-            lines += [f"`{path}`:", "", *(f"    {line}" for line in content.splitlines()), ""]
+            lines += [f"`{path}`:", "", *(f"    {line}".rstrip() for line in content.splitlines()), ""]
     words = shlex.split(case.command)[1:]
     said = _run_aside(words) if case.aside else _run([*words, *(["--url", f"127.0.0.1:{port}"] if case.served else [])])
     lines += ["What is run, and what it says:", "", f"    $ {case.command}"]
