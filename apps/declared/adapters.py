@@ -47,17 +47,14 @@ def adapt(
     target: Any, *, name: str = "", element: ElementType = FP64, max_batch_size: int = _BATCH, **options: Any
 ) -> Adapted:
     """A model of a scikit-learn estimator or pipeline, an XGBoost or LightGBM model (their estimators as well as a
-    Booster), or a Hugging Face `pipeline`.
+    Booster), or a Hugging Face `pipeline`. The model has one input, ``features`` (numbers), ``text`` or ``image``, and
+    the outputs are, by what the object can do, ``label`` and ``probabilities``; ``prediction``; ``transformed``;
+    ``label`` and ``score``; ``text``; or ``answer``, which is JSON.
 
     Args:
         name: of the model; default is that of the object's class, or the pipeline's task.
         element: data type of an input of numbers.
         options: see `model`.
-
-    Returns:
-        A model with one input: ``features`` (numbers), ``text`` or ``image``. Outputs are, by what the object can do:
-        ``label`` and ``probabilities``; ``prediction``; ``transformed``; ``label`` and ``score``; ``text``; or
-        ``answer``, JSON.
 
     Raises:
         DeclarationError: it is none of these, or has not been fitted.
