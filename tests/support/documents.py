@@ -38,8 +38,9 @@ _NOT_RUN = re.compile(r"<!-- not run: [^>]+ -->\n$")
 _TIME = re.compile(r"\b\d+(?:\.\d+)? ?(?:ms|µs|us|s|MiB)\b")
 _DECIMALS = re.compile(r"-?\d+\.\d{3,}(?:e[+-]?\d+)?")
 _INSTALLING = (["pip", "install"], ["npm", "install"], ["apt-get", "install"])
-_ASKING = frozenset({"infer", "bench", "top"})
-"""Sub-commands that ask a server."""
+_HTTP, _METRICS = " --url http://localhost:8000", " --metrics-url http://localhost:8002"
+_ASKING = {"infer": _HTTP, "bench": _HTTP, "top": _HTTP + _METRICS, "explain": _HTTP + _METRICS}
+"""Sub-commands that ask a server, with their defaults, which have to be said where ports are others."""
 
 
 @dataclass(frozen=True)
@@ -157,8 +158,8 @@ class Reader:
             self._serve(words)
             return ""
         command = step.text
-        if words[0] == "trireme" and words[1] in _ASKING and "--url" not in words:
-            command += " --url http://localhost:8000"
+        if words[0] == "trireme" and "--url" not in words and "--log" not in words:
+            command += _ASKING.get(words[1], "")
         return self._output(["sh", "-c", self._with_ports(command)], where)
 
     def _output(self, command: list[str], where: str) -> str:
