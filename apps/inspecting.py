@@ -45,6 +45,8 @@ def declared_models(app: Path, account: Mapping[str, Any] | None = None) -> list
         try:
             command = [sys.executable, "-m", __spec__.name, str(app), str(writes)]
             process = subprocess.Popen(command, pass_fds=(writes,), stdin=subprocess.DEVNULL, **(account or {}))
+        except OSError as error:  # another user may not be able to run this interpreter
+            raise AppError(f"{app}: no process can be started to import it: {error}") from None
         finally:
             os.close(writes)
         try:

@@ -17,7 +17,7 @@ from trireme.apps.config_text import config_text
 from trireme.apps.declared.arrays import ResultError, bf16_of_floats, checked_output, floats_of_bf16, named_outputs
 from trireme.apps.declared.declaration import AnswerManner, OutputSpec, declaration_of
 from trireme.apps.declared.types import BF16, BOOL, ELEMENT_TYPES, FP64, INT8, element_type_of
-from trireme.apps.inspecting import models_of
+from trireme.apps.inspecting import AppError, declared_models, models_of
 from trireme.apps.local_sources import local_sources
 from trireme.engine.datatypes import DATATYPES
 
@@ -248,6 +248,12 @@ def test_what_an_app_imports_from_beside_belongs_to_it(tmp_path: Path) -> None:
     found = [path.relative_to(tmp_path).as_posix() for path in local_sources(tmp_path / "app.py")]
     assert found[0] == "app.py"
     assert set(found) == set(files) - {"pkg/unused.py", "other.py"}
+
+
+def test_an_app_whose_user_may_not_run_python_is_told(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("")
+    with pytest.raises(AppError, match=r"app\.py: no process can be started to import it: .*no/such/place"):
+        declared_models(tmp_path / "app.py", {"cwd": "/no/such/place"})
 
 
 # -- What a function returns

@@ -256,7 +256,7 @@ def test_an_app_is_followed(tmp_path: Path) -> None:
 
     text = (
         "from trireme import FP32, model\nfrom scales import scale\n"
-        "@model\ndef f(x: FP32[1]) -> FP32[1]:\n    return scale() * x\n"
+        "@model\ndef f(x: FP32[1]) -> FP32[1]:\n    return scale() * x if x > 0 else __import__('os')._exit(1)\n"
     )
     with app_process(app, "--reload") as server:
         server.wait_for(r"app\.py:1: ModuleNotFoundError: No module named 'nothing_like_it'")
@@ -267,6 +267,10 @@ def test_an_app_is_followed(tmp_path: Path) -> None:
         (tmp_path / "scales.py").write_text("def scale(\n")
         server.wait_for(r"scales\.py:1: SyntaxError: '\(' was never closed; what was loaded of it goes on")
         assert answer(server, 3)["outputs"][0]["data"] == [3]
+        assert "is not healthy" in answer(server, -1)["error"]
+        while "error" in (again := answer(server, 3)):  # until the process has been started again
+            assert "Request for unknown model" in again["error"] or "not ready" in again["error"], again
+        assert again["outputs"][0]["data"] == [3], "of the code as it was"
 
         app.write_text(text.replace("def f", "def f(x) -> FP32[1]: ...\n@model\ndef g"))
         (tmp_path / "scales.py").write_text("def scale():\n    return 2\n")

@@ -18,7 +18,7 @@ from trireme.api.cli.interpreter import code_mappings
 UNUSED = {
     *("opentelemetry", "pynvml", "rich", "re2", "redis", "prometheus_client"),
     *("asyncio", "concurrent", "grpclib.server", "h2", "html", "http.server", "tarfile", "urllib.request"),
-    *("trireme.front_ends", "trireme.python_backend"),
+    *("trireme.front_ends", "trireme.python_backend", "trireme.apps"),
     *("trireme.api.cli.findings", "trireme.engine.config.mistakes", "trireme.clients"),
 }
 
