@@ -8,5 +8,6 @@ html_title = "Trireme"
 html_show_sourcelink = False
 html_copy_source = False
 html_show_sphinx = False
+html_show_copyright = False
 highlight_language = "text"
 suppress_warnings = ["misc.highlighting_failure", "myst.xref_ambiguous"]
