@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeVar, cast
 import outcome
 import trio
 
-from ..engine.backends.interface import ModelInstance, ProcessInstance, StreamInstance
+from ..engine.backends.interface import ModelInstance, ProcessInstance, SteppedInstance, StreamInstance
 from ..engine.cancellation import Cancellation
 from ..engine.errors import FailureReason, InternalError, TriremeError, backend_failure
 from ..engine.instances.executing import Placement
@@ -28,6 +28,7 @@ from ..engine.job import COMPUTE_START, ExecutionBatch
 from .actor import Turn
 from .offload import Done, WorkThread, first_error, last_word, run_on, run_on_thread
 from .socket_readiness import Readiness
+from .step_executor import StepExecutor
 from .stream_executor import StreamExecutor
 
 T = TypeVar("T")
@@ -354,6 +355,8 @@ class Executors:
             return ProcessExecutor(name, self._readiness, turn)
         if issubclass(kind, StreamInstance):
             return StreamExecutor(name, WorkThread(name, turn), turn)
+        if issubclass(kind, SteppedInstance):
+            return StepExecutor(WorkThread(name, turn))
         return ThreadExecutor(name, turn)
 
     async def offload(self, work: Callable[[], T]) -> T:

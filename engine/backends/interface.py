@@ -277,6 +277,49 @@ class StreamInstance(ModelInstance):
         """
 
 
+class SteppedInstance(ModelInstance):
+    """An instance that computes all batches that it has together, in steps; each batch ends by itself. No thread waits
+    for one.
+
+    `compute`, like `close`, is called on the instance's own thread, the rest on the event loop.
+    """
+
+    def execute(self, batch: ExecutionBatch) -> None:
+        raise InternalError("a batch of an instance that goes by steps is admitted, not executed")
+
+    @abstractmethod
+    def admit(self, batch: ExecutionBatch, over: Callable[[], None]) -> None:
+        """Take a batch in.
+
+        Args:
+            over: to be called, on the event loop, when all its requests are answered.
+
+        Raises:
+            Exception: why it cannot be taken in; the instance stays in use.
+        """
+
+    @abstractmethod
+    def begin_step(self, now_s: float) -> Any:
+        """What `compute` is to do now; None if there is nothing to do. Asked when no step is under way: after each
+        step, and when a batch was taken in."""
+
+    @abstractmethod
+    def compute(self, step: Any) -> Any:
+        """Carry out a step.
+
+        Raises:
+            Exception: why all requests in it fail; the instance stays in use.
+        """
+
+    @abstractmethod
+    def end_step(self, step: Any, result: Any) -> None:
+        """A step was carried out: answer what can be answered."""
+
+    @abstractmethod
+    def fail_step(self, step: Any, error: TriremeError) -> None:
+        """A step has failed: its requests are answered with that."""
+
+
 class LoadedModel(ABC):
     """One version of a model, read and checked, from which instances are made.
 
@@ -299,8 +342,8 @@ class LoadedModel(ABC):
         return False
 
     def instance_class(self, spec: InstanceSpec) -> type[ModelInstance]:
-        """What kind of instance `create_instance` makes for this: a `ProcessInstance`, a `StreamInstance`, or, as here,
-        one that executes batches on its thread."""
+        """What kind of instance `create_instance` makes for this: a `ProcessInstance`, a `StreamInstance`, a
+        `SteppedInstance`, or, as here, one that executes batches on its thread."""
         return ModelInstance
 
     def process_bytes(self) -> int:

@@ -18,6 +18,7 @@ from .services import Services
 
 ENTRY_POINT_GROUP = "trireme.backends"
 OWN: Mapping[str, str] = {
+    "generation": "trireme.engine.backends.generation:GenerationBackend",
     "onnxruntime": "trireme.engine.backends.onnxruntime:OnnxRuntimeBackend",
     "openvino": "trireme.engine.backends.openvino:OpenVinoBackend",
     "pytorch": "trireme.engine.backends.pytorch:PyTorchBackend",

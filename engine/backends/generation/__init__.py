@@ -1,1 +1,5 @@
-"""Networks that generate text, of any architecture that transformers knows, computed step by step."""
+"""Models that generate text, of any architecture that transformers knows, computed step by step."""
+
+from .backend import GenerationBackend
+
+__all__ = ["GenerationBackend"]

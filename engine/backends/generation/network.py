@@ -13,7 +13,7 @@ from .attention import NAME, KeyValueMemory, StepView, attention, no_mask
 
 _USER = "the backend 'generation' needs"
 _EXTRA = "generate"
-_CONFIG = "config.json"
+CONFIG = "config.json"
 
 
 class Network:
@@ -33,8 +33,8 @@ class Network:
     """
 
     def __init__(self, directory: Path, blocks: int, size: int, held: int = 0, device: str = "cpu") -> None:
-        if not (directory / _CONFIG).is_file():
-            raise UnavailableError(f"unable to find '{directory / _CONFIG}'; expected a model in Hugging Face's layout")
+        if not (directory / CONFIG).is_file():
+            raise UnavailableError(f"unable to find '{directory / CONFIG}'; expected a model in Hugging Face's layout")
         torch = import_package("torch", _USER, _EXTRA)
         transformers = import_package("transformers", _USER, _EXTRA)
         broken = import_package("safetensors", _USER, _EXTRA).SafetensorError

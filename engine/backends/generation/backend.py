@@ -1,0 +1,145 @@
+"""The backend ``generation``: models that generate text, in the layout of Hugging Face
+(docs/generation.md)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ...config.model import ModelConfig, ModelInput, ModelOutput
+from ...errors import InvalidArgumentError, UnavailableError
+from ...generation.blocks import BlockMemory
+from ...generation.iterations import IterationLimits
+from ..interface import Backend, Completion, InstanceSpec, LoadedModel, ModelFiles, ModelInstance
+from ..parameters import parse_int
+from .asked import INPUTS, OUTPUTS
+from .instance import GenerationInstance
+from .network import CONFIG, Network
+from .tokenizer import Tokenizer
+
+_DEFAULTS = {
+    "block_tokens": 16,
+    "kv_tokens": 0,
+    "max_tokens_per_step": 512,
+    "max_running": 64,
+    "spare_blocks": 0,
+    "swap_tokens": 0,
+    "prefix_sharing": 1,
+}
+"""Parameters of a model, and what they are if it has none; 0 ``kv_tokens`` are as many as `_MOST_DEFAULT_TOKENS`, or
+what all that run may take if that is less."""
+
+_MOST_DEFAULT_TOKENS = 32_768
+
+
+class GenerationBackend(Backend):
+    """Runs networks that generate text."""
+
+    name = "generation"
+    network_class: ClassVar[type[Network]] = Network
+
+    def auto_complete(self, config: ModelConfig, files: ModelFiles) -> Completion | None:
+        _check_batching(config)
+        _read(files.version_directory / CONFIG)
+        inputs = [ModelInput(name, *about, optional=True) for name, about in INPUTS.items()]
+        outputs = [ModelOutput(name, *about) for name, about in OUTPUTS.items()]
+        return Completion(0, tuple(inputs), tuple(outputs), decoupled=True)
+
+    def load(self, config: ModelConfig, files: ModelFiles) -> GenerationModel:
+        return GenerationModel(config, files, self.network_class)
+
+
+class GenerationModel(LoadedModel):
+    """A model whose configuration is one that this backend can serve.
+
+    Raises:
+        TriremeError: it is not, or a file is missing.
+    """
+
+    def __init__(self, config: ModelConfig, files: ModelFiles, network_class: type[Network]) -> None:
+        _check_batching(config)
+        if not config.decoupled:
+            raise InvalidArgumentError(
+                f"unable to load model '{config.name}': model_transaction_policy.decoupled is false; expected true"
+            )
+        for kind, tensors, known in (("input", config.input, INPUTS), ("output", config.output, OUTPUTS)):
+            for tensor in tensors:
+                if known.get(tensor.name, (None,))[0] is not tensor.datatype:
+                    expected = ", ".join(f"{name} ({datatype.name})" for name, (datatype, _) in known.items())
+                    raise InvalidArgumentError(
+                        f"unable to load model '{config.name}': {kind} '{tensor.name}' of type {tensor.datatype.name}; "
+                        f"expected some of {expected}"
+                    )
+        self._directory = files.version_directory
+        self._network_class = network_class
+        self._settings = {name: _setting(config, name) for name in _DEFAULTS}
+        self._ends = _ends(self._directory)
+        _read(self._directory / CONFIG)
+
+    def instance_class(self, spec: InstanceSpec) -> type[ModelInstance]:
+        return GenerationInstance
+
+    def create_instance(self, spec: InstanceSpec) -> GenerationInstance:
+        settings = self._settings
+        device = "cpu" if spec.gpu is None else f"cuda:{spec.gpu}"
+        size, running = settings["block_tokens"], settings["max_running"]
+        text = _read(self._directory / CONFIG)
+        context = int(text.get("max_position_embeddings") or text.get("n_positions") or 0)
+        tokens = settings["kv_tokens"] or min(running * context or _MOST_DEFAULT_TOKENS, _MOST_DEFAULT_TOKENS)
+        blocks, held = max(tokens // size, 1), settings["swap_tokens"] // size
+        network = self._network_class(self._directory, blocks, size, held, device)
+        limits = IterationLimits(
+            context=network.context,
+            most_tokens=settings["max_tokens_per_step"],
+            most_running=running,
+            most_pending=2 * running,
+            spare=settings["spare_blocks"],
+            held=held,
+        )
+        memory = BlockMemory(blocks, size, shares=bool(settings["prefix_sharing"]))
+        return GenerationInstance(spec.name, network, Tokenizer(self._directory), limits, memory, self._ends)
+
+
+def _check_batching(config: ModelConfig) -> None:
+    if config.max_batch_size > 0:
+        raise InvalidArgumentError(
+            f"unable to load model '{config.name}': max_batch_size is {config.max_batch_size}; expected 0, as a step "
+            "has all requests in it whatever that says"
+        )
+
+
+def _setting(config: ModelConfig, name: str) -> int:
+    text = config.parameters.get(name)
+    if text is None:
+        return _DEFAULTS[name]
+    value = parse_int(text)
+    least = 1 if _DEFAULTS[name] > 1 else 0
+    if value < least:
+        raise InvalidArgumentError(
+            f"unable to load model '{config.name}': parameter '{name}' is {text}; expected {least} or more"
+        )
+    return value
+
+
+def _ends(directory: Path) -> frozenset[int]:
+    """The tokens that end a text: what ``generation_config.json`` says, else ``config.json``."""
+    for file in ("generation_config.json", CONFIG):
+        path = directory / file
+        found = _read(path).get("eos_token_id") if path.is_file() else None
+        if found is not None:
+            return frozenset(found if isinstance(found, list) else [found])
+    return frozenset()
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    if not path.is_file():
+        raise UnavailableError(f"unable to find '{path}'; expected a model in Hugging Face's layout")
+    try:
+        found = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise InvalidArgumentError(f"unable to read '{path}': {error}") from None
+    if not isinstance(found, dict):
+        raise InvalidArgumentError(f"unable to read '{path}': expected a JSON object")
+    return found

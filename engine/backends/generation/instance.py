@@ -1,0 +1,325 @@
+"""An instance of a generating model: its requests become generations, whose steps it computes together.
+
+Rules:
+ 1. What is computed is decided on the event loop (`Iterations`); the thread computes it, draws tokens, makes text of
+    them, and makes tokens of the prompts of requests that have come meanwhile.
+ 2. A request that streams is answered after each step in which it has got text; another one in the end. If its client
+    does not take its answers, the text waits for it, and for no other: it comes in larger pieces then.
+ 3. A request with several choices has one text for each in every answer.
+ 4. One whose client leaves is over before the next step. So is one whose tokens cannot be drawn; others go on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...errors import FailureReason, InternalError, InvalidArgumentError, TriremeError, backend_failure
+from ...generation.blocks import BlockMemory
+from ...generation.iterations import IterationLimits, Iterations, Step
+from ...generation.requests import Generation, GenerationEnd, GenerationState
+from ...generation.sampling import DrawnToken, Sampler
+from ...generation.text import GeneratedText
+from ...job import ExecutionBatch, Job
+from ...tensor import Tensor
+from ..interface import SteppedInstance
+from . import asked as names
+from .asked import Asked, asked, of_numbers, of_texts
+from .network import Network
+from .tokenizer import Tokenizer
+
+
+@dataclass(slots=True, eq=False)
+class _Choice:
+    """One text of a request.
+
+    Attributes:
+        ready: text that has not been sent.
+        untold: tokens that have not been sent.
+        ended: why; empty if it goes on.
+    """
+
+    sampler: Sampler
+    text: GeneratedText
+    generation: Generation | None = None
+    ready: str = ""
+    untold: list[DrawnToken] = field(default_factory=list)
+    count: int = 0
+    stopped: bool = False
+    ended: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    """A request that is being answered."""
+
+    job: Job
+    over: Callable[[], None]
+    asked: Asked | None = None
+    prompt: Sequence[int] = ()
+    choices: list[_Choice] = field(default_factory=list)
+    gone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What a step has to do: new requests, and what their generations need; and tokens."""
+
+    new: Sequence[_Request]
+    step: Step | None
+
+
+@dataclass(slots=True)
+class _Result:
+    """What came of it: why new requests are refused, the tokens that were drawn, and why none could be."""
+
+    refused: dict[_Request, TriremeError] = field(default_factory=dict)
+    drawn: dict[Generation, list[int]] = field(default_factory=dict)
+    failed: dict[Generation, TriremeError] = field(default_factory=dict)
+
+
+class GenerationInstance(SteppedInstance):
+    """One instance; see `SteppedInstance` for who calls what.
+
+    Args:
+        limits: what its steps may take. It has as many requests as may run, and as many that wait for their tokens.
+        memory: of keys and values.
+        ends: tokens that end a text.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        network: Network,
+        tokenizer: Tokenizer,
+        limits: IterationLimits,
+        memory: BlockMemory,
+        ends: frozenset[int],
+    ) -> None:
+        self.credits = 2 * limits.most_running
+        self.core = Iterations(memory, limits, self._ended, self._begun)
+        self._name = name
+        self._network: Network | None = network
+        self._tokenizer = tokenizer
+        self._ends = ends
+        self._new: list[_Request] = []
+        self._requests: dict[int, _Request] = {}  # whose generations are not all over, by their number
+        self._numbers = itertools.count()
+
+    # ---- on the event loop ----
+
+    def admit(self, batch: ExecutionBatch, over: Callable[[], None]) -> None:
+        (job,) = batch.jobs
+        request = _Request(job, over)
+        job.on_cancel = lambda: self._leave(request)
+        if job.window is not None:
+            job.window.on_room = lambda: self._send(request)
+        self._new.append(request)
+
+    def begin_step(self, now_s: float) -> _Work | None:
+        new, self._new = [request for request in self._new if not request.gone], []
+        step = self.core.begin_step(now_s)
+        return _Work(new, step) if new or step is not None else None
+
+    def end_step(self, step: _Work, result: _Result) -> None:
+        moved = self._requests_of(step)
+        failed = {self._request_of(generation): error for generation, error in result.failed.items()}
+        for generation in result.failed:
+            self.core.leave(generation, GenerationEnd.FAILED)
+        if step.step is not None:
+            self.core.end_step(result.drawn, self._stops)
+        for request, error in failed.items():
+            self._fail(request, error)
+        for request in moved:
+            self._send(request)
+        for request in step.new:
+            self._arrive(request, result.refused.get(request))
+
+    def fail_step(self, step: _Work, error: TriremeError) -> None:
+        moved = self._requests_of(step)
+        if step.step is not None:
+            self.core.fail_step()
+        for request in (*step.new, *moved):
+            self._fail(request, error)
+
+    def _requests_of(self, step: _Work) -> Sequence[_Request]:
+        pieces = () if step.step is None else step.step.pieces
+        return list(dict.fromkeys(self._request_of(piece.generation) for piece in pieces))
+
+    def _arrive(self, request: _Request, refused: TriremeError | None) -> None:
+        if request.gone:
+            return
+        of, job = request.asked, request.job
+        if of is None or refused is not None:
+            self._fail(request, refused or InternalError("the request was not looked at", reason=FailureReason.BACKEND))
+            return
+        number = next(self._numbers)
+        generation = Generation(number, list(request.prompt), of.most_new, max(job.level, 1), choices=of.choices)
+        try:
+            self.core.arrive(generation)
+        except TriremeError as error:
+            self._fail(request, error)
+        else:
+            self._requests[number] = request
+            request.choices[0].generation = generation
+
+    def _begun(self, generation: Generation) -> None:
+        self._request_of(generation).choices[generation.choice].generation = generation
+
+    def _ended(self, generation: Generation) -> None:
+        request = self._request_of(generation)
+        choice = request.choices[generation.choice]
+        end = generation.end
+        assert end is not None, "it is over"
+        choice.ended = end.value if end in (GenerationEnd.STOP, GenerationEnd.LENGTH) else "abort"
+        begun = [each.generation for each in request.choices if each.generation is not None]
+        if all(each.state is GenerationState.OVER for each in begun):
+            del self._requests[generation.number]
+
+    def _stops(self, generation: Generation) -> bool:
+        return self._choice_of(generation).stopped
+
+    def _request_of(self, generation: Generation) -> _Request:
+        return self._requests[generation.number]
+
+    def _choice_of(self, generation: Generation) -> _Choice:
+        return self._request_of(generation).choices[generation.choice]
+
+    def _leave(self, request: _Request) -> None:
+        """Its client has gone, or it has failed (rule 4)."""
+        if request.gone:
+            return
+        request.gone = True
+        for choice in request.choices:
+            if choice.generation is not None:
+                self.core.leave(choice.generation)
+        if not request.job.answered:
+            request.job.respond(None, final=True)
+        self._over(request)
+
+    def _fail(self, request: _Request, error: TriremeError) -> None:
+        if not request.gone:
+            request.job.fail(error, final=True)
+            self._leave(request)
+
+    def _over(self, request: _Request) -> None:
+        request.job.on_cancel = None
+        if request.job.window is not None:
+            request.job.window.on_room = None
+        request.over()
+
+    # ---- answers ----
+
+    def _send(self, request: _Request) -> None:
+        """Answer with what there is, if that is wanted now (rule 2)."""
+        of, job = request.asked, request.job
+        if request.gone or of is None:
+            return
+        final = all(choice.ended for choice in request.choices)
+        if not final:
+            window = job.window
+            fresh = any(
+                choice.ready or (choice.untold and names.TOKENS_OUT in of.returned) for choice in request.choices
+            )
+            if not (of.stream and fresh) or (window is not None and window.crowded):
+                return
+        job.respond(job.response(list(self._outputs(request, of))), final=final)
+        if final:
+            request.gone = True
+            self._over(request)
+
+    def _outputs(self, request: _Request, of: Asked) -> Sequence[Tensor]:
+        choices = request.choices
+        texts, found = [], []
+        for choice in choices:
+            texts.append((of.text or "") + choice.ready if of.with_prompt else choice.ready)
+            choice.ready = ""
+        found.append(of_texts(names.TEXT_OUT, texts))
+        if names.TOKENS_OUT in of.returned:
+            found.append(of_numbers(names.TOKENS_OUT, [each.token for choice in choices for each in choice.untold]))
+        if names.REASON in of.returned:
+            found.append(of_texts(names.REASON, [choice.ended for choice in choices]))
+        if names.INPUT_COUNT in of.returned:
+            found.append(of_numbers(names.INPUT_COUNT, [len(request.prompt)]))
+        if names.OUTPUT_COUNT in of.returned:
+            found.append(of_numbers(names.OUTPUT_COUNT, [len(choice.untold) for choice in choices]))
+        if names.LOGPROBS in of.returned:
+            found.append(of_texts(names.LOGPROBS, [json.dumps(self._logprobs(choice)) for choice in choices]))
+        for choice in choices:
+            choice.untold = []
+        return [tensor for tensor in found if request.job.wants(tensor.name)]
+
+    def _logprobs(self, choice: _Choice) -> list[dict[str, Any]]:
+        """For each token its log-probability, and the most probable ones."""
+        decode = self._tokenizer.decode
+        return [
+            {
+                "token": decode([each.token]),
+                "id": each.token,
+                "logprob": each.logprob,
+                "top": [
+                    {"token": decode([token]), "id": token, "logprob": logprob} for token, logprob in each.most_probable
+                ],
+            }
+            for each in choice.untold
+        ]
+
+    # ---- on the instance's thread ----
+
+    def compute(self, step: _Work) -> _Result:
+        network = self._network
+        assert network is not None, "it is closed when it has nothing to do"
+        result = _Result()
+        for request in step.new:
+            try:
+                self._prepare(request, network.vocabulary)
+            except Exception as error:  # noqa: BLE001 - one request's, whatever it is
+                result.refused[request] = backend_failure(error)
+        if step.step is not None:
+            drawing = [piece.generation for piece in step.step.pieces if piece.draws]
+            for generation, logits in zip(drawing, network.run(step.step), strict=True):
+                try:
+                    result.drawn[generation] = self._draw(generation, logits)
+                except TriremeError as error:
+                    result.failed[generation] = error
+        return result
+
+    def _prepare(self, request: _Request, vocabulary: int) -> None:
+        of = asked(request.job)
+        prompt = of.tokens if of.tokens is not None else self._tokenizer.encode(of.text or "")
+        unknown = [token for token in prompt if not 0 <= token < vocabulary]
+        if unknown:
+            raise InvalidArgumentError(f"token {unknown[0]} in the prompt; expected 0 to {vocabulary - 1}")
+        for choice in range(of.choices):
+            sampler = Sampler(of.sampling, prompt, vocabulary, choice)
+            request.choices.append(_Choice(sampler, GeneratedText(self._tokenizer.decode, of.stops)))
+        request.asked, request.prompt = of, prompt
+
+    def _draw(self, generation: Generation, logits: np.ndarray) -> list[int]:
+        """The next tokens: one, or the first one of each choice."""
+        request = self._request_of(generation)
+        of = request.asked
+        assert of is not None, "it has been prepared"
+        tokens = []
+        for number in range(generation.choice, generation.choice + generation.wide):
+            choice = request.choices[number]
+            drawn = choice.sampler.draw(logits)
+            tokens.append(drawn.token)
+            choice.untold.append(drawn)
+            choice.count += 1
+            ends = drawn.token in of.stop_tokens or (drawn.token in self._ends and not of.ignores_end)
+            last = ends or choice.count == of.most_new
+            if not ends:
+                choice.ready += choice.text.add(drawn.token)
+            if last:
+                choice.ready += choice.text.end()
+            choice.stopped = ends or choice.text.stopped
+        return tokens
+
+    def close(self) -> None:
+        self._network = None

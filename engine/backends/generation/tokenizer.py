@@ -1,0 +1,49 @@
+"""The tokenizer of a model: ``tokenizer.json``, as Hugging Face's library of that name reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ...errors import InternalError, InvalidArgumentError
+from ...plugins import import_package
+
+_FILE = "tokenizer.json"
+
+
+class Tokenizer:
+    """Text to tokens, and back. Without the file it can do neither, and says so when it is asked.
+
+    Args:
+        directory: of the model.
+
+    Raises:
+        UnavailableError: the package is missing.
+        InternalError: the file cannot be read.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        path = directory / _FILE
+        self._path = path
+        self._tokenizer: Any = None
+        if path.is_file():
+            tokenizers = import_package("tokenizers", "the backend 'generation' needs", "generate")
+            try:
+                self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
+            except Exception as error:
+                raise InternalError(f"unable to read '{path}': {error}") from error
+
+    @property
+    def there(self) -> bool:
+        return self._tokenizer is not None
+
+    def encode(self, text: str) -> list[int]:
+        """Raises InvalidArgumentError: there is no tokenizer."""
+        if self._tokenizer is None:
+            raise InvalidArgumentError(f"the model has no tokenizer ('{self._path}'); send 'input_ids'")
+        return self._tokenizer.encode(text).ids
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text, without special tokens; empty if there is no tokenizer."""
+        return "" if self._tokenizer is None else self._tokenizer.decode(list(tokens), skip_special_tokens=True)
