@@ -117,6 +117,6 @@ def asks(
         inputs.append(Tensor("input_ids", INT64, (len(tokens),), array=np.array(tokens, np.int64)))
     given = json.dumps({"temperature": 0, **sampling}) if parameters is None else parameters
     inputs.append(Tensor("sampling_parameters", BYTES, (1,), array=np.array([given.encode()], object)))
-    for flag in (*flags, *(["stream"] if stream else [])):
-        inputs.append(Tensor(flag, BOOL, (1,), array=np.array([True])))
+    wanted = (*flags, "stream") if stream else flags
+    inputs += [Tensor(flag, BOOL, (1,), array=np.array([True])) for flag in wanted]
     return InferenceRequest(model, inputs=inputs)

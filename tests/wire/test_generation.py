@@ -1,0 +1,122 @@
+"""A network of transformers behind a real server, and the clients that users have."""
+
+from __future__ import annotations
+
+import json
+import queue
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpcclient
+import tritonclient.http as httpclient
+from counting_network import ALPHABET, write_tokenizer
+from serve_process import ServeProcess, serve_process
+
+pytestmark = pytest.mark.slow
+
+PROMPT, NEW = "Once upon a time", 20
+
+
+def write_llama(directory: Path) -> str:
+    """A small random network; how a text goes on, by transformers' own code."""
+    import torch
+    import transformers
+
+    torch.manual_seed(4)
+    transformers.utils.logging.disable_progress_bar()
+    config = transformers.LlamaConfig(
+        vocab_size=len(ALPHABET),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    model: Any = transformers.LlamaForCausalLM(config).eval()
+    for weights in model.parameters():
+        weights.data.mul_(3)
+    directory.mkdir(parents=True)
+    model.save_pretrained(directory)
+    write_tokenizer(directory)
+    tokenizer: Any = transformers.PreTrainedTokenizerFast(tokenizer_file=str(directory / "tokenizer.json"))
+    tokens = tokenizer(PROMPT, return_tensors="pt").input_ids
+    mask = torch.ones_like(tokens)
+    return tokenizer.decode(model.generate(tokens, attention_mask=mask, max_new_tokens=NEW, do_sample=False)[0])
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServeProcess, str]]:
+    repository = tmp_path_factory.mktemp("models")
+    text = write_llama(repository / "writer" / "1")
+    (repository / "writer" / "config.pbtxt").write_text('backend: "generation"\n')
+    with serve_process(repository) as server:
+        yield server, text
+
+
+def inputs_for(client: Any, **flags: bool) -> list[Any]:
+    """The inputs of a greedy request, by either client's module."""
+    found = []
+    for name, text in (
+        ("text_input", PROMPT),
+        ("sampling_parameters", json.dumps({"max_tokens": NEW, "temperature": 0})),
+    ):
+        found.append(client.InferInput(name, [1], "BYTES"))
+        found[-1].set_data_from_numpy(np.array([text.encode()], object))
+    for name, value in flags.items():
+        found.append(client.InferInput(name, [1], "BOOL"))
+        found[-1].set_data_from_numpy(np.array([value]))
+    return found
+
+
+def test_the_generate_extension_answers_as_transformers_does(served: tuple[ServeProcess, str]) -> None:
+    server, text = served
+    sampling = json.dumps({"max_tokens": NEW, "temperature": 0})
+    body = {"text_input": PROMPT, "sampling_parameters": sampling, "return_finish_reason": True}
+    status, answer = server.ask("POST", "/v2/models/writer/generate", body)
+    assert (status, answer["text_output"], answer["finish_reason"]) == (200, text, "length")
+    where = f"http://127.0.0.1:{server.http_port}/v2/models/writer/generate_stream"
+    with urllib.request.urlopen(where, json.dumps({**body, "stream": True}).encode()) as stream:
+        events = [json.loads(line.removeprefix(b"data: ")) for line in stream.read().splitlines() if line]
+    assert len(events) > 3
+    assert PROMPT + "".join(event["text_output"] for event in events) == text
+
+
+def test_tritonclient_streams_it(served: tuple[ServeProcess, str]) -> None:
+    server, text = served
+    answers: queue.Queue[Any] = queue.Queue()
+    with grpcclient.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+        client.start_stream(lambda result, error: answers.put(error or result))
+        client.async_stream_infer("writer", inputs_for(grpcclient, stream=True), enable_empty_final_response=True)
+        pieces, final = [], False
+        while not final:
+            answer = answers.get(timeout=60)
+            assert not isinstance(answer, Exception), answer
+            output = answer.as_numpy("text_output")
+            pieces.append("" if output is None else output[0].decode())
+            final = answer.get_response().parameters["triton_final_response"].bool_param
+        client.stop_stream()
+    assert PROMPT + "".join(pieces) == text
+
+
+def test_its_metadata_tells_what_goes_in(served: tuple[ServeProcess, str]) -> None:
+    server, _ = served
+    with httpclient.InferenceServerClient(f"127.0.0.1:{server.http_port}") as client:
+        metadata = client.get_model_metadata("writer")
+        config = client.get_model_config("writer")
+    assert [each["name"] for each in metadata["inputs"]][:2] == ["text_input", "input_ids"]
+    assert metadata["outputs"][0] == {"name": "text_output", "datatype": "BYTES", "shape": [-1]}
+    assert config["model_transaction_policy"] == {"decoupled": True}
+
+
+def test_a_wrong_parameter_is_told(served: tuple[ServeProcess, str]) -> None:
+    server, _ = served
+    body = {"text_input": PROMPT, "sampling_parameters": '{"temperature": 3}'}
+    status, answer = server.ask("POST", "/v2/models/writer/generate", body)
+    assert (status, answer) == (400, {"error": "temperature is 3.0; expected 0 to 2"})
