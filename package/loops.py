@@ -121,17 +121,19 @@ class LoopThread(Generic[S]):
         self._given_up = True  # seen by a loop that is about to begin
         self._soon(self._everything.cancel)
 
-    def wait_opened(self) -> S:
-        """What the manager gives. Ctrl-C ends the thread.
+    def open(self) -> S:
+        """Start, and wait for what the manager gives. Ctrl-C ends the thread.
 
         Raises:
             BaseException: what it has raised.
         """
         try:
+            self.start()
             return self.opened.result()
         except BaseException:
             self.stop_at_once()
-            self._thread.join()
+            if self._thread.ident is not None:
+                self._thread.join()
             raise
 
     def close(self) -> None:

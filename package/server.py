@@ -64,8 +64,7 @@ class Server:
         """Raises StartError: the server does not start; all models that do not load are named, with the reasons."""
         self._plan.command()
         thread = self._thread = LoopThread(lambda: Serving(self._plan))
-        thread.start()
-        return RunningServer(thread, thread.wait_opened())
+        return RunningServer(thread, thread.open())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -13,7 +13,6 @@ import os
 import sys
 from collections.abc import Sequence
 from types import CodeType, ModuleType
-from typing import Any
 
 __trireme_hides_frames__ = True
 
@@ -41,6 +40,7 @@ class CopiedModules:
     def __init__(self, folder: str, origin: str = "") -> None:
         self._folder, self._origin = folder, origin or folder
         self._loaders: list[_CopyLoader] = []
+        self._extends_path = False
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -70,6 +70,7 @@ class CopiedModules:
         sys.meta_path.insert(0, self)  # type: ignore[arg-type]
         if self._origin not in sys.path:
             sys.path.append(self._origin)  # last: for what is imported by a name that only runs know
+            self._extends_path = True
         name = os.path.splitext(os.path.basename(file))[0]
         name = name if name not in sys.modules else f"{name}__{instance}"
         spec = self._spec(name, file, is_package=False)
@@ -81,16 +82,22 @@ class CopiedModules:
         return module
 
     def _forget_others(self) -> None:
-        """Modules of other copies with names of ours are not ours."""
+        """Modules of other copies, perhaps of the same files before they were changed, are not ours."""
         for name, module in sys.modules.copy().items():
-            loader: Any = getattr(getattr(module, "__spec__", None), "loader", None)
-            if isinstance(loader, _CopyLoader) and os.path.dirname(loader.copy) != self._folder:
+            if isinstance(getattr(getattr(module, "__spec__", None), "loader", None), _CopyLoader):
                 sys.modules.pop(name, None)
 
     def close(self) -> None:
         """Be found no more, and let others import modules of these names."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)  # type: ignore[arg-type]
+        if self._extends_path:
+            heirs = [each for each in sys.meta_path if isinstance(each, CopiedModules) and each._origin == self._origin]
+            if heirs:
+                heirs[0]._extends_path = True
+            elif self._origin in sys.path:
+                sys.path.remove(self._origin)
+            self._extends_path = False
         for name, module in sys.modules.copy().items():
             if getattr(getattr(module, "__spec__", None), "loader", None) in self._loaders:
                 sys.modules.pop(name, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from trireme.apps.app_models import AppTarget
 from trireme.apps.config_text import config_text
 from trireme.apps.declared.arrays import ResultError, bf16_of_floats, checked_output, floats_of_bf16, named_outputs
 from trireme.apps.declared.declaration import AnswerManner, OutputSpec, declaration_of
+from trireme.apps.declared.sources import CopiedModules
 from trireme.apps.declared.types import BF16, BOOL, ELEMENT_TYPES, FP64, INT8, element_type_of
 from trireme.apps.inspecting import AppError, declared_models, models_of
 from trireme.apps.local_sources import local_sources
@@ -254,6 +256,27 @@ def test_an_app_whose_user_may_not_run_python_is_told(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("")
     with pytest.raises(AppError, match=r"app\.py: no process can be started to import it: .*no/such/place"):
         declared_models(tmp_path / "app.py", {"cwd": "/no/such/place"})
+
+
+def test_copies_of_one_process_do_not_mix(tmp_path: Path) -> None:
+    """What serves is the copy, under the names of the originals; a later copy has modules of its own."""
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "app.py").write_text("import pkg.helper_of_app\nfrom pkg.helper_of_app import value\n")
+    origin = tmp_path / "origin"
+    copies = []
+    for number in (1, 2):
+        (tmp_path / "pkg" / "__init__.py").write_text("")
+        (tmp_path / "pkg" / "helper_of_app.py").write_text(f"value = {number}\n")
+        copies.append(CopiedModules(str(tmp_path), str(origin)))
+        module = copies[-1].import_app("app.py", f"m_{number}")
+        assert module.value == number
+        assert module.__file__ == str(origin / "app.py")
+        assert module.pkg.helper_of_app.__file__ == str(origin / "pkg" / "helper_of_app.py")
+    assert sys.modules["pkg.helper_of_app"].value == 2
+    for each in copies:
+        each.close()
+    assert not {"pkg", "pkg.helper_of_app", "app__m_2"} & set(sys.modules)
+    assert str(origin) not in sys.path
 
 
 # -- What a function returns

@@ -76,8 +76,10 @@ def no_threads_left() -> Any:
     """Those of a server have ended with it; trio's idle workers hold nothing."""
     before = set(threading.enumerate())
     yield
-    left = [each.name for each in threading.enumerate() if each not in before]
-    assert [name for name in left if not name.startswith("Trio thread")] == []
+    left = [each for each in threading.enumerate() if each not in before and not each.name.startswith("Trio thread")]
+    for each in left:
+        each.join(PATIENCE_S)  # those that are about to end
+    assert [each.name for each in left if each.is_alive()] == []
 
 
 @pytest.mark.usefixtures("no_threads_left")
@@ -158,6 +160,24 @@ def test_an_asynchronous_program_asks_models(run: Callable[..., Any]) -> None:
             await server.model("double")(x=[[1, 2]])
 
     run(main)
+
+
+@pytest.mark.usefixtures("no_threads_left")
+def test_coroutines_of_the_program_run_on_asyncio_or_trio() -> None:
+    @model
+    async def on_asyncio(x: FP32[1]) -> FP32[1]:  # type: ignore[valid-type]
+        await asyncio.sleep(0)
+        return x
+
+    @model(async_library="trio")
+    async def on_trio(x: FP32[1]) -> FP32[1]:  # type: ignore[valid-type]
+        await trio.lowlevel.checkpoint()
+        yield x
+        yield x + 1
+
+    with trireme.Server(models=[on_asyncio, on_trio]) as server:
+        assert server.model("on_asyncio")(x=[1])["output"].tolist() == [1]
+        assert [each["output"][0] for each in server.model("on_trio").stream(x=[1])] == [1, 2]
 
 
 @pytest.mark.parametrize("run", RUNNERS.values(), ids=RUNNERS)
@@ -308,7 +328,7 @@ def test_models_are_loaded_when_they_are_asked_for(tmp_path: Path) -> None:
 
 
 PROGRAM = """
-import sys, threading, time
+import signal, sys, threading, time
 import trireme
 from trireme import FP32, model
 
@@ -323,6 +343,7 @@ class Slow:
         time.sleep(0.5)
         return x
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the tests were started from
 try:
     with trireme.Server(models=[Slow], exit_timeout_secs=30) as server:
         server.model("Slow")(x=[1])
