@@ -9,8 +9,8 @@ Rule 2. A ``console`` block has commands behind ``$``, each with its output belo
 Rule 3. A ``python`` block with a ``text`` block below it is a program and its output.
 Rule 4. Ports of a page are those of `trireme serve`'s defaults; the server that runs has others, so they are replaced,
         also in files.
-Rule 5. In an output ``…`` stands for anything, times for any time, and numbers with many decimals for their first three
-        digits, as the last ones depend on the processor.
+Rule 5. In an output ``…`` stands for anything, times for any time, numbers with many decimals for their first two
+        digits, as the last ones depend on the processor. Blanks count as one: columns are as wide as what is in them.
 Rule 6. Any other block has to be marked: the line ``<!-- not run: REASON -->`` stands above it.
 """
 
@@ -225,5 +225,5 @@ def matches(shown: str, output: str) -> bool:
 def normal(text: str) -> str:
     """A text without what differs from run to run."""
     lines = (line.rstrip() for line in text.strip().splitlines())
-    without_times = _TIME.sub("<time>", "\n".join(lines))
+    without_times = re.sub(" +", " ", _TIME.sub("<time>", "\n".join(lines)))
     return _DECIMALS.sub(lambda match: f"{float(match[0]):.2g}", without_times)
