@@ -31,7 +31,7 @@ from .frames import Look, ModelKey, batching_counts, frame, key_of
 if TYPE_CHECKING:
     from ...actors import InferenceServer
 
-LEAST_INTERVAL_S = 0.25
+LEAST_INTERVAL_S = 0.4
 MOST_CONSOLES = 16
 
 _SHARE = 100
@@ -110,11 +110,12 @@ class Feed:
         while self._number <= seen or not self._frame:
             await trio.sleep_until(self._next_s)
             if trio.current_time() >= self._next_s:
-                self._make()
+                self.make()
         await trio.lowlevel.checkpoint()
         return self._number, self._frame
 
-    def _make(self) -> None:
+    def make(self) -> None:
+        """The next frame, now."""
         began_ns, computed_ns = self._clock.now_ns(), self._cpu_ns()
         entries = self._entries()
         now_s = trio.current_time()

@@ -61,6 +61,11 @@ class CountedServer:
         return ActorNode("server", "triton", "serving")
 
 
+def seconds(count: float) -> int:
+    """So many frames."""
+    return round(count / LEAST_INTERVAL_S)
+
+
 def feed_of(server: CountedServer, clock: TickingClock | None = None) -> Feed:
     clock = clock or TickingClock()
     return Feed(cast(Any, server), clock=cast(Any, clock), cpu_ns=clock.now_ns)
@@ -152,14 +157,14 @@ async def test_sentences_are_about_the_last_minute(autojump_clock: MockClock) ->
     number = 0
     texts: list[str] = []
     with feed.reader():
-        for at in range(500):
-            if at == 4:
+        for at in range(seconds(125)):
+            if at == seconds(1):
                 execute()
             number, text = await feed.next(number)
             texts.append(orjson.loads(text)["models"][0]["why"][0])
     assert texts[0] == "No batch was executed in the last 1 s.", "what was before is not told"
-    assert texts[40].startswith("1 batch ran in the last 10 s")
-    assert texts[239].startswith("1 batch ran in the last minute")
+    assert texts[seconds(10)].startswith("1 batch ran in the last 10 s")
+    assert texts[seconds(59)].startswith("1 batch ran in the last minute")
     assert texts[-1] == "No batch was executed in the last minute."
 
 
