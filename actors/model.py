@@ -33,6 +33,7 @@ import trio
 from ..engine.admission.large_requests import RegionReaders
 from ..engine.backends.interface import LoadedModel
 from ..engine.cache.entry import fingerprint
+from ..engine.config.chat import ChatTemplate
 from ..engine.config.instance_groups import rate_limits
 from ..engine.config.model import ModelConfig
 from ..engine.description import ActorNode, IndexEntry, ModelActorStatistics, ModelDescription, ModelState
@@ -108,6 +109,7 @@ class Model(Actor[ModelMessage]):
         self.reason = ""
         self.statistics = ModelStatistics()
         self.labels: Mapping[str, tuple[str, ...]] = {}
+        self.chat: ChatTemplate | None = None
         self.source = source
         self._context = context
         self._find = find
@@ -220,7 +222,7 @@ class Model(Actor[ModelMessage]):
         return self._batcher is not None and self._batcher.continues(request.correlation_id)
 
     def describe(self, versions: tuple[int, ...]) -> ModelDescription:
-        return ModelDescription(self.name, self.version, versions, self.config, self.labels)
+        return ModelDescription(self.name, self.version, versions, self.config, self.labels, chat=self.chat)
 
     def actor_statistics(self) -> ModelActorStatistics:
         counts = self._counts_now()
@@ -389,6 +391,7 @@ class Model(Actor[ModelMessage]):
         assert loaded is not None, "a load is cancelled by telling the model to stop"
         self.config, self.labels = loaded.config, loaded.labels
         self._backend_model = loaded.model if isinstance(loaded, LoadedInstances) else None
+        self.chat = loaded.chat if isinstance(loaded, LoadedInstances) else None
         made = self._backend_model
         self.region_readers = RegionReaders() if made is None else RegionReaders(made.input_gpu, made.reads_regions)
         self.stateful = self.config.has_sequence_batching

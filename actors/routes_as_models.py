@@ -56,7 +56,7 @@ class RoutesAsModels:
         if found is None:
             raise none_ready(name, errors)
         header = route.sticky_name.lower() if route.sticky is StickyBy.HEADER else ""
-        return ModelDescription(name, LATEST, (), _named(found.config, name), found.labels, header)
+        return ModelDescription(name, LATEST, (), _named(found.config, name), found.labels, header, found.chat)
 
     def model_ready(self, name: str, version: int = LATEST) -> bool:
         """Whether a model serves, or a target of a route does."""

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from .config.chat import ChatTemplate
 from .config.model import ModelConfig, ModelInput, ModelOutput
 
 EXTENSIONS = (
@@ -54,6 +55,7 @@ class ModelDescription:
         labels: labels by output name, for the outputs that have a label file.
         key_header: in lower case, of what is a route that is sticky by a header: whose value goes with each request
             (`Routing`). Empty for everything else.
+        chat: how the messages of a chat become a prompt; None if the model's files do not say.
     """
 
     name: str
@@ -62,6 +64,7 @@ class ModelDescription:
     config: ModelConfig
     labels: Mapping[str, tuple[str, ...]]
     key_header: str = ""
+    chat: ChatTemplate | None = None
 
     def client_shape(self, tensor: ModelInput | ModelOutput) -> tuple[int, ...]:
         """A tensor's shape as metadata tells it: the batch dimension, if there is one, is -1 in front."""

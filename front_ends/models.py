@@ -4,9 +4,9 @@ answers what `InferenceServer.describe` would.
 A row says what there is to say of one name: ``[name, latest, others, [[version, result], ...]]``, or ``[name]`` alone
 if there is no such model any more. A result is the number of a description, or an error; `latest` is that of a request
 without a version, and `others` an error, or None for the one that a version has that there is not. Descriptions are
-sent once. ``[number, model, version, versions, header, bytes of the configuration, bytes of the labels]`` says what one
+sent once. ``[number, model, version, versions, header, bytes of the configuration, bytes of the texts]`` says what one
 is. Rows and descriptions are JSON in the payload, which may be as long as what models say of themselves, and before the
-configurations and labels.
+configurations and texts, which are the labels and the chat template.
 
 The table has a *generation*, which grows with every change; so the engine knows which front ends have heard of it. Only
 names of which something has changed are looked at again, however many models there are.
@@ -23,6 +23,7 @@ import orjson
 
 from ..engine.backends.services import NOT_READY
 from ..engine.clock import Clock
+from ..engine.config.chat import ChatTemplate
 from ..engine.config.model import ModelConfigMessage, model_config
 from ..engine.description import ModelDescription
 from ..engine.errors import ColdModelError, NotFoundError, TriremeError, UnavailableError
@@ -165,7 +166,7 @@ class ModelTable:
 def _same(one: ModelDescription, other: ModelDescription) -> bool:
     """Whether two descriptions say the same."""
     same = one.config is other.config and one.versions == other.versions and one.labels == other.labels
-    return same and one.key_header == other.key_header
+    return same and one.key_header == other.key_header and one.chat == other.chat
 
 
 def write_models(generation: int, change: ModelChange) -> Iterator[tuple[LinkHead, Payload]]:
@@ -187,6 +188,7 @@ def _together(described: Sequence[tuple[int, ModelDescription]]) -> int:
     nbytes = 0
     for count, (_, each) in enumerate(described[:_DESCRIPTIONS]):
         nbytes += each.config.message.ByteSize() + sum([len(text) for texts in each.labels.values() for text in texts])
+        nbytes += 0 if each.chat is None else len(each.chat.text)
         if nbytes > _MESSAGE_BYTES:
             return max(count, 1)
     return min(len(described), _DESCRIPTIONS)
@@ -200,10 +202,13 @@ def _message(
     contents: list[bytes] = []
     for number, each in described:
         config = each.config.message.SerializeToString()
-        labels = orjson.dumps([[write_text(name), list(map(write_text, texts))] for name, texts in each.labels.items()])
-        contents += config, labels
+        labels = [[write_text(name), list(map(write_text, texts))] for name, texts in each.labels.items()]
+        chat = each.chat
+        template = [] if chat is None else list(map(write_text, (chat.text, chat.bos_token, chat.eos_token)))
+        texts = orjson.dumps((labels, template))
+        contents += config, texts
         numbers = number, write_text(each.name), each.version, each.versions, write_text(each.key_header)
-        descriptions.append([*numbers, len(config), len(labels)])
+        descriptions.append([*numbers, len(config), len(texts)])
     said = orjson.dumps((rows, descriptions))
     for part in (said, *contents):
         payload.add(part)
@@ -317,18 +322,17 @@ def _not_there(name: str, version: int) -> TriremeError:
 
 def _read_description(value: Any, payload: memoryview, at: int) -> tuple[int, ModelDescription, int]:
     """A description, with its number, and where the next one begins."""
-    number, name, version, versions, header, config_bytes, label_bytes = read_list(value, 7, 7)
+    number, name, version, versions, header, config_bytes, text_bytes = read_list(value, 7, 7)
     middle = at + read_integer(config_bytes)
     start = aligned(middle)
-    end = start + read_integer(label_bytes)
+    end = start + read_integer(text_bytes)
     check_payload(payload, end)
     message = ModelConfigMessage.FromString(bytes(payload[at:middle]))
-    labels = {
-        read_text(output): tuple(map(read_text, read_list(texts, 0, 1 << 20)))
-        for output, texts in orjson.loads(payload[start:end])
-    }
+    given_labels, template = read_list(orjson.loads(payload[start:end]), 2, 2)
+    labels = {read_text(output): tuple(map(read_text, read_list(texts, 0, 1 << 20))) for output, texts in given_labels}
     of_versions = tuple([read_integer(each) for each in read_list(versions)])
     config = model_config(message)
+    chat = ChatTemplate(*map(read_text, read_list(template, 3, 3))) if template else None
     about = read_text(name), read_integer(version, LATEST), of_versions
-    description = ModelDescription(*about, config, labels, read_text(header))
+    description = ModelDescription(*about, config, labels, read_text(header), chat)
     return read_integer(number, 1), description, aligned(end)

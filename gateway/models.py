@@ -232,7 +232,7 @@ def _again(before: ModelDescription | None, now: ModelDescription, versions: tup
     """Rule 4."""
     if before is not None and before.versions == versions and _same(before, now):
         return before
-    return ModelDescription(now.name, now.version, versions, now.config, now.labels, now.key_header)
+    return ModelDescription(now.name, now.version, versions, now.config, now.labels, now.key_header, now.chat)
 
 
 def _same(one: ModelDescription, other: ModelDescription) -> bool:

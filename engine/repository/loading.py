@@ -13,6 +13,7 @@ import rapidjson
 from ..backends.interface import InstanceSpec, LoadedModel, ModelFiles, ModelInstance
 from ..backends.registry import BackendRegistry
 from ..cancellation import Cancellation
+from ..config.chat import ChatTemplate
 from ..config.ensemble import with_decoupled
 from ..config.instance_groups import leaves_kind_open
 from ..config.json_text import config_json
@@ -77,6 +78,7 @@ class LoadedInstances:
         limit_s: most seconds that a batch may take; 0 for no limit.
         isolates: requests may be executed again when a process is lost.
         policies: where instances run, by the names of their policies.
+        chat: see `ModelDescription`.
     """
 
     config: ModelConfig
@@ -89,6 +91,7 @@ class LoadedInstances:
     limit_s: float = 0.0
     isolates: bool = False
     policies: Mapping[str, HostPolicy] = field(default_factory=dict)
+    chat: ChatTemplate | None = None
 
     def new_instance(self, spec: InstanceSpec, *, on_its_thread: bool = True) -> ModelInstance:
         """Make an instance, and bind it to its host policy.
@@ -143,6 +146,7 @@ def load_instances(
     limit_s = execution_limit_s(config.parameters, context.options.hang_limit_s)
     isolates = isolates_suspects(config)
     labels = source.labels(config)
+    chat = source.chat_template(version, config)
     sequences = sequence_batching(config)
     states = None
     if sequences is not None:
@@ -160,7 +164,7 @@ def load_instances(
         text = "model '%s': the threads that the backend '%s' shares among instances are bound to no cores"
         logger.warning(text, config.name, config.backend)
     model = policy.run(partial(backend.load, config, files))  # which may make the first instance's program
-    return LoadedInstances(config, labels, model, guard, core, iterative, warmup, limit_s, isolates, policies)
+    return LoadedInstances(config, labels, model, guard, core, iterative, warmup, limit_s, isolates, policies, chat)
 
 
 def warn_of_library(config: ModelConfig, files: ModelFiles) -> None:

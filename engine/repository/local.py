@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from ..backends.interface import ModelFiles
 from ..config import read_labels, select_versions
+from ..config.chat import ChatTemplate, read_chat_template
 from ..config.json_text import write_json
 from ..config.model import ModelConfig
 from ..config.phases import finish_config, read_message
@@ -169,6 +170,9 @@ class LocalModel(ModelSource):
 
     def labels(self, config: ModelConfig) -> Mapping[str, tuple[str, ...]]:
         return read_labels(self.directory, config)
+
+    def chat_template(self, version: int, config: ModelConfig) -> ChatTemplate | None:
+        return read_chat_template(self.directory, version, config)
 
 
 class ManagedModel(LocalModel):

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol
 from ..backends.interface import Completion, ModelFiles
 from ..cancellation import Cancellation
 from ..config import place_instances, prepare_for_load
+from ..config.chat import ChatTemplate
 from ..config.model import ModelConfig
 from ..gpu.discovery import NO_GPUS, Gpus
 from ..options import ServerOptions
@@ -138,6 +139,14 @@ class ModelSource(ABC):
             TriremeError: a label file cannot be read.
         """
         return {}
+
+    def chat_template(self, version: int, config: ModelConfig) -> ChatTemplate | None:
+        """That of a version; None if there is none.
+
+        Raises:
+            TriremeError: a file with one cannot be read.
+        """
+        return None
 
 
 @dataclass(frozen=True, slots=True)
