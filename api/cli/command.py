@@ -25,12 +25,10 @@ from ...engine.tensor_limits import TensorLimits
 from ..console.guard import ConsoleMode
 from ..grpc.compression import CompressionLevel
 from ..grpc.options import GrpcOptions, GrpcServiceOptions, read_delays
-from ..http.exchange import HttpOptions
 from ..http2.limits import Http2Limits, KeepaliveOptions
 from ..logging import LogSettings, escape_wanted
 from ..sockets.limits import Limits
 from ..sockets.service import ServiceOptions
-from ..sockets.transport import TlsOptions
 from .access import AccessSettings, access_settings
 from .cloud_flags import (
     SageMakerSettings,
@@ -44,6 +42,7 @@ from .cloud_flags import (
 from .control_flags import check_control_mode, served_apps
 from .cores import front_end_count, poll_us, usable_cores
 from .flags import ParsedFlags, UsageError
+from .http_flags import HttpSettings, http_limits, http_options, http_settings, openai_settings, tls_options
 from .ports import check_ports
 from .request_logging import request_log_settings
 from .trace_flags import check_trace_settings, trace_config, trace_warnings
@@ -67,13 +66,6 @@ class MetricsSettings:
     console: ConsoleMode
 
 
-class HttpSettings(NamedTuple):
-    """What the HTTP front end is told."""
-
-    service: ServiceOptions
-    options: HttpOptions
-
-
 class GrpcSettings(NamedTuple):
     """What the gRPC front end is told."""
 
@@ -91,6 +83,7 @@ class ServeCommand:
     log: LogSettings
     http: HttpSettings | None
     grpc: GrpcSettings | None
+    openai: HttpSettings | None
     sagemaker: SageMakerSettings | None
     vertex_ai: VertexAiSettings | None
     metrics: MetricsSettings | None
@@ -135,8 +128,9 @@ def build_command(flags: ParsedFlags, environment: Mapping[str, str]) -> ServeCo
         ),
         http=http_settings(flags) if flags["allow-http"] else None,
         grpc=grpc_settings(flags, environment) if flags["allow-grpc"] else None,
-        sagemaker=sagemaker_settings(flags, environment, http_options(flags), _http_limits(flags)),
-        vertex_ai=vertex_ai_settings(flags, environment, http_options(flags), _http_limits(flags)),
+        openai=openai_settings(flags),
+        sagemaker=sagemaker_settings(flags, environment, http_options(flags), http_limits(flags)),
+        vertex_ai=vertex_ai_settings(flags, environment, http_options(flags), http_limits(flags)),
         metrics=metrics_settings(flags) if flags["allow-metrics"] else None,
         request_log=request_log_settings(flags),
         access=access_settings(flags),
@@ -258,8 +252,10 @@ def _drain_s(flags: ParsedFlags) -> dict[int, float]:
     given = flags["drain-secs"]
     if given is not None:
         return {signal.SIGINT: given, signal.SIGTERM: given}
-    services = (("http", "http"), ("sagemaker", "http"), ("vertex-ai", "http"), ("grpc", "grpc"))
-    public = any(flags[f"allow-{name}"] and _is_public(flags[f"{address}-address"]) for name, address in services)
+    services = {"allow-http": "http", "allow-sagemaker": "http", "allow-vertex-ai": "http", "allow-grpc": "grpc"}
+    addresses = [f"{address}-address" for name, address in services.items() if flags[name]]
+    addresses += ["http-address"] * (flags["openai-port"] is not None)
+    public = any(_is_public(flags[address]) for address in addresses)
     return {signal.SIGTERM: _DRAIN_S} if public else {}
 
 
@@ -312,39 +308,6 @@ def _is_public(address: str) -> bool:
 # What each front end is told, and what models may take, from the flags of each group.
 
 
-def http_settings(flags: ParsedFlags) -> HttpSettings:
-    """From the flags of the group HTTP. UsageError for TLS without certificate or key."""
-    return HttpSettings(
-        ServiceOptions(
-            bind=(bind(flags["http-address"], flags["http-port"]),),
-            tls=_tls(flags, "http", verify=True) if flags["http-use-ssl"] else None,
-            limits=_http_limits(flags),
-            reuse_port=flags["reuse-http-port"],
-            name="HTTP",
-        ),
-        http_options(flags),
-    )
-
-
-def http_options(flags: ParsedFlags) -> HttpOptions:
-    """Of every front end that speaks HTTP."""
-    return HttpOptions(
-        max_input_bytes=flags["http-max-input-size"],
-        max_management_bytes=flags["http-max-management-size"],
-        header_forward_pattern=flags["http-header-forward-pattern"],
-        allow_client_shm=flags["allow-client-shm"],
-        restrictions=flags["http-restricted-api"],
-        max_json_values=flags["http-max-json-values"],
-        max_compression_ratio=flags["http-max-compression-ratio"],
-        allowed_origins=flags["http-allowed-origins"],
-        allowed_hosts=flags["http-allowed-hosts"],
-    )
-
-
-def _http_limits(flags: ParsedFlags) -> Limits:
-    return Limits(address_share=flags["max-address-share"] / 100, idle_timeout_s=flags["http-idle-timeout"] or None)
-
-
 _LEAST_WAITING_BYTES = 64 << 20
 """Of gRPC messages that wait for room in the server-wide budget, a quarter of which they may have otherwise."""
 
@@ -356,7 +319,7 @@ def grpc_settings(flags: ParsedFlags, environment: Mapping[str, str]) -> GrpcSet
     return GrpcSettings(
         GrpcServiceOptions(
             bind=(bind(flags["grpc-address"], flags["grpc-port"]),),
-            tls=_tls(flags, "grpc", verify=mutual) if secure else None,
+            tls=tls_options(flags, "grpc", verify=mutual) if secure else None,
             reuse_port=flags["reuse-grpc-port"],
             limits=Limits(address_share=flags["max-address-share"] / 100),
             http2=Http2Limits(keepalive=_keepalive(flags)),
@@ -393,27 +356,12 @@ def _seconds(flags: ParsedFlags, name: str) -> float:
     return math.inf if value == INT32_MAX else value / 1000
 
 
-def _tls(flags: ParsedFlags, protocol: str, *, verify: bool) -> TlsOptions:
-    """The flags of `protocol` that name files; `verify` clients by the root certificates, if there are any."""
-    certificate, key, root = (f"{protocol}-{what}" for what in ("server-cert", "server-key", "root-cert"))
-    for name in (certificate, key):
-        if not flags[name]:
-            raise UsageError(f"Error: --{protocol}-use-ssl needs --{name}.")
-    if verify and protocol == "grpc" and not flags[root]:
-        raise UsageError(f"Error: --grpc-use-ssl-mutual needs --{root}.")
-    return TlsOptions(
-        certificate=Path(flags[certificate]),
-        key=Path(flags[key]),
-        client_ca=Path(flags[root]) if verify and flags[root] else None,
-    )
-
-
 def metrics_settings(flags: ParsedFlags) -> MetricsSettings:
     """From the flags of the group Metrics."""
     return MetricsSettings(
         ServiceOptions(
             bind=(bind(flags["metrics-address"] or flags["http-address"], flags["metrics-port"]),),
-            limits=_http_limits(flags),
+            limits=http_limits(flags),
             name="Metrics",
         ),
         cpu=flags["allow-cpu-metrics"],

@@ -387,6 +387,17 @@ GROUPS: tuple[Group, ...] = (
         ),
     ),
     Group(
+        "OpenAI",
+        Flag(
+            "openai-port",
+            PORT,
+            "Port to listen on for clients of OpenAI's interface, at --http-address, with the limits of HTTP and, with "
+            "--http-use-ssl, its certificate; 0 for any free one. Without it there is no such port.",
+            None,
+        ),
+        Flag("openai-on-http", BOOLEAN, "Whether to serve OpenAI's interface at the port of HTTP, too: /v1.", False),
+    ),
+    Group(
         "Sagemaker",
         *_cloud("sagemaker", "SageMaker", ""),
         Flag(

@@ -31,11 +31,11 @@ from ...front_ends.remote_server import RemoteServer
 from ...front_ends.uplink import Uplink
 from ..grpc.application import GrpcApplication
 from ..grpc.service import GrpcService
-from ..http.app import HttpApplication, HttpService
 from ..logging import Log, LogSettings, logging_to
 from ..sockets.limits import raise_open_file_limit
 from ..sockets.service import Service
-from .command import GrpcSettings, HttpSettings, ServeCommand
+from .command import GrpcSettings, ServeCommand
+from .http_flags import HttpSettings
 from .interpreter import settle_memory, switch_often
 
 
@@ -71,7 +71,7 @@ def front_end_command(command: ServeCommand) -> FrontEndCommand:
     http, grpc = command.http, command.grpc
     if http is not None:
         options = replace(http.options, restrictions=tuple(each.sealed() for each in http.options.restrictions))
-        http = HttpSettings(replace(http.service, reuse_port=True), options)
+        http = http._replace(service=replace(http.service, reuse_port=True), options=options)
     if grpc is not None:
         calls = replace(grpc.options, restrictions=tuple(each.sealed() for each in grpc.options.restrictions))
         grpc = GrpcSettings(replace(grpc.service, reuse_port=True), calls)
@@ -146,7 +146,7 @@ class _FrontEnd:
                 await self._nursery.start(grpc.serve)
                 addresses += [["GRPCInferenceService", *each] for each in grpc.addresses]
             if settings.http is not None:
-                http = HttpService(HttpApplication(server, settings.http.options, server.log), settings.http.service)
+                http = settings.http.open(server, server.log)
                 await self._nursery.start(http.serve)
                 addresses += [["HTTPService", *each] for each in http.addresses]
         except TriremeError as error:

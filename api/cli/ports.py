@@ -17,6 +17,7 @@ def check_ports(flags: ParsedFlags) -> None:
             ("metrics", flags["allow-metrics"], flags["metrics-address"] or http_address, flags["metrics-port"]),
             ("SageMaker", flags["allow-sagemaker"], http_address, flags["sagemaker-port"]),
             ("Vertex AI", flags["allow-vertex-ai"], http_address, flags["vertex-ai-port"]),
+            ("OpenAI", flags["openai-port"] is not None, http_address, flags["openai-port"]),
         )
         if allowed and port
     ]

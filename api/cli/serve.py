@@ -36,10 +36,10 @@ from ..metrics.collector import MetricsApplication, ServerCollector
 from ..metrics.host import HostMeter
 from ..sockets.limits import raise_open_file_limit
 from .access import AccessService
-from .cloud_services import CloudServices
 from .command import MetricsSettings, ServeCommand, build_command, limits_in_vain
 from .flag_table import FLAGS, GROUPS
 from .flags import UsageError, parse
+from .further_services import FurtherServices
 from .interpreter import return_code, settle_memory, switch_often
 from .load_log import LoadLog
 from .request_logging import RequestLogService
@@ -300,10 +300,10 @@ async def _serve_ports(
                 console = _console(server, command, command.metrics, log, services)
                 metrics = _start_metrics(server, command.metrics, nursery, console)
             own: list[Listening] = []
-            clouds = CloudServices(server, command, None if metrics is None else metrics.page)
+            further = FurtherServices(server, command, None if metrics is None else metrics.page)
             try:
                 await services.open(nursery)
-                await clouds.open(nursery)
+                await further.open(nursery)
                 if metrics is not None and command.metrics is not None:
                     service = HttpService(metrics, command.metrics.service, server.client_accounts)
                     own = await open_service(service, "Metrics", "Metrics Service", nursery)
@@ -324,11 +324,11 @@ async def _serve_ports(
                     logger.info("Draining for %.1f s: not ready, and clients are to connect anew", shutdown.drains_s)
                     server.begin_drain()
                     services.begin_drain()
-                    clouds.begin_drain()
+                    further.begin_drain()
                     await shutdown.until_stop()
                 server.end_loads()
                 remaining_s = await services.drain(server.options.exit_timeout_s)
-                remaining_s = await clouds.drain(remaining_s)
+                remaining_s = await further.drain(remaining_s)
                 in_time = await server.stop(remaining_s)
             nursery.cancel_scope.cancel()
     if start_error is not None:

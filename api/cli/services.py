@@ -13,7 +13,7 @@ from ...engine.description import ActorNode
 from ...engine.errors import TriremeError
 from ..grpc.application import GrpcApplication
 from ..grpc.service import GrpcService
-from ..http.app import HttpApplication, HttpService
+from ..http.app import HttpService
 from ..logging import LogFacade, log_table
 from ..sockets.listener import BindError
 from ..sockets.service import Service
@@ -23,7 +23,7 @@ from .tables import keepalive_table
 logger = logging.getLogger("trireme.serve")
 
 
-_AT_ADDRESS_OF_HTTP = ("sagemaker", "vertex-ai")
+_AT_ADDRESS_OF_HTTP = ("sagemaker", "vertex-ai", "openai")
 
 
 class StartError(Exception):
@@ -88,7 +88,7 @@ class OwnServices(ClientServices):
             log_table(keepalive_table(command.grpc.service.http2.keepalive), logging.DEBUG)
             self._addresses += await open_service(self._grpc, "GRPC", "GRPCInferenceService", nursery)
         if command.http is not None:
-            self._http = HttpService(HttpApplication(server, command.http.options, self._log), command.http.service)
+            self._http = command.http.open(server, self._log)
             self._addresses += await open_service(self._http, "HTTP", "HTTPService", nursery)
 
     def begin_drain(self) -> None:

@@ -29,7 +29,7 @@ from .tables import OnLoad
 
 if TYPE_CHECKING:
     from ...actors import InferenceServer
-    from .command import HttpSettings
+    from .http_flags import HttpSettings
     from .services import Listening
 
 logger = logging.getLogger("trireme.serve")

@@ -4,6 +4,7 @@ HTTP/1.1 or HTTP/2: requests in, facade calls, answers out."""
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...actors.actor import Turn
@@ -30,6 +31,7 @@ from .exchange import (
     HttpRequest,
     HttpTrace,
     Match,
+    Route,
     error_answer,
     error_body,
     method_not_allowed,
@@ -39,7 +41,7 @@ from .guards import RequestGuard
 from .h1.connection import H1Connection
 from .h1.messages import HeadMemory
 from .infer.handler import ImmediateInfer
-from .routes import Router
+from .routes import ROUTES, Router
 
 if TYPE_CHECKING:
     from ...actors.facade import Facade
@@ -53,6 +55,7 @@ class HttpApplication:
 
     Args:
         log: whose settings clients may see and change; None where they may not.
+        routes: what paths lead to.
 
     Attributes:
         immediate: takes requests that it answers without a task; None if there are none.
@@ -61,10 +64,12 @@ class HttpApplication:
         InvalidArgumentError: the options name a header pattern that is none.
     """
 
-    def __init__(self, server: Facade, options: HttpOptions, log: LogFacade | None = None) -> None:
+    def __init__(
+        self, server: Facade, options: HttpOptions, log: LogFacade | None = None, routes: Sequence[Route] = ROUTES
+    ) -> None:
         self.server = server
         self._context = Context(server, options, log)
-        self._router = Router()
+        self._router = Router(routes)
         self._tracer = server.tracer
         self._guard = RequestGuard(options.restrictions, options.allowed_origins, options.allowed_hosts)
         self.immediate: ImmediateInfer | None = ImmediateInfer(self._context, self._router.match, self._guard)
@@ -98,6 +103,12 @@ class HttpApplication:
         if isinstance(match, Answer):
             self.server.note_refusal(RefusalReason.INVALID)
             return match
+        answer = await self._follow(exchange, match)
+        form = match.route.form
+        return answer if answer is None or form is None else form(answer)
+
+    async def _follow(self, exchange: Exchange, match: Match) -> Answer | None:
+        """The same for a request whose route is known."""
         method, route = exchange.method, match.route
         if refusal := self._guard.refusal(route.category, method, exchange.headers):
             self._note_refusal(RefusalReason.RESTRICTED, match)
@@ -126,10 +137,14 @@ class HttpApplication:
         """Find out who makes the call, and what to answer if that is refused."""
         access = self._context.access
         assert access is not None, "there are access rules"
-        category, need = match.route.category, self.needs(match, exchange.method)
-        name = f"{exchange.method} {match.route.template}"
+        route, identity, address = match.route, exchange.identity(), exchange.address
+        name = exchange.call_name(match)
         try:
-            exchange.caller = await access.authorise(exchange.identity(), category, need, name, exchange.address)
+            if route.names_late:
+                exchange.caller = await access.identify(identity, name, address)
+            else:
+                need = self.needs(match, exchange.method)
+                exchange.caller = await access.authorise(identity, route.category, need, name, address)
         except TriremeError as error:
             return error_answer(error, JSON)
         return None
@@ -154,7 +169,7 @@ class HttpApplication:
             return error.answer
         except TriremeError as error:
             if not request.accepted:
-                self._note_refusal(error, match)
+                self._note_refusal(error, request.match)
             return error_answer(error, request.error_media)
         except Exception:  # noqa: BLE001 - the one place: a defect must cost its own request, not the connection
             text = "unexpected failure while handling %s %s"

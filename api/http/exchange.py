@@ -253,6 +253,10 @@ class Exchange(ABC):
         """Of the client, as far as shares are concerned; empty if it has none."""
         return shared_address(self.client[0]) if self.client else ""
 
+    def call_name(self, match: Match) -> str:
+        """What the audit log calls the call."""
+        return f"{self.method} {match.route.template}"
+
     def identity(self) -> Identity:
         """Who the request says it is from."""
         return identity_of(self.headers, self.certificate)
@@ -342,6 +346,9 @@ class Route:
         error_media: Content-Type of its errors: some routes announce JSON before they look at the request.
         body: what its bodies are.
         admit: says what to answer to a request whose large body has not come yet; None if it may come.
+        names_late: no path names a model, or more than one may be meant: the handler finds out whether the caller may
+            have what is asked for, and before it looks at the body that is not known.
+        form: makes of a refusal what the route's clients read; None to leave it as it is.
     """
 
     template: str
@@ -351,6 +358,8 @@ class Route:
     error_media: bytes
     body: BodyKind = BodyKind.MANAGEMENT
     admit: Callable[[Context, Match], Awaitable[Answer | None]] | None = None
+    names_late: bool = False
+    form: Callable[[Answer], Answer] | None = None
 
 
 @dataclass(frozen=True, slots=True)

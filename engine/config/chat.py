@@ -1,5 +1,5 @@
-"""The chat template of a language model: how the messages of a chat become one prompt, in the files that tokenizers come
-with (docs/openai.md#chat-templates). What it says is kept with the model; who renders it is a front end."""
+"""The chat template of a language model: how the messages of a chat become one prompt, in the files that tokenizers
+come with (docs/openai.md#chat-templates). What it says is kept with the model; who renders it is a front end."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class ChatTemplate:
 
 
 def read_chat_template(model_directory: Path, version: int, config: ModelConfig) -> ChatTemplate | None:
-    """The template of a version: from the file that the configuration names, else from ``chat_template.jinja``, else from
-    ``tokenizer_config.json``, both of the version's directory. None if there is none.
+    """The template of a version: from the file that the configuration names, else from ``chat_template.jinja``,
+    else from ``tokenizer_config.json``, both of the version's directory. None if there is none.
 
     A file that a model merely has may be for something else: if it cannot be used, the log says so.
 

@@ -10,7 +10,13 @@ from documents import ROOT, Reader
 
 pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="the pages' commands need curl")
 
-BESIDE_MODELS = ("docs/example-models.md", "docs/clients.md", "docs/embedding.md", "docs/generate.md")
+BESIDE_MODELS = (
+    "docs/example-models.md",
+    "docs/clients.md",
+    "docs/embedding.md",
+    "docs/generate.md",
+    "docs/openai.md",
+)
 """Pages that are read in the root of a checkout."""
 
 

@@ -24,8 +24,9 @@ from http2_held import watch
 
 from trireme.actors import InferenceServer
 from trireme.api.cli import front_end
-from trireme.api.cli.command import GrpcSettings, HttpSettings
+from trireme.api.cli.command import GrpcSettings
 from trireme.api.cli.front_end import FrontEndSettings
+from trireme.api.cli.http_flags import HttpSettings
 from trireme.api.grpc.application import GrpcApplication
 from trireme.api.grpc.options import GrpcOptions, GrpcServiceOptions
 from trireme.api.grpc.service import GrpcService

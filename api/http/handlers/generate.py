@@ -3,20 +3,18 @@
 Whatever is wrong before the model is asked is an ordinary error. After that the answer is sent as it comes about: its
 status says how the model's first response was (200, or 400 if it was an error, of whatever class), its body the rest.
 
-The connection holds the model back: responses are taken from the reply when those before them have gone to the client,
-and a model whose responses are not taken waits (`engine.instances.answer_window`).
+The connection holds the model back (`responses`).
 """
 
 from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import aclosing
 from typing import Any
 
 import orjson
-import trio
 
 from ....actors.reply import Reply
 from ....engine.config.model import ModelInput
@@ -29,7 +27,6 @@ from ....engine.tensor_limits import TensorLimits
 from ....engine.tracing import Tracer
 from ...pipeline import Adapter, element_by_element, find_model
 from ...request_parameters import HeaderPattern
-from ...unread import UnreadAnswers, answer_bytes
 from ..exchange import JSON, Answer, Context, Exchange, Headers, HttpRequest, StreamedAnswer, error_body
 from ..infer.request import custom_parameter
 from ..infer.response import refuse_bytes
@@ -39,15 +36,14 @@ from ..json.pieces import LargeArray, LargeString
 from ..json.reader import ON_LOOP_BYTES, LargeText, converted, generate_places, members_of
 from ..json.scan import refuse_parts, refuse_strings
 from ..json.tensor import refuse_half, tensor_from_json
-
-EVENTS = b"text/event-stream; charset=utf-8"
+from ..responses import EVENTS, NOT_READ, IncomingResponses, event
 
 _WRONG_COUNT = error_body(
     "generate expects model to produce exactly 1 response, use generate stream for model that generates various number "
     "of responses"
 )
 
-_NOT_READ = error_body("the answers were not read, and too many wait to be; the rest of them is given up")
+_NOT_READ = error_body(NOT_READ)
 
 
 async def generate(context: Context, request: HttpRequest) -> StreamedAnswer:
@@ -118,12 +114,7 @@ class _GenerateTask(Adapter):
 
 
 class _Generation(ABC):
-    """What a model responds. If sending stops before its end, the request is cancelled.
-
-    Attributes:
-        over: the final response has been taken, or the rest is given up.
-        given_up: the client has read too little, while others needed the memory.
-    """
+    """What a model responds. If sending stops before its end, the request is cancelled."""
 
     media = JSON
 
@@ -131,53 +122,17 @@ class _Generation(ABC):
         self._load_format = request.headers().get(FORMAT_HEADER)
         self._management = context.server.management
         self._offload = context.server.offload
-        self.over = False
-        self.given_up = False
-        self._complete = False  # every response was taken before the rest was given up
-        self._reply = reply
-        self._taken: list[InferenceResponse | TriremeError] = []
-        self._news = trio.lowlevel.ParkingLot()
-        self._unread = UnreadAnswers(context.server.client_accounts.unread, request.exchange.address, self._give_up)
-        reply.notify_each(self._hear)
+        self._incoming = IncomingResponses([reply], context.server, request.exchange.address)
 
     async def send(self, exchange: Exchange) -> None:
         try:
             await self._send(exchange)
         finally:
-            self._unread.close()
-            if not self._reply.final:
-                self._reply.cancel()
+            self._incoming.close()
 
     @abstractmethod
     async def _send(self, exchange: Exchange) -> None:
         """As its kind says."""
-
-    def _hear(self, reply: Reply) -> None:
-        if len(self._news):
-            self._news.unpark_all()
-        else:  # the client is being waited for
-            self._unread.change(sum(map(answer_bytes, reply.newest())))
-
-    def _give_up(self) -> None:
-        self.given_up = self.over = True
-        self._complete = self._complete and not self._taken
-        self._taken.clear()
-        self._reply.cancel()
-        self._reply.take()
-
-    async def _responses(self) -> AsyncGenerator[InferenceResponse | TriremeError]:
-        """The responses, each as soon as it is there. Those that wait for their turn are counted as unread."""
-        while not self.over:
-            while not (answers := self._reply.take()) and not self._reply.final:
-                await self._news.park()
-            self.over = self.given_up or not answers or answers[-1][1]
-            self._complete = self.over and not self.given_up
-            self._taken = [outcome for outcome, _ in reversed(answers) if outcome is not None]
-            self._unread.change(sum(map(answer_bytes, self._taken)) - self._unread.nbytes)
-            while self._taken:
-                response = self._taken.pop()
-                yield response
-                self._unread.change(-answer_bytes(response))
 
     async def _encode(self, response: InferenceResponse | TriremeError) -> tuple[bytes, bool]:
         if isinstance(response, InferenceResponse) and takes_long(response):
@@ -197,12 +152,12 @@ class _Whole(_Generation):
     async def _send(self, exchange: Exchange) -> None:
         count = 0
         body, failed = _WRONG_COUNT, False
-        async with aclosing(self._responses()) as responses:
-            async for response in responses:
+        async with aclosing(self._incoming.each()) as responses:
+            async for _, response in responses:
                 count += 1
                 if count == 1:
                     body, failed = await self._encode(response)
-        if not self._complete:
+        if not self._incoming.complete:
             body, failed = _NOT_READ, True
         elif count != 1:
             body = _WRONG_COUNT
@@ -218,17 +173,17 @@ class _Events(_Generation):
 
     async def _send(self, exchange: Exchange) -> None:
         begun = False
-        async with aclosing(self._responses()) as responses:
-            async for response in responses:
+        async with aclosing(self._incoming.each()) as responses:
+            async for _, response in responses:
                 body, failed = await self._encode(response)
                 if not begun:
                     begun = True
                     await self._begin(exchange, failed)
-                await exchange.send(b"data: %b\n\n" % body)
+                await exchange.send(event(body))
         if not begun:
-            await self._begin(exchange, failed=self.given_up)
-        if self.given_up:
-            await exchange.send(b"data: %b\n\n" % _NOT_READ)
+            await self._begin(exchange, failed=self._incoming.given_up)
+        if self._incoming.given_up:
+            await exchange.send(event(_NOT_READ))
         await exchange.send(b"", last=True)
 
 

@@ -435,6 +435,7 @@ def test_the_usage_text_names_every_flag_under_its_group() -> None:
             "Model Repository:",
             "HTTP:",
             "GRPC:",
+            "OpenAI:",
             "Sagemaker:",
             "Vertex:",
             "Metrics:",

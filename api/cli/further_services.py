@@ -1,4 +1,5 @@
-"""The front ends for cloud platforms, in the server's process, also where HTTP and gRPC have processes of their own."""
+"""The front ends for cloud platforms and that for OpenAI's clients at a port of its own: in the server's process, also
+where HTTP and gRPC have processes of their own."""
 
 from __future__ import annotations
 
@@ -8,11 +9,11 @@ import trio
 
 from ...actors import InferenceServer
 from ...engine.errors import TriremeError
-from ..clouds.application import CloudApplication
 from ..clouds.hosted_models import HostedModels
 from ..clouds.sagemaker import SageMakerApplication
 from ..clouds.vertex_ai import Metrics, VertexAiApplication, default_model
-from ..http.app import HttpService
+from ..http.app import HttpApplication, HttpService
+from ..openai.routes import OpenAiApplication
 from ..sockets.service import ServiceOptions
 from .command import ServeCommand
 from .services import ClientServices, StartError, open_service
@@ -20,7 +21,7 @@ from .services import ClientServices, StartError, open_service
 logger = logging.getLogger("trireme.serve")
 
 
-class CloudServices(ClientServices):
+class FurtherServices(ClientServices):
     """Those that the command line asks for; there may be none.
 
     Args:
@@ -35,6 +36,10 @@ class CloudServices(ClientServices):
 
     async def open(self, nursery: trio.Nursery) -> None:
         server, sagemaker, vertex_ai = self._server, self._command.sagemaker, self._command.vertex_ai
+        openai = self._command.openai
+        if openai is not None:
+            application = OpenAiApplication(server, openai.options)
+            await self._open(application, openai.service, "OpenAI HTTPService", nursery)
         if sagemaker is not None:
             hosted = HostedModels(server)
             application = SageMakerApplication(server, sagemaker.options, sagemaker.platform, hosted)
@@ -49,7 +54,7 @@ class CloudServices(ClientServices):
             await self._open(application, vertex_ai.service, "Vertex AI HTTPService", nursery)
 
     async def _open(
-        self, application: CloudApplication, options: ServiceOptions, title: str, nursery: trio.Nursery
+        self, application: HttpApplication, options: ServiceOptions, title: str, nursery: trio.Nursery
     ) -> None:
         service = HttpService(application, options)
         await open_service(service, options.name, title, nursery)

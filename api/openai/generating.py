@@ -1,0 +1,206 @@
+"""Chat completions and completions on their way to the client: at once, or as server-sent events.
+
+Whatever is wrong before the model's first response is an ordinary error, with its status. What goes wrong in a stream
+after that is an event of its own, the last one. Sending that stops, because the client leaves, cancels all requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from copy import copy
+from typing import Any
+
+import orjson
+
+from ...actors.reply import Reply
+from ...engine.errors import InternalError, TriremeError, UnavailableError
+from ...engine.request import InferenceResponse
+from ..http.exchange import JSON, Answer, Context, Exchange, HttpRequest
+from ..http.responses import EVENTS, NOT_READ, IncomingResponses, event
+from .answers import (
+    AnswerHead,
+    chat_logprobs,
+    choice_piece,
+    completion_logprobs,
+    role_piece,
+    usage_of,
+    whole_choice,
+)
+from .errors import refused
+from .inference import new_choice, take_logprobs, take_response
+from .models import TextModel
+from .requests import TextRequest
+
+_DONE = event(b"[DONE]")
+
+
+class TextAnswer:
+    """The choices of one answer.
+
+    Args:
+        prompts: of the choices, in their order, as far as they are to be repeated (`TextRequest.echo`).
+        replies: of the requests for them.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        http: HttpRequest,
+        model: TextModel,
+        request: TextRequest,
+        head: AnswerHead,
+        prompts: Sequence[str],
+        replies: Sequence[Reply],
+    ) -> None:
+        self._model = model
+        self._request = request
+        self._head = head
+        self._prompts = prompts
+        self._most_characters = context.options.max_input_bytes
+        self._choices = [new_choice(model, request.sampling) for _ in replies]
+        self._characters = [0] * len(replies)
+        self._incoming = IncomingResponses(replies, context.server, http.exchange.address)
+
+    async def send(self, exchange: Exchange) -> None:
+        """Send the answer."""
+        try:
+            if self._request.stream:
+                await self._send_events(exchange)
+            else:
+                await exchange.respond(await self._whole())
+        finally:
+            self._incoming.close()
+
+    async def _outcomes(self) -> AsyncGenerator[tuple[int, InferenceResponse | TriremeError]]:
+        """The responses to choices that are not over."""
+        async with aclosing(self._incoming.each()) as responses:
+            async for number, outcome in responses:
+                if self._choices[number].finish_reason is None:
+                    yield number, outcome
+
+    def _take(self, number: int, outcome: InferenceResponse | TriremeError) -> tuple[str, list[list[dict[str, Any]]]]:
+        """What a response adds to its choice: text, and log-probabilities.
+
+        Raises:
+            TriremeError: it is an error, or not what a model for text gives.
+        """
+        if isinstance(outcome, TriremeError):
+            raise copy(outcome)
+        choice = self._choices[number]
+        try:
+            text = take_response(self._model, choice, outcome)
+            asked = self._request.sampling.logprobs is not None
+            logprobs = take_logprobs(outcome) if asked else []
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise InternalError(f"the model's response is not what its outputs are for: {error}") from None
+        if choice.finish_reason is not None:
+            self._incoming.stop(number)
+        return text, logprobs
+
+    # All at once.
+
+    async def _whole(self) -> Answer:
+        texts: list[list[str]] = [[prompt] if self._request.echo else [] for prompt in self._prompts]
+        logprobs: list[list[list[dict[str, Any]]]] = [[] for _ in self._choices]
+        characters = 0
+        try:
+            async with aclosing(self._outcomes()) as responses:
+                async for number, outcome in responses:
+                    text, found = self._take(number, outcome)
+                    texts[number].append(text)
+                    logprobs[number] += found
+                    characters += len(text)
+                    if characters > self._most_characters:
+                        raise InternalError(f"the model's text is longer than {self._most_characters} characters")
+            if self._incoming.given_up:
+                raise UnavailableError(NOT_READ)
+            return self._document(texts, logprobs)
+        except TriremeError as error:
+            return refused(error)
+
+    def _document(self, texts: Sequence[list[str]], logprobs: Sequence[list[list[dict[str, Any]]]]) -> Answer:
+        choices = []
+        for number, choice in enumerate(self._choices):
+            texts[number].append(choice.end())
+            found = self._logprobs(number, logprobs[number])
+            choices.append(whole_choice(self._head, number, "".join(texts[number]), choice, found))
+        document = self._head.document(choices)
+        document["usage"] = usage_of(self._choices, self._request.choices)
+        return Answer(200, JSON, orjson.dumps(document))
+
+    def _logprobs(self, number: int, positions: list[list[dict[str, Any]]]) -> dict[str, Any] | None:
+        alternatives = self._request.sampling.logprobs
+        if alternatives is None:
+            return None
+        if self._head.chat:
+            return chat_logprobs(positions, alternatives)
+        return completion_logprobs(positions, alternatives, self._characters[number])
+
+    # As it comes.
+
+    async def _send_events(self, exchange: Exchange) -> None:
+        begun = False
+        try:
+            async with aclosing(self._outcomes()) as responses:
+                async for number, outcome in responses:
+                    pieces = self._pieces(number, *self._take(number, outcome))
+                    if not begun:
+                        await exchange.begin(Answer(200, EVENTS, headers=((b"Cache-Control", b"no-cache"),)))
+                        begun = True
+                        pieces = self._first_pieces() + pieces
+                    if pieces:
+                        await exchange.send(b"".join(pieces))
+            if self._incoming.given_up:
+                raise UnavailableError(NOT_READ)
+            last = self._last_pieces()
+        except TriremeError as error:
+            answer = refused(error)
+            if not begun:
+                await exchange.respond(answer)
+                return
+            last = [event(answer.body)]
+        if not begun:
+            await exchange.begin(Answer(200, EVENTS, headers=((b"Cache-Control", b"no-cache"),)))
+            last = self._first_pieces() + last
+        await exchange.send(b"".join(last))
+        await exchange.send(b"", last=True)
+
+    def _first_pieces(self) -> list[bytes]:
+        numbers = range(len(self._choices))
+        if self._head.chat:
+            return [_event(role_piece(self._head, number)) for number in numbers]
+        if self._request.echo:
+            return [_event(choice_piece(self._head, each, self._prompts[each], None, None)) for each in numbers]
+        return []
+
+    def _pieces(self, number: int, text: str, positions: list[list[dict[str, Any]]]) -> list[bytes]:
+        """What a response of a choice becomes."""
+        choice = self._choices[number]
+        pieces = []
+        if text or positions:
+            found = self._logprobs(number, positions)
+            pieces.append(_event(choice_piece(self._head, number, text, None, found)))
+            self._characters[number] += len(text)
+        if choice.finish_reason is not None:
+            pieces += self._end(number)
+        return pieces
+
+    def _end(self, number: int) -> list[bytes]:
+        choice = self._choices[number]
+        rest = choice.end()
+        pieces = [choice_piece(self._head, number, rest, None, None)] if rest else []
+        pieces.append(choice_piece(self._head, number, None, choice.finish_reason, None))
+        return list(map(_event, pieces))
+
+    def _last_pieces(self) -> list[bytes]:
+        numbers = range(len(self._choices))
+        pieces = [piece for each in numbers if self._choices[each].finish_reason is None for piece in self._end(each)]
+        if self._request.usage:
+            usage = usage_of(self._choices, self._request.choices)
+            pieces.append(_event({**self._head.document([], piece=True), "usage": usage}))
+        return [*pieces, _DONE]
+
+
+def _event(document: dict[str, Any]) -> bytes:
+    return event(orjson.dumps(document))

@@ -1,0 +1,196 @@
+"""Which models can be asked in OpenAI's way, and what their tensors mean for it (docs/openai.md#models).
+
+Rules:
+ 1. A model that has the parameter ``openai_text_input`` or ``openai_embeddings_output`` is what its parameters say.
+ 2. Any other model generates text if it has the tensors of Triton's vLLM backend: inputs ``text_input`` and
+    ``sampling_parameters``, and output ``text_output``, all of strings.
+ 3. Every input that a model needs has to be one of those that are known here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ...engine.config.model import ModelConfig, ModelInput
+from ...engine.datatypes import BOOL, BYTES, FP16, FP32, FP64, DataType
+from ...engine.description import ModelDescription
+from ...engine.errors import InvalidArgumentError, NotFoundError
+
+TEXT_INPUT = "openai_text_input"
+TEXT_OUTPUT = "openai_text_output"
+PARAMETERS = "openai_parameters"
+EMBEDDINGS_OUTPUT = "openai_embeddings_output"
+
+SAMPLING = "sampling_parameters"
+STREAM = "stream"
+LOGPROBS, RETURN_LOGPROBS = "logprobs", "return_logprobs"
+FLAGS = (
+    "exclude_input_in_output",
+    "return_finish_reason",
+    "return_num_input_tokens",
+    "return_num_output_tokens",
+)
+"""Inputs of the vLLM backend that are always asked for, where a model has them."""
+
+_KNOWN = ("text_input", SAMPLING, STREAM, RETURN_LOGPROBS, *FLAGS)
+
+NAMES = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "max_tokens",
+    "seed",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "user",
+)
+"""What a request may say that can become a parameter of the model's request (`PARAMETERS`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextModel:
+    """A model that makes text of text.
+
+    Attributes:
+        shapes: of the inputs, by name.
+        parameters: names of request parameters by OpenAI's names; None for a model with the tensors of the vLLM
+            backend.
+        logprobs: it gives log-probabilities.
+    """
+
+    description: ModelDescription
+    text_input: str
+    text_output: str
+    shapes: Mapping[str, tuple[int, ...]]
+    parameters: Mapping[str, str] | None = None
+    logprobs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingModel:
+    """A model that makes vectors of texts.
+
+    Attributes:
+        shape: of the input for one text.
+    """
+
+    description: ModelDescription
+    text_input: str
+    output: str
+    shape: tuple[int, ...] = field(default=(1,))
+
+
+def served_model(description: ModelDescription) -> TextModel | EmbeddingModel:
+    """What a model is for OpenAI's clients.
+
+    Raises:
+        NotFoundError: it is nothing for them; the text says why.
+    """
+    try:
+        return _served_model(description)
+    except InvalidArgumentError as error:
+        raise NotFoundError(
+            f"The model '{description.name}' cannot be used by this interface: {error.message}"
+        ) from None
+
+
+def text_model(description: ModelDescription) -> TextModel:
+    """A model that generates text. NotFoundError if it is none."""
+    found = served_model(description)
+    if isinstance(found, TextModel):
+        return found
+    raise NotFoundError(f"The model '{description.name}' generates no text: it is for embeddings")
+
+
+def embedding_model(description: ModelDescription) -> EmbeddingModel:
+    """A model for embeddings. NotFoundError if it is none."""
+    found = served_model(description)
+    if isinstance(found, EmbeddingModel):
+        return found
+    raise NotFoundError(
+        f"The model '{description.name}' gives no embeddings: its configuration names no parameter "
+        f"'{EMBEDDINGS_OUTPUT}'"
+    )
+
+
+def _served_model(description: ModelDescription) -> TextModel | EmbeddingModel:
+    config = description.config
+    given = config.parameters
+    if EMBEDDINGS_OUTPUT in given:
+        text_input = given.get(TEXT_INPUT, "text_input")
+        _check_output(config, given[EMBEDDINGS_OUTPUT], EMBEDDINGS_OUTPUT, (FP32, FP16, FP64))
+        shapes = _shapes(description, (text_input,), (text_input,))
+        return EmbeddingModel(description, text_input, given[EMBEDDINGS_OUTPUT], shapes[text_input])
+    if TEXT_INPUT in given:
+        text_input, text_output = given[TEXT_INPUT], given.get(TEXT_OUTPUT, "text_output")
+        _check_output(config, text_output, TEXT_OUTPUT, (BYTES,))
+        shapes = _shapes(description, (text_input,), (text_input,))
+        return TextModel(description, text_input, text_output, shapes, _read_parameters(given.get(PARAMETERS, "")))
+    if config.find_input("text_input") is None or config.find_input(SAMPLING) is None:
+        raise InvalidArgumentError(
+            f"it has no inputs 'text_input' and '{SAMPLING}', and its configuration no parameter '{TEXT_INPUT}'"
+        )
+    _check_output(config, "text_output", TEXT_OUTPUT, (BYTES,))
+    shapes = _shapes(description, _KNOWN, ("text_input", SAMPLING))
+    logprobs = RETURN_LOGPROBS in shapes and config.find_output(LOGPROBS) is not None
+    return TextModel(description, "text_input", "text_output", shapes, None, logprobs)
+
+
+def _check_output(config: ModelConfig, name: str, parameter: str, datatypes: Sequence[DataType]) -> None:
+    output = config.find_output(name)
+    if output is None or output.datatype not in datatypes:
+        kinds = " or ".join(each.name for each in datatypes)
+        raise InvalidArgumentError(f"it has no output '{name}' of type {kinds} (parameter '{parameter}')")
+
+
+def _shapes(description: ModelDescription, known: Sequence[str], of_text: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """The shape that each known input gets, of one element."""
+    shapes = {}
+    for tensor in description.config.input:
+        if tensor.name not in known:
+            if not tensor.optional:
+                raise InvalidArgumentError(f"it needs an input '{tensor.name}', which OpenAI's requests do not have")
+            continue
+        expected = BYTES if tensor.name in of_text else BOOL
+        shape = _shape_of_one(description, tensor)
+        if tensor.datatype is not expected or shape is None:
+            raise InvalidArgumentError(f"its input '{tensor.name}' is not one element of type {expected.name}")
+        shapes[tensor.name] = shape
+    for name in of_text:
+        if name not in shapes:
+            raise InvalidArgumentError(f"it has no input '{name}' (parameter '{TEXT_INPUT}')")
+    return shapes
+
+
+def _shape_of_one(description: ModelDescription, tensor: ModelInput) -> tuple[int, ...] | None:
+    shape = tuple(1 if dim < 0 else dim for dim in description.client_shape(tensor))
+    return shape if math.prod(shape) == 1 else None
+
+
+def _read_parameters(text: str) -> dict[str, str]:
+    """Names of request parameters, by OpenAI's names."""
+    if not text:
+        return {}
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError):
+        given = None
+    if not isinstance(given, dict) or not all(isinstance(each, str) and each for each in given.values()):
+        raise InvalidArgumentError(f"parameter '{PARAMETERS}' is no JSON object whose values are names")
+    if unknown := sorted(given.keys() - set(NAMES)):
+        raise InvalidArgumentError(f"parameter '{PARAMETERS}' names '{unknown[0]}', expected of: {', '.join(NAMES)}")
+    return given
+
+
+def openai_models(descriptions: Sequence[ModelDescription]) -> Iterator[str]:
+    """The names of those that OpenAI's clients can use."""
+    for each in descriptions:
+        try:
+            yield served_model(each).description.name
+        except NotFoundError:
+            continue
