@@ -174,8 +174,8 @@ class ManagedSwarm(FleetSwarm):
         if places.gap_within(heard_s, now_s):
             return
         holders = holders or places.held_within(since_s, now_s)  # where no gateway may have heard of it yet
-        draining = {name for name, each in self.replicas.items() if each.draining}
-        holders = [name for name in holders if name not in draining] or holders
+        staying = {name for name, each in self.replicas.items() if not each.draining}
+        holders = [name for name in holders if name in staying] or holders
         if holders and all(self._was_faulty(name, heard_s, now_s) for name in holders):
             return
         self.complain(
