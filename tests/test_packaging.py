@@ -306,7 +306,7 @@ def serve_simple(python: Path, tmp_path: Path) -> None:
 
 def test_commands_and_backends_resolve(installed: Path, project: dict[str, Any]) -> None:
     """The `trireme` command, those that other packages add to it, and the backends that come with Trireme are there."""
-    names = ("onnxruntime", "openvino", "pytorch", "python", "tensorflow", "tensorrt")
+    names = ("generation", "onnxruntime", "openvino", "pytorch", "python", "tensorflow", "tensorrt")
     assert run_installed(installed, LOAD_COMMAND_AND_BACKENDS, str(installed)).splitlines() == [
         "console_scripts trireme True",
         *(f"trireme.commands {name} True" for name in sorted(project["project"]["entry-points"]["trireme.commands"])),
