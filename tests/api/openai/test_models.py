@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from trireme.api.openai.models import EmbeddingModel, TextModel, openai_models, served_model, text_model
@@ -88,7 +90,7 @@ OUT = (ModelOutput("text_output", BYTES, (1,)),)
         ({"input": ONE, "output": OUT, "parameters": {"openai_embeddings_output": "text_output"}}, "of type FP32"),
     ],
 )
-def test_why_a_model_cannot_be_used(fields: dict[str, object], reason: str) -> None:
+def test_why_a_model_cannot_be_used(fields: dict[str, Any], reason: str) -> None:
     with pytest.raises(NotFoundError, match=reason):
         served_model(described(**fields))
     usable = described("good", input=VLLM_INPUTS, output=VLLM_OUTPUTS)
