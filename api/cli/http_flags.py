@@ -32,7 +32,7 @@ class HttpSettings(NamedTuple):
     options: HttpOptions
     openai: bool = False
 
-    def open(self, server: Facade, log: LogFacade) -> HttpService:
+    def open(self, server: Facade, log: LogFacade | None) -> HttpService:
         """The service; it does not listen yet."""
         routes = (*ROUTES, *OPENAI_ROUTES) if self.openai else ROUTES
         return HttpService(HttpApplication(server, self.options, log, routes), self.service)

@@ -68,7 +68,7 @@ def test_what_cannot_be_adapted_is_told() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("xgboost") is None, reason="xgboost is not installed")
 def test_xgboost() -> None:
-    import xgboost
+    import xgboost  # pyright: ignore[reportMissingImports]
 
     classifier = xgboost.XGBClassifier(n_estimators=3).fit(X, Y)
     booster = classifier.get_booster()
@@ -84,7 +84,7 @@ def test_xgboost() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("lightgbm") is None, reason="lightgbm is not installed")
 def test_lightgbm() -> None:
-    import lightgbm
+    import lightgbm  # pyright: ignore[reportMissingImports]
 
     regressor = lightgbm.LGBMRegressor(n_estimators=3, verbose=-1).fit(X[:, :3], X[:, 3])
     models = [trireme.adapt(regressor, name="width"), trireme.adapt(regressor.booster_, name="booster")]

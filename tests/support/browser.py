@@ -24,7 +24,7 @@ PATIENCE_MS = 60_000
 @contextmanager
 def chromium() -> Iterator[Any]:
     """A browser without a window."""
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import sync_playwright  # pyright: ignore[reportMissingImports]
 
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])

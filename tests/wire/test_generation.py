@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import openai
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
@@ -56,7 +57,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServeProc
     repository = tmp_path_factory.mktemp("models")
     text = write_llama(repository / "writer" / "1")
     (repository / "writer" / "config.pbtxt").write_text('backend: "generation"\n')
-    with serve_process(repository) as server:
+    with serve_process(repository, "--openai-on-http=true") as server:
         yield server, text
 
 
@@ -103,6 +104,25 @@ def test_tritonclient_streams_it(served: tuple[ServeProcess, str]) -> None:
             final = answer.get_response().parameters["triton_final_response"].bool_param
         client.stop_stream()
     assert PROMPT + "".join(pieces) == text
+
+
+def test_the_openai_package_gets_it(served: tuple[ServeProcess, str]) -> None:
+    server, text = served
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{server.http_port}/v1", api_key="none") as client:
+        asked: dict[str, Any] = {"model": "writer", "prompt": PROMPT, "max_tokens": NEW, "temperature": 0}
+        answer = client.completions.create(**asked)
+        assert PROMPT + answer.choices[0].text == text
+        assert answer.usage is not None
+        assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (len(PROMPT), NEW)
+        assert answer.choices[0].finish_reason == "length"
+        pieces = [chunk.choices[0].text for chunk in client.completions.create(**asked, stream=True)]
+        assert len(pieces) > 3
+        assert PROMPT + "".join(pieces) == text
+        messages: Any = [{"role": "user", "content": "Hi"}]
+        chat = client.chat.completions.create(model="writer", messages=messages, temperature=0, n=2)
+        assert chat.usage is not None
+        assert [choice.finish_reason for choice in chat.choices] == ["length", "length"]
+        assert chat.usage.completion_tokens == 2 * (128 - chat.usage.prompt_tokens), "to the end of the context"
 
 
 def test_its_metadata_tells_what_goes_in(served: tuple[ServeProcess, str]) -> None:

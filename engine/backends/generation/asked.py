@@ -51,7 +51,6 @@ OUTPUTS = {
 
 _MOST_CHOICES = 64
 _MOST_STOPS = 16
-_DEFAULT_TOKENS = 16  # as in vLLM
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class Asked:
         stream: answers as they come, else one in the end.
         with_prompt: the prompt's text comes first in the output.
         returned: the outputs that are wanted beside the text.
-        most_new: tokens.
+        most_new: tokens; None for as many as there is room for.
         ignores_end: the model's own token for the end does not end the text.
     """
 
@@ -74,7 +73,7 @@ class Asked:
     returned: frozenset[str]
     sampling: Sampling
     choices: int
-    most_new: int
+    most_new: int | None
     stops: tuple[str, ...]
     stop_tokens: frozenset[int]
     ignores_end: bool
@@ -127,7 +126,7 @@ def asked(job: Job) -> Asked:
             logprobs=None if logprobs < 0 else logprobs,
         ),
         choices=given.integer("n", 1, 1, _MOST_CHOICES),
-        most_new=given.integer("max_tokens", _DEFAULT_TOKENS, 1),
+        most_new=given.integer("max_tokens", 0, 1) if given.has("max_tokens") else None,
         stops=given.texts("stop"),
         stop_tokens=frozenset(given.integers("stop_token_ids")),
         ignores_end=given.flag("ignore_eos"),
@@ -147,6 +146,9 @@ class _Parameters:
         if not isinstance(found, dict):
             raise InvalidArgumentError(f"'{PARAMETERS}' is {_kind(found)}; expected a JSON object")
         self._left: dict[str, Any] = found
+
+    def has(self, name: str) -> bool:
+        return self._left.get(name) is not None
 
     def number(self, name: str, default: float) -> float:
         return self._taken(name, default, float, "a number")

@@ -62,6 +62,7 @@ class _Request:
     over: Callable[[], None]
     asked: Asked | None = None
     prompt: Sequence[int] = ()
+    most_new: int = 0
     choices: list[_Choice] = field(default_factory=list)
     gone: bool = False
 
@@ -159,7 +160,7 @@ class GenerationInstance(SteppedInstance):
             self._fail(request, refused or InternalError("the request was not looked at", reason=FailureReason.BACKEND))
             return
         number = next(self._numbers)
-        generation = Generation(number, list(request.prompt), of.most_new, max(job.level, 1), choices=of.choices)
+        generation = Generation(number, list(request.prompt), request.most_new, max(job.level, 1), choices=of.choices)
         try:
             self.core.arrive(generation)
         except TriremeError as error:
@@ -299,6 +300,8 @@ class GenerationInstance(SteppedInstance):
             sampler = Sampler(of.sampling, prompt, vocabulary, choice)
             request.choices.append(_Choice(sampler, GeneratedText(self._tokenizer.decode, of.stops)))
         request.asked, request.prompt = of, prompt
+        room = min(self.core.limits.context, self.core.memory.count * self.core.memory.size) - len(prompt)
+        request.most_new = max(room, 1) if of.most_new is None else of.most_new
 
     def _draw(self, generation: Generation, logits: np.ndarray) -> list[int]:
         """The next tokens: one, or the first one of each choice."""
@@ -313,7 +316,7 @@ class GenerationInstance(SteppedInstance):
             choice.untold.append(drawn)
             choice.count += 1
             ends = drawn.token in of.stop_tokens or (drawn.token in self._ends and not of.ignores_end)
-            last = ends or choice.count == of.most_new
+            last = ends or choice.count == request.most_new
             if not ends:
                 choice.ready += choice.text.add(drawn.token)
             if last:

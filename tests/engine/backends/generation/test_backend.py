@@ -90,6 +90,15 @@ async def test_it_ends_where_the_model_says(tmp_path: Path) -> None:
         assert said(response) == ["vwxyz{"]
 
 
+async def test_without_a_limit_it_goes_on_as_long_as_there_is_room(tmp_path: Path) -> None:
+    write_model(tmp_path)
+    write_model(tmp_path, "small", kv_tokens=32)
+    async with open_letters(tmp_path) as server:
+        for name, room in (("letters", 64), ("small", 32)):
+            (response,) = await whole(server, asks("ab", model=name, ignore_eos=True))
+            assert len(said(response)[0]) == room
+
+
 async def test_it_ends_before_a_stop_string_or_token(tmp_path: Path) -> None:
     write_model(tmp_path)
     async with open_letters(tmp_path) as server:
@@ -309,14 +318,14 @@ async def test_what_waits_is_answered_before_the_model_goes(tmp_path: Path) -> N
     [
         (asks(), "expected one of 'text_input' and 'input_ids', got none"),
         (asks("a", tokens=[1]), "expected one of 'text_input' and 'input_ids', got both"),
-        (asks(""), "16 tokens are to follow a prompt of 0; expected 1 or more of both"),
+        (asks(""), "64 tokens are to follow a prompt of 0; expected 1 or more of both"),
         (
             asks("a", max_tokens=64),
             "the prompt has 1 tokens and 64 are to follow, which is more than the model's context of 64",
         ),
         (
             asks("a" * 100),
-            "the prompt has 100 tokens and 16 are to follow, which is more than the model's context of 64",
+            "the prompt has 100 tokens and 1 are to follow, which is more than the model's context of 64",
         ),
         (asks(tokens=[256]), "token 256 in the prompt; expected 0 to 255"),
         (asks(tokens=[-1]), "token -1 in the prompt; expected 0 to 255"),
