@@ -20,12 +20,14 @@ BESIDE_MODELS = (
 """Pages that are read in the root of a checkout."""
 
 
-@pytest.mark.parametrize("name", ["python", "command-line", pytest.param("comparison", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["python", "command-line", "comparison"])
 def test_a_page_for_an_empty_folder(name: str, tmp_path: Path) -> None:
     with Reader(tmp_path) as reader:
         reader.read((ROOT / "docs" / name).with_suffix(".md"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BESIDE_MODELS)
 def test_a_page_for_a_checkout(name: str) -> None:
     with Reader(ROOT) as reader:

@@ -14,15 +14,18 @@ from documents import ROOT, Reader, steps
 pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="the tutorials' commands need curl")
 
 TUTORIALS = {page.stem: page for page in sorted((ROOT / "docs" / "tutorials").glob("*.md"))}
-SLOW: dict[str, tuple[str, ...]] = {"hugging-face": ("torch", "transformers"), "planning": (), "pytorch": ("torch",)}
-"""Tutorials that take long, with the packages that they need."""
+QUICK = ("scikit-learn", "streaming")
+"""Those that do not wait for `make test-slow`."""
+
+NEEDS: dict[str, tuple[str, ...]] = {"hugging-face": ("torch", "transformers"), "pytorch": ("torch",)}
+"""Packages that come with an extra."""
 
 
 def marked_tutorials() -> Iterator[Any]:
     for name in TUTORIALS:
-        missing = [each for each in SLOW.get(name, ()) if find_spec(each) is None]
+        missing = [each for each in NEEDS.get(name, ()) if find_spec(each) is None]
         without = pytest.mark.skipif(bool(missing), reason=f"the tutorial needs {' and '.join(missing)}")
-        yield pytest.param(name, marks=[pytest.mark.slow, without] if name in SLOW else [])
+        yield pytest.param(name, marks=[without] if name in QUICK else [pytest.mark.slow, without])
 
 
 @pytest.mark.parametrize("name", list(marked_tutorials()))
