@@ -17,6 +17,9 @@ __trireme_hides_frames__ = True
 DEFAULT_OUTPUT = "output"
 """The name of an output that the annotation gives none."""
 
+_PLAIN: Mapping[Any, str] = {str: "BYTES", bytes: "BYTES", int: "INT64", float: "FP32", bool: "BOOL"}
+"""What of a plain type may be meant."""
+
 _INPUT_EXAMPLE = "{name}: FP32[8, 8]"
 _OUTPUT_EXAMPLE = '-> {"probabilities": FP32[10]}'
 
@@ -73,6 +76,8 @@ class SignatureReader:
             one = f"{name}: {found.name}[1]"
             self.fail(f"the annotation of parameter '{name}' is {found.name} without dimensions", one, name)
         if not isinstance(found, TensorType):
+            if isinstance(found, type) and found in _PLAIN:
+                example = f"{name}: {_PLAIN[found]}[1]"
             self.fail(f"the annotation of parameter '{name}' is {_shown(found)}, which is no tensor", example, name)
         return InputSpec(name, found, parameter.default is not parameter.empty)
 

@@ -168,6 +168,8 @@ WRONG = [
         "parameter 'b' is ndarray, which is no tensor",
         "b:",
     ),
+    ("def f(x: {}) -> FP32[1]: ...", 1, "parameter 'x' is {}, which is no tensor", "x: FP32[8, 8]"),
+    ("def f(t: str) -> FP32[1]: ...", 1, "parameter 't' is str, which is no tensor", "t: BYTES[1]"),
     ("def f(x: FP32) -> FP32[1]: ...", 1, "parameter 'x' is FP32 without dimensions", "x: FP32[1]"),
     (
         "def f(x: FP32[1], *others: FP32[1]) -> FP32[1]: ...",
