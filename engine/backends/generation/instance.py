@@ -138,6 +138,9 @@ class GenerationInstance(SteppedInstance):
             self._fail(request, error)
         for request in moved:
             self._send(request)
+        for request in self._requests.values():  # also those that wait for memory: they are not stuck
+            if request.job.batch is not None:
+                request.job.batch.heard = True
         for request in step.new:
             self._arrive(request, result.refused.get(request))
 

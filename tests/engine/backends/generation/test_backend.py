@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 import trio
 from counting_network import (
     ALPHABET,
+    CONTEXT,
     CountingNetwork,
     Gate,
     asks,
@@ -21,8 +24,13 @@ from counting_network import (
 from python_models import until
 
 from trireme.actors import InferenceServer
+from trireme.engine.backends.generation.instance import GenerationInstance
+from trireme.engine.backends.generation.tokenizer import Tokenizer
+from trireme.engine.clock import SystemClock
 from trireme.engine.errors import InternalError, InvalidArgumentError, TriremeError
-from trireme.engine.generation.iterations import Step
+from trireme.engine.generation.blocks import BlockMemory
+from trireme.engine.generation.iterations import IterationLimits, Step
+from trireme.engine.job import ExecutionBatch, Job
 from trireme.engine.options import ControlMode
 from trireme.engine.request import InferenceRequest, InferenceResponse
 
@@ -294,6 +302,30 @@ async def test_a_step_that_ends_its_thread_costs_the_instance_which_is_started_a
         await until(lambda: server.model_ready("letters"))
         (response,) = await whole(server, asks("abc", max_tokens=1))
         assert said(response) == ["abcd"]
+
+
+def test_each_step_is_a_sign_of_life_of_all_that_are_there(tmp_path: Path) -> None:
+    """Without it, a long text that is not streamed would be taken for a model that hangs."""
+    directory = write_model(tmp_path)
+    limits, memory = IterationLimits(context=CONTEXT, most_tokens=4, most_running=1), BlockMemory(16, 4)
+    network = CountingNetwork(directory, 16, 4)
+    instance = GenerationInstance("letters_0", network, Tokenizer(directory), limits, memory, frozenset())
+    batches: list[ExecutionBatch] = []
+    over: list[ExecutionBatch] = []
+    for _ in range(2):
+        request = asks("a", max_tokens=3)
+        inputs = {tensor.name: tensor for tensor in request.inputs}
+        batch = ExecutionBatch([Job(request, inputs, 1, "letters", 1, MagicMock())], "letters_0", SystemClock())
+        batches.append(batch)
+        instance.admit(batch, partial(over.append, batch))
+    heard = []
+    while (step := instance.begin_step(0.0)) is not None:
+        instance.end_step(step, instance.compute(step))
+        heard.append([batch.heard for batch in batches if batch not in over])
+        for batch in batches:
+            batch.heard = False
+    assert heard == [[False] * 2, [True] * 2, [True] * 2, [True], [True], [True], []]
+    assert over == batches
 
 
 async def test_what_waits_is_answered_before_the_model_goes(tmp_path: Path) -> None:
