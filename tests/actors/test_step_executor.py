@@ -1,0 +1,120 @@
+"""Steps of an instance, one at a time (the rules of `actors.step_executor`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import MagicMock
+
+import outcome
+import pytest
+
+from trireme.actors.offload import ExecutorDiedError
+from trireme.actors.step_executor import StepExecutor
+from trireme.engine.backends.interface import SteppedInstance
+from trireme.engine.clock import SystemClock
+from trireme.engine.errors import InternalError, TriremeError
+from trireme.engine.job import ExecutionBatch, Job
+
+
+class HandWorker:
+    """Keeps pieces of work until the test has them done."""
+
+    def __init__(self) -> None:
+        self.pieces: list[tuple[Callable[[], object], Callable[[outcome.Outcome[Any]], object]]] = []
+
+    def put(self, work: Callable[[], object], done: Callable[[outcome.Outcome[Any]], object]) -> None:
+        self.pieces.append((work, done))
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+    def work(self) -> None:
+        work, done = self.pieces.pop(0)
+        done(outcome.capture(work))
+
+
+class Noting(SteppedInstance):
+    """Has a step as long as it has batches; notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.error: Exception | None = None
+        self.refuses = False
+
+    def admit(self, batch: ExecutionBatch, over: Callable[[], None]) -> None:
+        if self.refuses:
+            raise InternalError("no room")
+        self.told.append("admit")
+
+    def begin_step(self, now_s: float) -> str:
+        self.told.append("begin")
+        return "step"
+
+    def compute(self, step: str) -> str:
+        if self.error is not None:
+            raise self.error
+        return "result"
+
+    def end_step(self, step: str, result: str) -> None:
+        self.told.append(f"end {result}")
+
+    def fail_step(self, step: str, error: TriremeError) -> None:
+        self.told.append(f"fail {error.message}")
+
+
+def batch() -> ExecutionBatch:
+    return ExecutionBatch([Job(MagicMock(), {}, 1, "m", 1, MagicMock())], "m_0", SystemClock())
+
+
+@pytest.fixture
+def world(autojump_clock: object) -> tuple[StepExecutor, HandWorker, Noting]:
+    worker = HandWorker()
+    return StepExecutor(worker), worker, Noting()
+
+
+async def test_one_step_is_under_way_and_the_next_begins_when_it_is_over(world: Any) -> None:
+    executor, worker, instance = world
+    executor.begin(instance, batch(), MagicMock())
+    executor.begin(instance, batch(), MagicMock())
+    assert instance.told == ["admit", "begin", "admit"]
+    assert len(worker.pieces) == 1
+    worker.work()
+    assert instance.told[3:] == ["end result", "begin"]
+
+
+async def test_what_a_step_raises_is_its_requests_and_the_next_begins(world: Any) -> None:
+    executor, worker, instance = world
+    executor.begin(instance, batch(), MagicMock())
+    instance.error = InternalError("out of memory")
+    worker.work()
+    assert instance.told == ["admit", "begin", "fail out of memory", "begin"]
+
+
+async def test_what_ends_the_thread_ends_the_instance(world: Any) -> None:
+    executor, worker, instance = world
+    dones = [MagicMock(), MagicMock()]
+    for done in dones:
+        executor.begin(instance, batch(), done)
+    instance.error = ExecutorDiedError("exit status 3")
+    worker.work()
+    assert [done.call_args.args[1] for done in dones] == [instance.error] * 2
+    assert instance.told == ["admit", "begin", "admit"]
+
+
+async def test_a_batch_that_is_not_taken_in_is_over_with_the_reason(world: Any) -> None:
+    executor, worker, instance = world
+    instance.refuses = True
+    done, refused = MagicMock(), batch()
+    executor.begin(instance, refused, done)
+    done.assert_called_once_with(refused)
+    assert [str(error) for _, error, _ in refused.answers] == ["no room"]
+    assert worker.pieces == []
+
+
+async def test_no_step_begins_once_it_is_closed(world: Any) -> None:
+    executor, worker, instance = world
+    executor.begin(instance, batch(), MagicMock())
+    executor.close()
+    worker.work()
+    assert instance.told == ["admit", "begin"]
