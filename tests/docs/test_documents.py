@@ -70,6 +70,8 @@ def test_an_output_that_differs_is_noticed(tmp_path: Path) -> None:
     [
         ("a …\nb", "a long text\nb\n", True),
         ("a\n…", "a\nand\nmore", True),
+        ("a\n…\nb\n…", "a\nb", True),
+        ("a\n…\nb", "a\nab", False),
         ("latency: 1.62 ms", "latency: 900 us", True),
         ("one   87.584ms    9%", "one  105.911ms    9%", True),
         ("0.98166 1.4395e-08", "0.98161 1.4390e-08", True),

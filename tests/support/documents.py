@@ -9,8 +9,9 @@ Rule 2. A ``console`` block has commands behind ``$``, each with its output belo
 Rule 3. A ``python`` block with a ``text`` block below it is a program and its output.
 Rule 4. Ports of a page are those of `trireme serve`'s defaults; the server that runs has others, so they are replaced,
         also in files.
-Rule 5. In an output ``…`` stands for anything, times for any time, numbers with many decimals for their first two
-        digits, as the last ones depend on the processor. Blanks count as one: columns are as wide as what is in them.
+Rule 5. In an output ``…`` stands for anything, on a line of its own also for no line, times for any time, numbers with
+        many decimals for their first two digits, as the last ones depend on the processor. Blanks count as one: columns
+        are as wide as what is in them.
 Rule 6. Any other block has to be marked: the line ``<!-- not run: REASON -->`` stands above it.
 """
 
@@ -218,7 +219,8 @@ def check_installable(requirements: list[str]) -> None:
 
 def matches(shown: str, output: str) -> bool:
     """Whether an output is what a page shows."""
-    pattern = re.escape(normal(shown)).replace("…", r"[\s\S]*?")
+    pattern = re.escape(normal(shown))
+    pattern = re.sub(r"\\\n…(?=\\\n|\Z)", r"(?:\\n[\\s\\S]*?)?", pattern).replace("…", r"[\s\S]*?")
     return re.fullmatch(pattern, normal(output)) is not None
 
 
