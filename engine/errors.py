@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Mapping
 from typing import TypeVar
 
 E = TypeVar("E", bound=BaseException)
@@ -232,6 +233,26 @@ class LimitExceededError(TriremeError):
     ) -> None:
         super().__init__(message, reason=reason, refusal=refusal)
         self.retry_after_s = retry_after_s
+
+
+ERROR_CLASSES: Mapping[ErrorKind, type[TriremeError]] = {
+    each.kind: each
+    for each in (
+        TriremeError,
+        InvalidArgumentError,
+        NotFoundError,
+        UnavailableError,
+        AlreadyExistsError,
+        UnsupportedError,
+        CancelledError,
+        DeadlineError,
+        InternalError,
+        UnauthenticatedError,
+        PermissionDeniedError,
+        LimitExceededError,
+    )
+}
+"""What is raised for an error of which only the kind is known."""
 
 
 def shown(text: str) -> str:

@@ -14,22 +14,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from ..engine.errors import (
-    AlreadyExistsError,
-    CancelledError,
+    ERROR_CLASSES,
     ColdModelError,
-    DeadlineError,
     ErrorKind,
     FailureReason,
-    InternalError,
-    InvalidArgumentError,
     LimitExceededError,
-    NotFoundError,
-    PermissionDeniedError,
     RefusalReason,
     TriremeError,
-    UnauthenticatedError,
-    UnavailableError,
-    UnsupportedError,
 )
 from ..engine.request import ParameterValue
 from .link import LinkError
@@ -148,24 +139,6 @@ def read_parameters(value: Any) -> dict[str, ParameterValue]:
 
 # ---- errors ----
 
-_ERRORS: dict[ErrorKind, type[TriremeError]] = {
-    each.kind: each
-    for each in (
-        TriremeError,
-        InvalidArgumentError,
-        NotFoundError,
-        UnavailableError,
-        AlreadyExistsError,
-        UnsupportedError,
-        CancelledError,
-        DeadlineError,
-        InternalError,
-        UnauthenticatedError,
-        PermissionDeniedError,
-        LimitExceededError,
-    )
-}
-
 
 def write_error(error: TriremeError) -> list[Any]:
     """An error: its kind, why an accepted request has failed by it, its text, why it refuses one, whether that has
@@ -183,7 +156,7 @@ def read_error(value: Any) -> TriremeError:
     front ends."""
     kind, reason, message, refusal, counted, retry_ms = read_list(value, 6, 6)
     text = read_text(message)
-    error = _member(lambda: _ERRORS[ErrorKind(kind)], kind)(text, reason=FailureReason.BACKEND)
+    error = _member(lambda: ERROR_CLASSES[ErrorKind(kind)], kind)(text, reason=FailureReason.BACKEND)
     error.reason = _member(lambda: FailureReason(reason), reason)
     error.refusal = None if refusal is None else _member(lambda: RefusalReason(refusal), refusal)
     if error.refusal is RefusalReason.NOT_IN_MEMORY:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import gc
 import os
+import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -71,15 +72,30 @@ class RunningTests:
             pytest.exit(f"a process of the test run has died: {error}; tests that ran: {running}", returncode=1)
 
 
+class FrozenModules:
+    """What was imported stays: no garbage collection, a test's own or another, has to look through all of it again.
+
+    With the large packages that would be a quarter of the run's CPU time.
+    """
+
+    _MANY = 50
+
+    def __init__(self) -> None:
+        self._modules = 0
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self) -> None:
+        """A test begins."""
+        if len(sys.modules) > self._modules + self._MANY:
+            self._modules = len(sys.modules)
+            gc.collect()
+            gc.freeze()
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Watch the processes of the run."""
+    """Watch the processes of the run, and what they import."""
     config.pluginmanager.register(RunningTests())
-
-
-def pytest_collection_finish() -> None:
-    """What was imported stays: no garbage collection, a test's own or another, has to look through all of it again."""
-    gc.collect()
-    gc.freeze()
+    config.pluginmanager.register(FrozenModules())
 
 
 @dataclass(frozen=True)

@@ -14,27 +14,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .. import errors
 from ..config.model import Dims, ModelOutput
-from ..errors import FailureReason, InternalError, InvalidArgumentError, TriremeError
+from ..errors import ERROR_CLASSES, FailureReason, InternalError, InvalidArgumentError, TriremeError
 from ..request import InferenceRequest, ParameterValue
 from ..scheduling.batch import client_shape
 from .plan import matches
 
 _ID, _START, _END = "sequence_id", "sequence_start", "sequence_end"
-_CLASSES = {
-    each.kind: each
-    for each in (
-        errors.InvalidArgumentError,
-        errors.NotFoundError,
-        errors.UnavailableError,
-        errors.AlreadyExistsError,
-        errors.UnsupportedError,
-        errors.CancelledError,
-        errors.DeadlineError,
-        errors.InternalError,
-    )
-}
 
 
 def adapted(shape: Dims, rows: int, dims: Dims, batching: bool) -> Dims:
@@ -115,5 +101,5 @@ def override(sequence: SequenceInfo, parameters: Mapping[str, ParameterValue]) -
 
 def in_ensemble(name: str, error: TriremeError) -> TriremeError:
     """The same kind of error, with the ensemble's name in front. Whatever it was, an ensemble counts it as OTHER."""
-    make = _CLASSES.get(error.kind, TriremeError)
+    make = ERROR_CLASSES[error.kind]
     return make(f"in ensemble '{name}', {error.message}", reason=FailureReason.OTHER)

@@ -8,42 +8,10 @@ from dataclasses import dataclass
 
 from grpclib.metadata import decode_grpc_message
 
-from ....engine.errors import (
-    AlreadyExistsError,
-    CancelledError,
-    DeadlineError,
-    ErrorKind,
-    InternalError,
-    InvalidArgumentError,
-    LimitExceededError,
-    NotFoundError,
-    PermissionDeniedError,
-    RefusalReason,
-    TriremeError,
-    UnauthenticatedError,
-    UnavailableError,
-    UnsupportedError,
-)
+from ....engine.errors import ERROR_CLASSES, ErrorKind, RefusalReason, TriremeError
 from ...http2.headers import Field
 from ..blocks import GRPC_STATUS, REFUSED
 
-_CLASSES: Mapping[ErrorKind, type[TriremeError]] = {
-    each.kind: each
-    for each in (
-        InvalidArgumentError,
-        NotFoundError,
-        UnavailableError,
-        AlreadyExistsError,
-        UnsupportedError,
-        CancelledError,
-        DeadlineError,
-        InternalError,
-        TriremeError,
-        UnauthenticatedError,
-        PermissionDeniedError,
-        LimitExceededError,
-    )
-}
 _KINDS: Mapping[int, ErrorKind] = {
     **{status.value: kind for kind, status in GRPC_STATUS.items()},
     9: ErrorKind.INVALID_ARGUMENT,  # FAILED_PRECONDITION; this and those below no Trireme sends
@@ -112,7 +80,7 @@ def refusal_named(text: str) -> RefusalReason | None:
 
 def error_of_kind(kind: ErrorKind, message: str, refusal: RefusalReason | None = None) -> TriremeError:
     """An error with exactly this text."""
-    error = _CLASSES[kind]("", refusal=refusal)
+    error = ERROR_CLASSES[kind]("", refusal=refusal)
     error.message = message
     error.args = (message,)
     return error
