@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .declared.errors import Problem
 from .inspecting import AppError, declared_models
 from .local_sources import local_sources
 from .writing import RepositoryWriter, WrittenModel
@@ -42,6 +43,9 @@ class AppModels:
     Args:
         directory: of the repository, which belongs to it.
         account: see `declared_models`.
+
+    Attributes:
+        places: file and line of each model's declaration.
     """
 
     def __init__(self, targets: Sequence[AppTarget], directory: Path, account: Mapping[str, Any] | None = None) -> None:
@@ -50,6 +54,7 @@ class AppModels:
         self._account = account
         self._seen: dict[Path, SeenFiles] = {}
         self._models: dict[AppTarget, list[str]] = {}
+        self.places: dict[str, str] = {}
 
     @property
     def paths(self) -> list[Path]:
@@ -66,15 +71,15 @@ class AppModels:
         Raises:
             AppError: apps are faulty; all is told of each.
         """
-        errors: list[str] = []
+        problems: list[Problem] = []
         for app in apps:
             self._seen[app] = _look(app)
             try:
                 self._write_app(app)
             except AppError as error:
-                errors.append(str(error))
-        if errors:
-            raise AppError("\n".join(errors))
+                problems.extend(error.problems)
+        if problems:
+            raise AppError(*problems)
 
     def _write_app(self, app: Path) -> None:
         found = declared_models(app, self._account)
@@ -88,15 +93,14 @@ class AppModels:
             for gone in set(self._models.get(target, ())) - set(names):
                 shutil.rmtree(self.directory / gone, ignore_errors=True)
             self._models[target] = names
+            self.places |= {model.name: model.place for model in chosen}
 
     def _check_names(self, target: AppTarget, models: Iterable[WrittenModel]) -> None:
         others = {name: each for each, names in self._models.items() if each != target for name in names}
         for model in models:
             if model.name in others:
-                raise AppError(
-                    f"{target.path}: the model '{model.name}' is in {others[model.name].path}, too\n"
-                    '  write, for example: @model(name="another")'
-                )
+                text = f"the model '{model.name}' is in {others[model.name].path}, too"
+                raise AppError(Problem(text, 'write, for example: @model(name="another")', str(target.path)))
 
 
 def chosen_models(target: AppTarget, found: Sequence[WrittenModel]) -> Sequence[WrittenModel]:
@@ -106,7 +110,8 @@ def chosen_models(target: AppTarget, found: Sequence[WrittenModel]) -> Sequence[
     chosen = [model for model in found if target.variable in (model.variable, model.name)]
     if not chosen:
         names = ", ".join(model.variable for model in found)
-        raise AppError(f"{target.path}: it has no model '{target.variable}'; it has: {names}")
+        text = f"it has no model '{target.variable}'; it has: {names}"
+        raise AppError(Problem(text, "name one of these, or the file alone", str(target.path)))
     return chosen
 
 

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from .declared.declaration import Declaration
 from .declared.types import TensorType
 
+_SCHEDULERS = ("dynamic_batching", "sequence_batching")
+"""Fields of which a configuration has at most one."""
+
 
 def config_text(declaration: Declaration) -> str:
     """All of it. What `model` was given as ``config`` comes last, as it is."""
@@ -26,7 +29,7 @@ def _lines(declaration: Declaration) -> Iterator[str]:
     yield f"instance_group {{ kind: KIND_CPU count: {options.instances} }}"
     if declaration.manner.streams:
         yield "model_transaction_policy { decoupled: true }"
-    elif options.max_batch_size and "dynamic_batching" not in options.config:
+    elif options.max_batch_size and not any(each in options.config for each in _SCHEDULERS):
         yield f"dynamic_batching {{ max_queue_delay_microseconds: {options.queue_delay_us} }}"
     if options.in_process:
         yield _parameter("EXECUTION", "in_process")

@@ -12,12 +12,13 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from .config_text import config_text
 from .declared.declaration import AnswerManner, declaration_of
-from .declared.errors import DeclarationError
+from .declared.errors import DeclarationError, Faults, Problem, collected_problems
 from .declared.sources import CopiedModules
 from .writing import WrittenModel
 
@@ -26,7 +27,11 @@ LIMIT_S = 300.0
 
 
 class AppError(Exception):
-    """An app cannot be served: the text has file, line and what is wrong."""
+    """An app cannot be served: the text has file, line and what is wrong, for each of its problems."""
+
+    def __init__(self, *problems: Problem) -> None:
+        super().__init__("\n".join(map(str, problems)))
+        self.problems: Sequence[Problem] = problems
 
 
 def declared_models(app: Path, account: Mapping[str, Any] | None = None) -> list[WrittenModel]:
@@ -39,34 +44,47 @@ def declared_models(app: Path, account: Mapping[str, Any] | None = None) -> list
         AppError: it cannot be imported, a declaration is faulty, or there is none.
     """
     if not app.is_file():
-        raise AppError(f"{app}: there is no such file")
+        raise AppError(Problem("there is no such file", "name one that is there", str(app)))
     reads, writes = os.pipe()
     with open(reads, "rb") as told:
         try:
             command = [sys.executable, "-m", __spec__.name, str(app), str(writes)]
             process = subprocess.Popen(command, pass_fds=(writes,), stdin=subprocess.DEVNULL, **(account or {}))
         except OSError as error:  # another user may not be able to run this interpreter
-            raise AppError(f"{app}: no process can be started to import it: {error}") from None
+            text = f"no process can be started to import it: {error}"
+            raise AppError(Problem(text, "let the models' user run this interpreter", str(app))) from None
         finally:
             os.close(writes)
         try:
             process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
             process.kill()
-            raise AppError(f"{app}: its import has taken longer than {LIMIT_S:g} s") from None
+            text = f"its import has taken longer than {LIMIT_S:g} s"
+            raise AppError(Problem(text, "do what takes long in a class's __init__", str(app))) from None
         finally:
             process.kill()
         answer = told.read()
     if not answer:
-        raise AppError(f"{app}: the process that imported it ended with status {process.returncode}")
+        text = f"the process that imported it ended with status {process.returncode}"
+        raise AppError(Problem(text, f"to see more: python {app}", str(app)))
     said = json.loads(answer)
-    if "error" in said:
-        raise AppError(said["error"])
+    if said["problems"]:
+        raise AppError(*(Problem(**each) for each in said["problems"]))
     return [_read(each) for each in said["models"]]
 
 
-def _read(said: Mapping[str, str]) -> WrittenModel:
-    return WrittenModel(said["name"], said["variable"], AnswerManner(said["manner"]), said["config"])
+def _read(said: Mapping[str, Any]) -> WrittenModel:
+    return WrittenModel(
+        said["name"], said["variable"], AnswerManner(said["manner"]), said["config"], place=said["place"]
+    )
+
+
+_EXAMPLE = """\
+write, for example:
+    from trireme import FP32, model
+    @model
+    def double(x: FP32[...]) -> FP32[...]:
+        return 2 * x"""
 
 
 def models_of(namespace: Mapping[str, Any], app: str) -> list[WrittenModel]:
@@ -76,56 +94,50 @@ def models_of(namespace: Mapping[str, Any], app: str) -> list[WrittenModel]:
         DeclarationError: there is none, or two have one name.
     """
     found: dict[str, WrittenModel] = {}
-    places: dict[str, str] = {}
+    faults = Faults()
     seen: set[int] = set()
     for variable, value in namespace.items():
         declaration = declaration_of(value)
         if declaration is None or id(value) in seen:
             continue
         seen.add(id(value))
-        name = declaration.name
+        name, place = declaration.name, declaration.place
         if name in found:
-            raise DeclarationError(
-                f"{declaration.place}: the name '{name}' is that of the model at {places[name]}, too\n"
-                '  write, for example: @model(name="another")'
-            )
-        found[name] = WrittenModel(name, variable, declaration.manner, config_text(declaration))
-        places[name] = declaration.place
+            text = f"the name '{name}' is that of the model at {found[name].place}, too"
+            file, _, line = place.rpartition(":")
+            faults.problems.append(Problem(text, 'write, for example: @model(name="another")', file, int(line)))
+        else:
+            found[name] = WrittenModel(name, variable, declaration.manner, config_text(declaration), place=place)
     if not found:
-        raise DeclarationError(
-            f"{app}: it declares no model\n"
-            "  write, for example:\n"
-            "    from trireme import FP32, model\n"
-            "    @model\n"
-            "    def double(x: FP32[...]) -> FP32[...]:\n"
-            "        return 2 * x"
-        )
+        raise DeclarationError(Problem("it declares no model", _EXAMPLE, app))
+    faults.tell()
     return list(found.values())
 
 
 def _inspect(app: str) -> dict[str, Any]:
     """What the process says."""
-    try:
-        module = CopiedModules(os.path.dirname(app)).import_app(os.path.basename(app), "inspected")
-        models = models_of(vars(module), app)
-    except DeclarationError as error:
-        return {"error": str(error)}
-    except Exception as error:  # noqa: BLE001 - what the app raises
-        return {"error": where_raised(error, app)}
+    models: list[WrittenModel] = []
+    with collected_problems() as problems:
+        try:
+            module = CopiedModules(os.path.dirname(app)).import_app(os.path.basename(app), "inspected")
+            if not problems:
+                models = models_of(vars(module), app)
+        except DeclarationError as error:
+            problems.extend(error.problems)
+        except Exception as error:  # noqa: BLE001 - what the app raises
+            problems.append(raised_problem(error, app))
     return {
-        "models": [
-            {"name": each.name, "variable": each.variable, "manner": each.manner.value, "config": each.config}
-            for each in models
-        ]
+        "problems": [asdict(each) for each in problems],
+        "models": [{**asdict(each), "manner": each.manner.value} for each in models],
     }
 
 
-def where_raised(error: BaseException, app: str) -> str:
-    """``FILE:LINE: ValueError: text``, the innermost place in the app's directory first."""
-    more = f"\n  mend it; to see more: python {app}"
+def raised_problem(error: BaseException, app: str) -> Problem:
+    """What an app raised, with the innermost place in its directory."""
+    remedy = f"mend it; to see more: python {app}"
     if isinstance(error, SyntaxError) and error.filename:
         shown = f"\n  {error.text.strip()}" if error.text else ""
-        return f"{error.filename}:{error.lineno}: {type(error).__name__}: {error.msg}{shown}{more}"
+        return Problem(f"{type(error).__name__}: {error.msg}{shown}", remedy, error.filename, error.lineno or 0)
     directory = os.path.join(os.path.dirname(app), "")
     frames = [
         (frame.f_code.co_filename, line)
@@ -134,7 +146,7 @@ def where_raised(error: BaseException, app: str) -> str:
     ]
     file, line = frames[-1] if frames else (app, 0)
     above = "".join(f"\n  called from {file}:{line}" for file, line in frames[-2::-1])
-    return f"{file}:{line}: {type(error).__name__}: {error}{above}{more}"
+    return Problem(f"{type(error).__name__}: {error}{above}", remedy, file, line)
 
 
 def main(words: Sequence[str]) -> None:

@@ -60,6 +60,7 @@ class WrittenModel:
         manner: how it answers.
         config: the text of its configuration.
         module: of a model of this process, the name in `sys.modules` that has it; empty for one of a file.
+        place: file and line of its declaration.
     """
 
     name: str
@@ -67,6 +68,7 @@ class WrittenModel:
     manner: AnswerManner
     config: str
     module: str = ""
+    place: str = ""
 
 
 class RepositoryWriter:

@@ -1,23 +1,29 @@
 """What an open console costs the server behind it: throughput of small requests, with and without.
 
-    python benchmarks/console.py [--rounds 15] [--seconds 2] [--consoles 1]
+    python benchmarks/console.py [--rounds 24] [--seconds 0.8] [--consoles 1]
 
 First what a frame takes by itself: to note the 192 batches of eight requests that are most in one, and to make it. Then
-one server of the shipped `identity_fp32` (FP32[16]) and a closed loop, 16 requests at a time. In turns, in another
-order in every other round, the loop runs with so many readers of the console's stream and without; a reader takes the
-events and does nothing with them, as a browser's work is not the server's. Printed are medians over the rounds, and the
-median of the ratios within a round. Run on an idle machine.
+one server of the shipped `identity_fp32` (FP32[16]) and a closed loop, 16 requests at a time, that does not stop: while
+it goes on, consoles are opened and closed. A round is eight windows of so many seconds, without and with, in the order
+`0110 0110`, so that each window with a console stands beside one without. What a window has done is the difference of
+the server's own counters. A reader takes the events and does nothing with them: a browser's work is not the server's.
+
+Printed is the mean of the middle three fifths of the ratios of neighbours, with the interval that holds 95 of 100 means
+of samples drawn from them; the same of neighbours that were alike says how much of that is the machine's noise.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import random
 import socket
 import statistics
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,34 +44,109 @@ CONCURRENCY = 16
 BATCHES, ROWS = 192, 8
 
 
+ORDER = (False, True, True, False, False, True, True, False)
+"""Whether consoles are open, window by window."""
+SETTLE_S = 0.1
+"""Before a window, after consoles were opened or closed."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """What a server did for a while.
+
+    Attributes:
+        throughput: requests a second.
+        cpu_us: of a request.
+    """
+
+    watched: bool
+    throughput: float
+    cpu_us: float
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--rounds", type=int, default=24)
+    parser.add_argument("--seconds", type=float, default=0.8)
     parser.add_argument("--consoles", type=int, default=1)
     given = parser.parse_args()
     flags = "--model-control-mode=explicit", f"--load-model={MODEL}"
     noting_ms, making_ms = trio.run(frame_cost_ms)
     print(f"a frame: {noting_ms:.2f} ms for noting {BATCHES} batches, {making_ms:.2f} ms for making it")
-    seen: dict[bool, list[dict[str, float]]] = {False: [], True: []}
+    rounds: list[list[Window]] = []
     frames = 0
     with trireme(ROOT / "model_repository", *flags) as server:
-        for number in range(given.rounds):
-            for watched in (False, True) if number % 2 else (True, False):
-                with ExitStack() as stack:
-                    readers = range(given.consoles if watched else 0)
-                    open_ones = [stack.enter_context(console(server.metrics_port)) for _ in readers]
-                    seen[watched].append(measure(server, given.seconds))
-                    frames += sum(each.frames for each in open_ones)
-    for watched, samples in seen.items():
-        throughput = statistics.median(each["throughput"] for each in samples)
-        cpu_us = statistics.median(each["cpu_us"] for each in samples)
-        print(f"{'watched' if watched else 'alone':8} {throughput:8.0f}/s, {cpu_us:6.2f} us of CPU a request")
+        for _ in range(given.rounds):
+            with under_load(server, len(ORDER) * (given.seconds + SETTLE_S)):
+                windows = []
+                for watched in ORDER:
+                    with ExitStack() as stack:
+                        number = given.consoles if watched else 0
+                        readers = [stack.enter_context(console(server.metrics_port)) for _ in range(number)]
+                        time.sleep(SETTLE_S)
+                        windows.append(look(server, watched, given.seconds))
+                        frames += sum(each.frames for each in readers)
+                rounds.append(windows)
+    report(rounds)
+    opened = sum(ORDER) * given.rounds * given.consoles
+    print(f"{frames / opened:.1f} frames a window and console")
+
+
+def report(rounds: Sequence[Sequence[Window]]) -> None:
+    everything = [window for windows in rounds for window in windows]
+    for watched in (False, True):
+        name = "watched" if watched else "alone"
+        throughput, cpu_us = (
+            statistics.median(getattr(each, what) for each in everything if each.watched is watched)
+            for what in ("throughput", "cpu_us")
+        )
+        print(f"{name:8} {throughput:8.0f}/s, {cpu_us:6.2f} us of CPU a request")
+    neighbours = [pair for windows in rounds for pair in itertools.pairwise(windows)]
+    different = [(one, two) if one.watched else (two, one) for one, two in neighbours if one.watched is not two.watched]
+    alike = [pair for pair in neighbours if pair[0].watched is pair[1].watched]
     for what in ("throughput", "cpu_us"):
-        ratios = [one[what] / other[what] for one, other in zip(seen[True], seen[False], strict=True)]
-        low, middle, high = (sorted(ratios)[int(part * (len(ratios) - 1))] for part in (0.25, 0.5, 0.75))
-        print(f"ratio of {what}: {middle:.4f} (quartiles {low:.4f} to {high:.4f})")
-    print(f"{frames / max(1, given.rounds * given.consoles):.1f} frames a run and console")
+        for name, pairs in (("watched to alone", different), ("alike", alike)):
+            ratios = [getattr(one, what) / getattr(two, what) for one, two in pairs]
+            low, high = interval(ratios)
+            print(f"{what}, {name}: {middle_mean(ratios):.4f} (95 %: {low:.4f} to {high:.4f}; {len(ratios)} pairs)")
+
+
+def middle_mean(ratios: Sequence[float]) -> float:
+    """Of the middle three fifths: a pair that was disturbed says nothing."""
+    cut = len(ratios) // 5
+    return statistics.fmean(sorted(ratios)[cut : len(ratios) - cut])
+
+
+def interval(ratios: Sequence[float], draws: int = 2000) -> tuple[float, float]:
+    """That holds 95 of 100 such means of samples drawn from the ratios."""
+    chance = random.Random(1)
+    means = sorted(middle_mean(chance.choices(ratios, k=len(ratios))) for _ in range(draws))
+    return means[int(0.025 * draws)], means[int(0.975 * draws)]
+
+
+def look(server: Server, watched: bool, seconds: float) -> Window:
+    count, cpu_s, began_s = answered(server), server.cpu_s(), time.perf_counter()
+    time.sleep(seconds)
+    more, used_s, took_s = answered(server) - count, server.cpu_s() - cpu_s, time.perf_counter() - began_s
+    return Window(watched, more / took_s, 1e6 * used_s / more)
+
+
+def answered(server: Server) -> int:
+    return int(server.statistics(MODEL)["inference_count"])
+
+
+@contextmanager
+def under_load(server: Server, seconds: float) -> Iterator[None]:
+    """A closed loop goes on for so long inside the block, and has warmed up when it begins."""
+    body = payloads.infer_request(MODEL, *payloads.small_infer())
+    load = Load(server.http_port, "http", [body], CONCURRENCY, CONCURRENCY, CONCURRENCY, 0.3, seconds + 2.0)
+    loop = threading.Thread(target=put_load, args=(load, server.cpu_s, 60 + seconds))
+    before = answered(server)
+    loop.start()
+    while answered(server) < before + 5000:
+        time.sleep(0.05)
+    yield
+    loop.join()
 
 
 async def frame_cost_ms(rounds: int = 200) -> tuple[float, float]:
@@ -92,12 +173,6 @@ async def frame_cost_ms(rounds: int = 200) -> tuple[float, float]:
                 noting.append((noted_ns - began_ns) / 1e6)
                 making.append((time.thread_time_ns() - noted_ns) / 1e6)
     return statistics.median(noting), statistics.median(making)
-
-
-def measure(server: Server, seconds: float) -> dict[str, float]:
-    body = payloads.infer_request(MODEL, *payloads.small_infer())
-    load = Load(server.http_port, "http", [body], CONCURRENCY, CONCURRENCY, CONCURRENCY, 0.3, seconds)
-    return put_load(load, server.cpu_s, timeout_s=60 + seconds)
 
 
 class StreamReader(threading.Thread):

@@ -1,4 +1,5 @@
-"""gRPC for the load client: unary calls, one at a time, on a connection of HTTP/2 that does no more than that takes.
+"""gRPC for the load client: calls with one request message, one at a time, on a connection of HTTP/2 that does no more
+than that takes.
 
 The server is told that its headers may refer to no table (SETTINGS_HEADER_TABLE_SIZE 0), so that headers need to be
 decoded only where an answer has no message: there they say why.
@@ -15,6 +16,8 @@ import hpack
 from .connections import LoadConnection, RefusedError
 
 HEADER = struct.Struct(">BHBBL")
+PREFIX = struct.Struct(">xL")
+"""In front of a message: that it is not compressed, and its length."""
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 END_STREAM, END_HEADERS, ACK = 1, 4, 1
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -46,7 +49,7 @@ class GrpcLoadConnection(LoadConnection):
         metadata: of each call, names in lower case.
 
     Attributes:
-        message: of the last answer, if `keeps_messages`.
+        message: what has come of the last answer and was not taken, if `keeps_messages`; with prefixes.
     """
 
     keeps_messages = False
@@ -86,6 +89,16 @@ class GrpcLoadConnection(LoadConnection):
         prefix = b"\0" + struct.pack(">L", sum([len(part) for part in request]))
         self._unframed = [memoryview(part) for part in (prefix, *request) if part]
         self.send(frame(HEADERS, END_HEADERS, self._stream, self._block), *self._framed())
+
+    def next_message(self) -> bytes | None:
+        """Take the first message of the answer off `message`; None if it has not come as a whole."""
+        if len(self.message) < PREFIX.size:
+            return None
+        end = PREFIX.size + PREFIX.unpack_from(self.message)[0]
+        if len(self.message) < end:
+            return None
+        taken, self.message = self.message[PREFIX.size : end], self.message[end:]
+        return taken
 
     def _framed(self) -> list[bytes]:
         """As much of the message as the windows let out."""

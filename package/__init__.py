@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         UINT32,
         UINT64,
         DeclarationError,
+        RequestContext,
         adapt,
         model,
     )
@@ -62,6 +63,7 @@ _PLACES = {
     **dict.fromkeys(("InvalidArgumentError", "LimitExceededError", "NotFoundError", "TriremeError"), _ERRORS),
     **dict.fromkeys(("PermissionDeniedError", "UnauthenticatedError", "UnavailableError"), _ERRORS),
     "UnsupportedError": _ERRORS,
+    "RequestContext": _DECLARED,
     "Server": "trireme.server",
     "StartError": "trireme.server",
 }
@@ -91,6 +93,7 @@ __all__ = [
     "LimitExceededError",
     "NotFoundError",
     "PermissionDeniedError",
+    "RequestContext",
     "Server",
     "StartError",
     "TriremeError",

@@ -1,4 +1,4 @@
-"""`trireme infer`: one request to a model of a running server, and its answer as a table
+"""`trireme infer`: one request to a model of a running server, and its answer as a table, or its answers as they come
 (docs/command-line.md#infer)."""
 
 from __future__ import annotations
@@ -57,13 +57,10 @@ def run_infer(given: argparse.Namespace) -> int:
     server = connect_to(given)
     try:
         model = server.model(given.model, given.model_version)
-        if model.config.get("model_transaction_policy", {}).get("decoupled"):
-            raise CommandError(
-                f"model '{model.name}' is decoupled: it answers on streams",
-                f"ask it by: curl -N {server.url}/v2/models/{model.name}/generate_stream -d '{{…}}'",
-            )
         inputs, made_up = _inputs(given, model)
         parameters = dict(_parameters(given))
+        if model.config.get("model_transaction_policy", {}).get("decoupled"):
+            return _stream(given, server, model, inputs, made_up, parameters)
         latencies_ms = []
         outputs: list[GotTensor] = []
         for _ in range(given.count):
@@ -86,6 +83,41 @@ def run_infer(given: argparse.Namespace) -> int:
     else:
         sys.stdout.write("".join(f"{line}\n" for line in _report(model, made_up, outputs, classes, latencies_ms)))
     return 0
+
+
+def _stream(
+    given: argparse.Namespace,
+    server: ServerConnection,
+    model: ModelInfo,
+    inputs: Sequence[SentTensor],
+    made_up: Sequence[str],
+    parameters: dict[str, Any],
+) -> int:
+    """Show the answers of a decoupled model as they come."""
+    if given.count > 1:
+        raise CommandError(f"model '{model.name}' answers any number of times", "leave --count out", USAGE)
+    if made_up and given.format == "table":
+        sys.stdout.write(_made_up_line(made_up))
+    answers: list[dict[str, Any]] = []
+    began_s = time.perf_counter()
+    for number, outputs in enumerate(server.stream(model, given.model_version, inputs, parameters=parameters), start=1):
+        after_ms = (time.perf_counter() - began_s) * 1e3
+        if given.save is not None:
+            _save(given.save, outputs, f".{number}")
+        if given.format == "json":
+            answers.append({"after_ms": after_ms, "outputs": [_as_json(each, None) for each in outputs]})
+        else:
+            shown = ", ".join(f"{each.name} {_shown(each)}" for each in outputs)
+            sys.stdout.write(f"{number}: {shown} (after {after_ms:.2f} ms)\n")
+            sys.stdout.flush()
+    if given.format == "json":
+        document = {"model": model.name, "made_up": made_up, "answers": answers}
+        sys.stdout.write(json.dumps(document, indent=2) + "\n")
+    return 0
+
+
+def _made_up_line(names: Sequence[str]) -> str:
+    return f"made up: {', '.join(names)} (give values with --input)\n"
 
 
 # ---- what is sent ----
@@ -211,7 +243,7 @@ def _report(
     from .text_table import text_table
 
     if made_up:
-        yield f"made up: {', '.join(made_up)} (give values with --input)"
+        yield _made_up_line(made_up).rstrip()
     rows = [
         (each.name, each.datatype, "×".join(map(str, each.array.shape)) or "scalar", _shown(each)) for each in outputs
     ]
@@ -249,13 +281,13 @@ def _as_json(tensor: GotTensor, classes: Sequence[Sequence[str]] | None) -> dict
     return {**found, "classes": list(classes)} if classes else found
 
 
-def _save(directory: Path, outputs: Sequence[GotTensor]) -> None:
+def _save(directory: Path, outputs: Sequence[GotTensor], suffix: str = "") -> None:
     import numpy as np
 
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for each in outputs:
             array = each.array.astype("S") if each.array.dtype == object else each.array
-            np.save(directory / f"{each.name.replace('/', '_')}.npy", array)
+            np.save(directory / f"{each.name.replace('/', '_')}{suffix}.npy", array)
     except OSError as error:
         raise CommandError(f"cannot write to '{directory}': {error.strerror}", "name another directory") from error

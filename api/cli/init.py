@@ -1,4 +1,4 @@
-"""`trireme init`: a repository to start from (docs/command-line.md#init).
+"""`trireme init`: a repository, or a Python file with models, to start from (docs/command-line.md#init).
 
 The files come with the package (``starters/``); what a framework must write is made by its code, here and now.
 Nothing is downloaded.
@@ -73,19 +73,28 @@ def add_init_command(commands: Any) -> None:
     """Add the sub-command to those of `argparse`."""
     choices = ", ".join(each.kind for each in STARTERS)
     parser = commands.add_parser(
-        "init", help="make a repository to start from, with models of the kinds that you choose"
+        "init",
+        help="make a repository to start from, with models of the kinds that you choose, or a Python file with models",
     )
-    parser.add_argument("directory", nargs="?", type=Path, default=Path("models"), help="default %(default)s")
     parser.add_argument(
-        "--with", dest="kinds", default="python", metavar="KIND,…", help=f"of {choices}, or all; default %(default)s"
+        "directory",
+        nargs="?",
+        type=Path,
+        default=Path("models"),
+        help="default %(default)s; app.py makes a Python file with models instead",
+    )
+    parser.add_argument(
+        "--with", dest="kinds", metavar="KIND,…", help=f"of {choices}, or all; default {STARTERS[0].kind}"
     )
     parser.set_defaults(run=run_init)
 
 
 def run_init(given: argparse.Namespace) -> int:
     """Do what the command line says; returns the exit code."""
-    chosen = list(_chosen(given.kinds))
     directory: Path = given.directory
+    if directory.suffix == ".py":
+        return _make_app(directory, given.kinds)
+    chosen = list(_chosen(given.kinds or STARTERS[0].kind))
     for starter in chosen:
         _check_installed(starter)
         if (directory / starter.model).exists():
@@ -138,6 +147,38 @@ def _make(starter: Starter, directory: Path) -> None:
     finally:
         if not made:
             shutil.rmtree(directory, ignore_errors=True)
+
+
+def _make_app(path: Path, kinds: str | None) -> int:
+    """A Python file with models."""
+    if kinds is not None:
+        raise CommandError("--with chooses models of a repository", f"name a directory in place of '{path}'", USAGE)
+    text = (_STARTERS / "app" / "app.py.in").read_text(encoding="utf-8")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text.replace("{file}", path.name))
+    except FileExistsError:
+        raise CommandError(f"'{path}' is there already", "name another file, or remove it") from None
+    except OSError as error:
+        raise CommandError(f"cannot write '{path}': {error.strerror}", "name another file") from error
+    sys.stdout.write(_OF_APP.format(file=path))
+    return 0
+
+
+_OF_APP = """\
+{file} has now:
+  average  a function, called for the rows of many requests
+  Greeter  a class, whose object has a state
+  spell    a generator, whose answers are streamed
+
+Look at it, serve it, and ask it from another terminal:
+  trireme check {file}
+  trireme serve {file} --reload
+  trireme infer average --input 'numbers=[1, 2, 6]'
+  trireme infer Greeter --input 'name=["Ada"]'
+  trireme infer spell --input 'word=["Ada"]'
+"""
 
 
 def _report(directory: Path, chosen: list[Starter]) -> Iterator[str]:

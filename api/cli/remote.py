@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
@@ -18,7 +19,7 @@ import numpy as np
 
 from ...engine.datatypes import BF16, BY_NAME, BYTES
 from ...engine.tensor import iter_bytes
-from .parser import UNREACHABLE, CommandError, nearest
+from .parser import UNREACHABLE, USAGE, CommandError, nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,16 @@ class ServerConnection(ABC):
         """
 
     @abstractmethod
+    def stream(
+        self, model: ModelInfo, version: str, inputs: Sequence[SentTensor], *, parameters: Mapping[str, Any]
+    ) -> Iterator[list[GotTensor]]:
+        """Ask a model that answers any number of times: its answers as they come. To close this cancels the request.
+
+        Raises:
+            RemoteError: the server refuses, or the model failed; answers may have come before.
+        """
+
+    @abstractmethod
     def close(self) -> None: ...
 
     def unknown_model(self, name: str, said: str) -> RemoteError:
@@ -133,6 +144,12 @@ class ServerConnection(ABC):
             f"no server answers at {self.url}: {reason}",
             "start one with: trireme serve --model-repository models; or name another with --url",
             UNREACHABLE,
+        )
+
+    def too_late(self) -> CommandError:
+        """That no answer came within the time."""
+        return CommandError(
+            f"no answer from {self.url} within {self._timeout_s:g} s", "give it longer with --timeout", UNREACHABLE
         )
 
 
@@ -216,19 +233,56 @@ class HttpRemote(ServerConnection):
         )
         return _got(answer, length, self.url)
 
+    def stream(
+        self, model: ModelInfo, version: str, inputs: Sequence[SentTensor], *, parameters: Mapping[str, Any]
+    ) -> Iterator[list[GotTensor]]:
+        """See `ServerConnection`; by ``generate_stream``, whose requests have one row."""
+        body = {**parameters, **{each.name: _generated_value(each, batches=model.batches) for each in inputs}}
+        answer = self._begin("POST", f"{_model_path(model.name, version)}/generate_stream", json.dumps(body).encode())
+        try:
+            if answer.status != 200:
+                raise RemoteError(_said(answer.read().removeprefix(b"data:"), answer.status), _hint(answer.status))
+            while line := answer.readline():
+                if line.startswith(b"data:"):
+                    document = _json(line.removeprefix(b"data:"), self.url)
+                    if "error" in document:
+                        raise RemoteError(str(document["error"]), "")
+                    yield [_generated(each, document[each.name]) for each in model.outputs if each.name in document]
+        except TimeoutError as error:
+            raise self.too_late() from error
+        except (OSError, http.client.HTTPException) as error:
+            raise self.unreachable(error) from error
+        finally:
+            self._connection.close()
+
     def _ask(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> tuple[int | None, bytes]:
         """How much of the answer is JSON, if not all; and the answer."""
+        answer = self._begin(method, path, body, headers)
         try:
-            self._connection.request(method, path, body, {**dict(self._headers), **(headers or {})})
-            answer = self._connection.getresponse()
             content = answer.read()
         except TimeoutError as error:
             self._connection.close()
-            raise CommandError(
-                f"no answer from {self.url} within {self._timeout_s:g} s", "give it longer with --timeout", UNREACHABLE
-            ) from error
+            raise self.too_late() from error
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            raise self.unreachable(error) from error
+        if answer.status != 200:
+            raise RemoteError(_said(content, answer.status), _hint(answer.status))
+        length = answer.headers.get("Inference-Header-Content-Length")
+        return None if length is None else int(length), content
+
+    def _begin(
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> http.client.HTTPResponse:
+        """Send a request; the answer up to its body."""
+        try:
+            self._connection.request(method, path, body, {**dict(self._headers), **(headers or {})})
+            return self._connection.getresponse()
+        except TimeoutError as error:
+            self._connection.close()
+            raise self.too_late() from error
         except http.client.BadStatusLine as error:
             self._connection.close()
             if not isinstance(error, http.client.RemoteDisconnected):
@@ -239,10 +293,6 @@ class HttpRemote(ServerConnection):
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
             raise self.unreachable(error) from error
-        if answer.status != 200:
-            raise RemoteError(_said(content, answer.status), _hint(answer.status))
-        length = answer.headers.get("Inference-Header-Content-Length")
-        return None if length is None else int(length), content
 
     def close(self) -> None:
         self._connection.close()
@@ -278,6 +328,30 @@ def _hint(status: int) -> str:
         413: "the server takes larger bodies with --http-max-input-size",
         503: "wait until the model is ready; trireme top shows its state",
     }.get(status, "")
+
+
+def _generated_value(tensor: SentTensor, *, batches: bool) -> Any:
+    """An input as ``generate_stream`` takes it: its elements, of one row."""
+    if batches and tensor.shape[0] != 1:
+        raise CommandError(
+            f"input '{tensor.name}' has {tensor.shape[0]} rows, and a stream over HTTP takes one",
+            "give one row, or ask by --url grpc://HOST:PORT",
+            USAGE,
+        )
+    flat = read_array(tensor.datatype, tensor.shape, tensor.data).reshape(-1)
+    return [each.decode(errors="replace") if isinstance(each, bytes) else each.item() for each in flat]
+
+
+def _generated(output: TensorInfo, value: Any) -> GotTensor:
+    """An output as ``generate_stream`` gives it; its shape is that of the metadata, as far as it follows from them."""
+    kind = BY_NAME[output.datatype]
+    values = value if isinstance(value, list) else [value]
+    array = np.empty(len(values), object if kind is BYTES else np.float32 if kind is BF16 else kind.storage)
+    array[:] = [each.encode() if isinstance(each, str) else each for each in values]
+    shape = [1, *output.shape[1:]] if output.shape[:1] == (-1,) and len(output.shape) > 1 else list(output.shape)
+    known = math.prod(each for each in shape if each != -1)
+    fits = shape.count(-1) <= 1 and known and array.size % known == 0 and (-1 in shape or known == array.size)
+    return GotTensor(output.name, output.datatype, array.reshape(shape) if fits else array)
 
 
 def _got(answer: bytes, length: int | None, url: str) -> list[GotTensor]:

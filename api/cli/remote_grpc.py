@@ -1,11 +1,10 @@
-"""A server over gRPC (see `remote`): unary calls on the connection of the load client."""
+"""A server over gRPC (see `remote`), on the connections of the load client."""
 
 from __future__ import annotations
 
 import select
-import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import betterproto2
@@ -13,11 +12,9 @@ import betterproto2
 from ...clients.connections import BUFFER_BYTES, RefusedError
 from ...clients.grpc_connection import GrpcLoadConnection
 from ...proto.messages import inference
-from .parser import UNREACHABLE, CommandError
 from .remote import GotTensor, ModelInfo, RemoteError, SentTensor, ServerConnection, TensorInfo, read_array
 
 _SERVICE = "/inference.GRPCInferenceService/"
-_PREFIX_BYTES = 5
 _NOT_FOUND, _UNAUTHENTICATED = 5, 16
 
 M = TypeVar("M", bound=betterproto2.Message)
@@ -70,30 +67,52 @@ class GrpcRemote(ServerConnection):
         outputs: Sequence[str],
         classes: int = 0,
     ) -> list[GotTensor]:
-        wanted = {"classification": inference.InferParameter(int64_param=classes)} if classes else {}
-        request = inference.ModelInferRequest(
-            model_name=model,
-            model_version=version,
-            parameters={name: _parameter(value) for name, value in parameters.items()},
-            inputs=[
-                inference.ModelInferRequestInferInputTensor(
-                    name=each.name, datatype=each.datatype, shape=list(each.shape)
-                )
-                for each in inputs
-            ],
-            outputs=[
-                inference.ModelInferRequestInferRequestedOutputTensor(name=name, parameters=dict(wanted))
-                for name in outputs
-            ],
-            raw_input_contents=[each.data for each in inputs],
-        )
-        answer = self._call("ModelInfer", request, inference.ModelInferResponse)
-        return [
-            GotTensor(each.name, each.datatype, read_array(each.datatype, each.shape, raw))
-            for each, raw in zip(answer.outputs, answer.raw_output_contents, strict=True)
-        ]
+        request = _request(model, version, inputs, parameters, outputs, classes)
+        return _tensors(self._call("ModelInfer", request, inference.ModelInferResponse))
+
+    def stream(
+        self, model: ModelInfo, version: str, inputs: Sequence[SentTensor], *, parameters: Mapping[str, Any]
+    ) -> Iterator[list[GotTensor]]:
+        """See `ServerConnection`."""
+        method = "ModelStreamInfer"
+        connection = self._asked(method, _request(model.name, version, inputs, parameters, (), 0))
+        over = False
+        try:
+            while not over:
+                over = self._step(connection, time.monotonic() + self._timeout_s)
+                while (message := connection.next_message()) is not None:
+                    answer = inference.ModelStreamInferResponse.parse(message)
+                    if answer.error_message:
+                        raise RemoteError(answer.error_message, "")
+                    if answer.infer_response is not None:
+                        yield _tensors(answer.infer_response)
+        except RefusedError as error:
+            raise self.unreachable(error) from error
+        finally:
+            if not over:
+                connection.close()
+                self._connections.pop(method, None)
+        self._check(connection)
 
     def _call(self, method: str, request: betterproto2.Message, response: type[M]) -> M:
+        connection = self._asked(method, request)
+        try:
+            end_s = time.monotonic() + self._timeout_s
+            while not self._step(connection, end_s):
+                pass
+        except (OSError, RefusedError) as error:
+            self._connections.pop(method, None)
+            raise self.unreachable(error) from error
+        self._check(connection)
+        return response().parse(connection.next_message() or b"")
+
+    def _check(self, connection: GrpcLoadConnection) -> None:
+        if connection.status:
+            hint = "give a key with --api-key" if connection.status == _UNAUTHENTICATED else ""
+            raise RemoteError(connection.reason, hint)
+
+    def _asked(self, method: str, request: betterproto2.Message) -> GrpcLoadConnection:
+        """A connection on which a call has begun."""
         try:
             connection = self._connections.get(method)
             if connection is None or not connection.usable:
@@ -101,38 +120,59 @@ class GrpcRemote(ServerConnection):
                 connection.keeps_messages = True
                 self._connections[method] = connection
             connection.ask((bytes(request),))
-            self._wait(connection)
+            return connection
         except (OSError, RefusedError) as error:
             self._connections.pop(method, None)
             raise self.unreachable(error) from error
-        if connection.status:
-            hint = "give a key with --api-key" if connection.status == _UNAUTHENTICATED else ""
-            raise RemoteError(connection.reason, hint)
-        (length,) = struct.unpack_from(">xL", connection.message)
-        return response().parse(connection.message[_PREFIX_BYTES : _PREFIX_BYTES + length])
 
-    def _wait(self, connection: GrpcLoadConnection) -> None:
-        end_s = time.monotonic() + self._timeout_s
+    def _step(self, connection: GrpcLoadConnection, end_s: float) -> bool:
+        """Wait until something has come, or could be sent; whether the answer is complete."""
         poller = select.poll()
-        while True:
-            events = select.POLLIN | (select.POLLOUT if connection.wanted & select.EPOLLOUT else 0)
-            poller.register(connection.socket, events)
-            ready = poller.poll(max(0.0, end_s - time.monotonic()) * 1000)
-            if not ready:
-                raise CommandError(
-                    f"no answer from {self.url} within {self._timeout_s:g} s",
-                    "give it longer with --timeout",
-                    UNREACHABLE,
-                )
-            for _, what in ready:
-                if what & select.POLLOUT:
-                    connection.flush()
-                if what & ~select.POLLOUT and connection.receive(self._buffer):
-                    return
+        events = select.POLLIN | (select.POLLOUT if connection.wanted & select.EPOLLOUT else 0)
+        poller.register(connection.socket, events)
+        ready = poller.poll(max(0.0, end_s - time.monotonic()) * 1000)
+        if not ready:
+            raise self.too_late()
+        ((_, what),) = ready
+        if what & select.POLLOUT:
+            connection.flush()
+        return bool(what & ~select.POLLOUT) and connection.receive(self._buffer)
 
     def close(self) -> None:
         for connection in self._connections.values():
             connection.close()
+
+
+def _request(
+    model: str,
+    version: str,
+    inputs: Sequence[SentTensor],
+    parameters: Mapping[str, Any],
+    outputs: Sequence[str],
+    classes: int,
+) -> inference.ModelInferRequest:
+    wanted = {"classification": inference.InferParameter(int64_param=classes)} if classes else {}
+    return inference.ModelInferRequest(
+        model_name=model,
+        model_version=version,
+        parameters={name: _parameter(value) for name, value in parameters.items()},
+        inputs=[
+            inference.ModelInferRequestInferInputTensor(name=each.name, datatype=each.datatype, shape=list(each.shape))
+            for each in inputs
+        ],
+        outputs=[
+            inference.ModelInferRequestInferRequestedOutputTensor(name=name, parameters=dict(wanted))
+            for name in outputs
+        ],
+        raw_input_contents=[each.data for each in inputs],
+    )
+
+
+def _tensors(answer: inference.ModelInferResponse) -> list[GotTensor]:
+    return [
+        GotTensor(each.name, each.datatype, read_array(each.datatype, each.shape, raw))
+        for each, raw in zip(answer.outputs, answer.raw_output_contents, strict=True)
+    ]
 
 
 def _as_json(config: inference.ModelConfig) -> dict[str, Any]:

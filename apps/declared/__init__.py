@@ -4,6 +4,7 @@
 """
 
 from .adapters import adapt
+from .context import RequestContext
 from .errors import DeclarationError
 from .model import model
 from .types import (
@@ -39,6 +40,7 @@ __all__ = [
     "UINT32",
     "UINT64",
     "DeclarationError",
+    "RequestContext",
     "adapt",
     "model",
 ]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from .declaration import MARK
-from .errors import DeclarationError
+from .errors import DeclarationError, Problem, calling_place
 from .model import declare
 from .types import BYTES, FP64, UINT8, ElementType, TensorType, element_type_of
 
@@ -73,9 +73,12 @@ def adapt(
         methods = _methods_of_estimator(target)
     else:
         raise DeclarationError(
-            f"{type(target).__module__}.{type(target).__qualname__} cannot be adapted: it is no scikit-learn "
-            "estimator, no XGBoost or LightGBM model and no Hugging Face pipeline\n"
-            "  write a function with @model that calls it"
+            Problem(
+                f"{type(target).__module__}.{type(target).__qualname__} cannot be adapted: it is no scikit-learn "
+                "estimator, no XGBoost or LightGBM model and no Hugging Face pipeline",
+                "write a function with @model that calls it",
+                *calling_place(),
+            )
         )
 
     def predict(rows: Any) -> Mapping[str, Any]:
@@ -101,8 +104,12 @@ def _made(
         }
     except Exception as error:
         raise DeclarationError(
-            f"model '{name}': {type(adapted.target).__name__} cannot answer a row of {given[1]}: "
-            f"{type(error).__name__}: {error}\n  fit it first, or write a function with @model that calls it"
+            Problem(
+                f"{type(adapted.target).__name__} cannot answer a row of {given[1]}: {type(error).__name__}: {error}",
+                "fit it first, or write a function with @model that calls it",
+                *calling_place(),
+                name,
+            )
         ) from error
     declaration = declare(
         adapted,

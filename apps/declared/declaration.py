@@ -72,6 +72,7 @@ class Declaration:
         target: the function, the class, or the object that is called.
         is_class: each instance of the model makes an object of it, and calls that.
         place: file and line, for people.
+        context: the parameter that is given what is known of requests; empty if there is none.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Declaration:
     outputs: Sequence[OutputSpec]
     options: ModelOptions = field(default_factory=ModelOptions)
     place: str = ""
+    context: str = ""
 
     def callable_of_instance(self) -> Callable[..., Any]:
         """What an instance of the model calls; an object of its own if a class was declared."""

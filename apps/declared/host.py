@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from .arrays import bf16_of_floats, checked_output, floats_of_bf16, named_outputs
+from .context import context_of
 from .declaration import Declaration, declaration_of
 from .sources import CopiedModules
 from .types import BF16
@@ -55,7 +56,9 @@ class AppModel:
         import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]
 
         self._utils = pb_utils
-        self._batches = json.loads(args["model_config"]).get("max_batch_size", 0) > 0
+        config = json.loads(args["model_config"])
+        self._batches = config.get("max_batch_size", 0) > 0
+        self._sequences = "sequence_batching" in config
         self._instance = args["model_instance_name"]
         self._modules = CopiedModules(self.folder, self.origin)
         module = self._modules.import_app(self.file, self._instance) if self.file else sys.modules[self.folder]
@@ -74,11 +77,14 @@ class AppModel:
             close()
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """FunctionCall the function, and answer the requests."""
-        responses: list[Any] = [None] * len(requests)
+        """Call the function, and answer the requests."""
+        responses = self._unanswered(requests)
         for call in self._calls(requests):
             self._make(call, responses)
         return responses
+
+    def _unanswered(self, requests: Sequence[Any]) -> list[Any]:
+        return [self._utils.InferenceResponse() if self._fills_a_slot(request) else None for request in requests]
 
     def _make(self, call: FunctionCall, responses: list[Any]) -> None:
         try:
@@ -88,14 +94,17 @@ class AppModel:
 
     def _calls(self, requests: Sequence[Any]) -> Iterator[FunctionCall]:
         """The calls for a batch: requests with the same inputs, of the same shapes but for the rows, share one."""
-        given = [{each.name(): self._array(each) for each in request.inputs()} for request in requests]
+        asked = {place: request for place, request in enumerate(requests) if not self._fills_a_slot(request)}
+        given = {
+            place: {each.name(): self._array(each) for each in request.inputs()} for place, request in asked.items()
+        }
         if not self._batches:
-            for place, arrays in enumerate(given):
-                yield FunctionCall([place], arrays, ())
+            for place, arrays in given.items():
+                yield FunctionCall([place], {**arrays, **self._context(requests, [place], [0])}, ())
             return
         alike: dict[Any, list[int]] = {}
         whole = self._declaration.options.batches == "array"
-        for place, arrays in enumerate(given):
+        for place, arrays in given.items():
             shape = sorted((name, array.shape[1:] if whole else ()) for name, array in arrays.items())
             alike.setdefault(tuple(shape), []).append(place)
         for places in alike.values():
@@ -103,9 +112,22 @@ class AppModel:
             columns = {name: [given[place][name] for place in places] for name in given[places[0]]}
             if whole:
                 joined = {name: each[0] if len(each) == 1 else np.concatenate(each) for name, each in columns.items()}
-                yield FunctionCall(places, joined, rows)
+                yield FunctionCall(places, {**joined, **self._context(requests, places, rows)}, rows)
             else:
-                yield FunctionCall(places, columns, rows)
+                yield FunctionCall(places, {**columns, **self._context(requests, places, rows)}, rows)
+
+    def _fills_a_slot(self, request: Any) -> bool:
+        """Whether it stands in a batch for a sequence that has no request now. Its answer goes nowhere."""
+        return self._sequences and not request.correlation_id()
+
+    def _context(self, requests: Sequence[Any], places: Sequence[int], rows: Sequence[int]) -> Mapping[str, Any]:
+        """The argument that says what is known of the requests, if the function has one for it."""
+        name = self._declaration.context
+        if not name:
+            return {}
+        contexts = [context_of(requests[place], number) for place, number in zip(places, rows)]
+        one = not self._batches or self._declaration.manner.streams
+        return {name: contexts[0] if one else contexts}
 
     def _array(self, tensor: Any) -> np.ndarray:
         for each in self._declaration.inputs:
@@ -178,7 +200,7 @@ class AsyncAppModel(AppModel):
 
     async def execute(self, requests: Sequence[Any]) -> list[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Await the function, and answer the requests."""
-        responses: list[Any] = [None] * len(requests)
+        responses = self._unanswered(requests)
         for call in self._calls(requests):
             await self._make_apart(call, responses)
         return responses
@@ -197,7 +219,10 @@ class StreamingAppModel(AppModel):
     def execute(self, requests: Sequence[Any]) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Stream the answers to each request, of which a batch has one."""
         for request in requests:
-            self._stream(request)
+            if self._fills_a_slot(request):
+                self._end(request.get_response_sender())
+            else:
+                self._stream(request)
 
     def _stream(self, request: Any) -> None:
         sender = request.get_response_sender()
@@ -229,12 +254,16 @@ class StreamingAppModel(AppModel):
 
 
 class AsyncStreamingAppModel(StreamingAppModel):
-    """The same for an asynchronous generator. Streams of one instance go on side by side."""
+    """The same for an asynchronous generator. Streams of one instance go on side by side, and one whose client reads
+    slowly waits by itself."""
 
     async def execute(self, requests: Sequence[Any]) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Stream the answers to each request."""
         for request in requests:
-            await self._stream_apart(request)
+            if self._fills_a_slot(request):
+                self._end(request.get_response_sender())
+            else:
+                await self._stream_apart(request)
 
     async def _stream_apart(self, request: Any) -> None:
         sender = request.get_response_sender()
@@ -243,6 +272,7 @@ class AsyncStreamingAppModel(StreamingAppModel):
             answers = self._function(**given)
             try:
                 async for answer in answers:
+                    await _room_for_answer(sender)
                     if sender.is_cancelled():
                         break
                     sender.send(self._response(answer, rows))
@@ -252,6 +282,13 @@ class AsyncStreamingAppModel(StreamingAppModel):
             self._end(sender, error)
         else:
             self._end(sender)
+
+
+async def _room_for_answer(sender: Any) -> None:
+    """Wait while the client is slow. Only senders of Trireme's can: those of Triton take any number of answers."""
+    room = getattr(sender, "room", None)
+    if room is not None:
+        await room()
 
 
 def described(error: BaseException) -> str:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, Union, overload
 
-from .declaration import MARK, Declaration, InputSpec, ModelOptions
-from .errors import DeclarationError
+from .declaration import MARK, Declaration, InputSpec, ModelOptions, OutputSpec
+from .errors import DeclarationError, Faults, Problem, calling_place, note
 from .signature import SignatureReader
 from .types import TensorType
 
@@ -63,7 +63,7 @@ def model(target: Any = None, /, **options: Any) -> Any:
         What was given, which can be called as before.
 
     Raises:
-        DeclarationError: an annotation is missing, or something cannot be served.
+        DeclarationError: annotations are missing, or something cannot be served; it tells all of the model.
     """
     if target is not None:
         return _declared(target, {})
@@ -71,7 +71,11 @@ def model(target: Any = None, /, **options: Any) -> Any:
 
 
 def _declared(target: Any, options: Mapping[str, Any]) -> Any:
-    setattr(target, MARK, declare(target, **options))
+    try:
+        setattr(target, MARK, declare(target, **options))
+    except DeclarationError as error:
+        if not note(error):
+            raise
     return target
 
 
@@ -91,33 +95,54 @@ def declare(
 ) -> Declaration:
     """What is declared of a function, a class, or an object that can be called. See `model`."""
     is_class = inspect.isclass(target)
-    if not callable(target):
-        raise DeclarationError(f"{target!r} cannot be called: a model is a function, or a class with __call__")
     name = name or getattr(target, "__name__", type(target).__name__)
-    if is_class and "__call__" not in dir(target):
-        raise DeclarationError(
-            f"class {target.__module__}.{target.__qualname__} has no __call__, which model '{name}' is called by\n"
-            "  write, for example: def __call__(self, image: FP32[8, 8]) -> FP32[10]: ..."
-        )
+    _check_target(target, name)
     function = target if inspect.isroutine(target) else _call_of(target)
-    reader = SignatureReader(function, target, name)
-    _check(reader, name, max_batch_size, instances, batches, async_library)
-    read = (
-        reader.inputs()
-        if inputs is None
-        else tuple(InputSpec(each, kind, _optional(function, each)) for each, kind in inputs.items())
-    )
-    made = reader.outputs() if outputs is None else reader.outputs_of(outputs)
+    reader, faults = SignatureReader(function, target, name), Faults()
+    read: tuple[InputSpec, ...] = ()
+    made: tuple[OutputSpec, ...] = ()
+    delay_us = 0
+    for problem, example in _mistakes(reader, name, max_batch_size, instances, batches, async_library):
+        with faults.gathered():
+            reader.fail(problem, example)
+    with faults.gathered():
+        delay_us = _delay_us(reader, queue_delay)
+    with faults.gathered():
+        read = (
+            reader.inputs()
+            if inputs is None
+            else tuple(InputSpec(each, kind, _optional(function, each)) for each, kind in inputs.items())
+        )
+    with faults.gathered():
+        made = reader.outputs() if outputs is None else reader.outputs_of(outputs)
+    context = ""
+    with faults.gathered():
+        context = reader.context()
+        reader.check_context(of_many=bool(max_batch_size) and not reader.manner.streams)
+    faults.tell()
     chosen = ModelOptions(
         max_batch_size=max_batch_size,
-        queue_delay_us=_delay_us(reader, queue_delay),
+        queue_delay_us=delay_us,
         instances=instances,
         batches=batches,
         in_process=in_process,
         async_library=async_library,
         config=config,
     )
-    return Declaration(name, target, is_class, reader.manner, read, made, chosen, reader.place)
+    return Declaration(name, target, is_class, reader.manner, read, made, chosen, reader.place, context)
+
+
+def _check_target(target: Any, name: str) -> None:
+    """Raises DeclarationError: it cannot be called, or objects of the class cannot."""
+    problem, example = "", ""
+    if not callable(target):
+        problem = f"{target!r} cannot be called: a model is a function, or a class with __call__"
+        example = "def double(x: FP32[1]) -> FP32[1]: ..."
+    elif inspect.isclass(target) and "__call__" not in dir(target):
+        problem = f"class {target.__qualname__} has no __call__, by which it is asked"
+        example = "def __call__(self, image: FP32[8, 8]) -> FP32[10]: ..."
+    if problem:
+        raise DeclarationError(Problem(problem, f"write, for example: {example}", *calling_place(), name))
 
 
 def _call_of(target: Any) -> Callable[..., Any]:
@@ -130,24 +155,25 @@ def _optional(function: Callable[..., Any], name: str) -> bool:
     return found is not None and found.default is not found.empty
 
 
-def _check(
+def _mistakes(
     reader: SignatureReader, name: str, max_batch_size: int, instances: int, batches: str, async_library: str
-) -> None:
+) -> Iterator[tuple[str, str]]:
+    """What is wrong with options, each with what to write."""
     if not _NAME.fullmatch(name):
-        reader.fail(f"the name '{name}' cannot be one", 'name="classify"')
+        yield f"the name '{name}' cannot be one", 'name="classify"'
     for option, value, least in (("max_batch_size", max_batch_size, 0), ("instances", instances, 1)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            reader.fail(f"{option} is {value!r}, and must be a whole number of at least {least}", f"{option}={least}")
+            yield f"{option} is {value!r}, and must be a whole number of at least {least}", f"{option}={least}"
     for option, value, allowed in (
         ("batches", batches, ("array", "list")),
         ("async_library", async_library, ("asyncio", "trio")),
     ):
         if value not in allowed:
-            reader.fail(f"{option} is {value!r}, and must be one of: {', '.join(allowed)}", f'{option}="{allowed[0]}"')
+            yield f"{option} is {value!r}, and must be one of: {', '.join(allowed)}", f'{option}="{allowed[0]}"'
     if batches == "list" and not max_batch_size:
-        reader.fail('batches="list" needs batches', "max_batch_size=8")
+        yield 'batches="list" needs batches', "max_batch_size=8"
     if batches == "list" and reader.manner.streams:
-        reader.fail('batches="list" does not go with a generator, which answers one request', 'batches="array"')
+        yield 'batches="list" does not go with a generator, which answers one request', 'batches="array"'
 
 
 def _delay_us(reader: SignatureReader, delay: Delay) -> int:

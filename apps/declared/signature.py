@@ -8,8 +8,9 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
+from .context import RequestContext
 from .declaration import AnswerManner, InputSpec, OutputSpec
-from .errors import DeclarationError
+from .errors import DeclarationError, Faults, Problem
 from .types import ElementType, TensorType
 
 __trireme_hides_frames__ = True
@@ -19,6 +20,8 @@ DEFAULT_OUTPUT = "output"
 
 _PLAIN: Mapping[Any, str] = {str: "BYTES", bytes: "BYTES", int: "INT64", float: "FP32", bool: "BOOL"}
 """What of a plain type may be meant."""
+
+ONE_CONTEXT, LIST_OF_CONTEXTS = "RequestContext", "list[RequestContext]"
 
 _INPUT_EXAMPLE = "{name}: FP32[8, 8]"
 _OUTPUT_EXAMPLE = '-> {"probabilities": FP32[10]}'
@@ -57,13 +60,52 @@ class SignatureReader:
         return AnswerManner.AWAITED if inspect.iscoroutinefunction(self._function) else AnswerManner.RETURNS
 
     def inputs(self) -> tuple[InputSpec, ...]:
-        """One for each parameter. DeclarationError if one cannot be an input, or there is none."""
-        parameters = list(inspect.signature(self._function).parameters.values())
-        if self._function is not self._owner and parameters:
-            del parameters[0]  # self
-        if not parameters:
+        """One for each parameter. DeclarationError with all that cannot be an input, or if there is none."""
+        found, faults = [], Faults()
+        for each in self._parameters():
+            if each.name != self.context():
+                with faults.gathered():
+                    found.append(self._input(each))
+        if not found and not faults.problems:
             self.fail("it takes no parameter, and a model has at least one input", "(image: FP32[8, 8])")
-        return tuple(self._input(each) for each in parameters)
+        faults.tell()
+        return tuple(found)
+
+    def context(self) -> str:
+        """The parameter that is given what is known of requests; empty if there is none."""
+        return next((each.name for each in self._parameters() if self._context_form(each)), "")
+
+    def check_context(self, *, of_many: bool) -> None:
+        """Raises DeclarationError: the parameter is not annotated as what it is given.
+
+        Args:
+            of_many: the function is called for several requests at a time.
+        """
+        wanted = LIST_OF_CONTEXTS if of_many else ONE_CONTEXT
+        for each in self._parameters():
+            form = self._context_form(each)
+            if form and form != wanted:
+                number = "several requests" if of_many else "one request"
+                self.fail(
+                    f"parameter '{each.name}' is {form}, and the function is called for {number} at a time",
+                    f"{each.name}: {wanted}",
+                    each.name,
+                )
+
+    def _context_form(self, parameter: inspect.Parameter) -> str:
+        """How a parameter's annotation asks for what is known of requests; empty if it does not."""
+        annotation = parameter.annotation
+        if isinstance(annotation, str):
+            if RequestContext.__name__ not in annotation:
+                return ""
+            annotation = self._value(annotation, f"the annotation of parameter '{parameter.name}'", ONE_CONTEXT)
+        if annotation is RequestContext:
+            return ONE_CONTEXT
+        return LIST_OF_CONTEXTS if RequestContext in getattr(annotation, "__args__", ()) else ""
+
+    def _parameters(self) -> list[inspect.Parameter]:
+        parameters = list(inspect.signature(self._function).parameters.values())
+        return parameters[1:] if self._function is not self._owner else parameters  # without self
 
     def _input(self, parameter: inspect.Parameter) -> InputSpec:
         name, example = parameter.name, _INPUT_EXAMPLE.replace("{name}", parameter.name)
@@ -103,9 +145,12 @@ class SignatureReader:
                 f"the annotation of its result is {_shown(found)}, which is no tensor and no dictionary of tensors",
                 _OUTPUT_EXAMPLE,
             )
+        faults = Faults()
         for name, each in found.items():
-            if not isinstance(name, str) or not name or not isinstance(each, TensorType):
-                self.fail(f"output {name!r} of its result is {_shown(each)}, which is no tensor", _OUTPUT_EXAMPLE)
+            with faults.gathered():
+                if not isinstance(name, str) or not name or not isinstance(each, TensorType):
+                    self.fail(f"output {name!r} of its result is {_shown(each)}, which is no tensor", _OUTPUT_EXAMPLE)
+        faults.tell()
         return tuple(OutputSpec(name, each) for name, each in found.items())
 
     def _value(self, annotation: Any, what: str, example: str, parameter: str = "") -> Any:
@@ -125,7 +170,7 @@ class SignatureReader:
             if each.arg == parameter:
                 line = each.lineno
         raise DeclarationError(
-            f"{self._file}:{line}: model '{self._model}': {problem}\n  write, for example: {example}"
+            Problem(problem, f"write, for example: {example}", self._file, line, self._model)
         ) from None
 
     def _arguments(self) -> list[ast.arg]:

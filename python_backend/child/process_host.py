@@ -9,7 +9,8 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -33,6 +34,20 @@ class _Open:
 
     cancelled: bool = False
     room: int = protocol.WINDOW
+    wake: list[Callable[[], object]] = field(default_factory=list)
+
+    @property
+    def may_send(self) -> bool:
+        return self.room > 0 or self.cancelled
+
+    def tell(self, wake: Callable[[], object]) -> None:
+        """Call this when a response may be sent. Under the link's lock, as what follows."""
+        self.wake.append(wake)
+        self.changed()
+
+    def changed(self) -> None:
+        while self.may_send and self.wake:
+            self.wake.pop()()
 
 
 class ProcessHost:
@@ -103,6 +118,14 @@ class ProcessHost:
         if final:
             self.over(key)
 
+    async def room(self, key: int) -> None:
+        request = self._open.get(key)
+        while request is not None and not request.may_send:
+            self.calls.keep_reading()
+            wait, wake = self.loop.waiter()
+            self.link.change(partial(request.tell, wake))
+            await wait()
+
     def abandon(self, key: int) -> None:
         if not self._forked:
             self._left_behind.put(lambda: self._answer_for(key))
@@ -169,6 +192,8 @@ class ProcessHost:
                 request.room += head[2]
             elif request is not None:
                 request.cancelled = True
+            if request is not None:
+                request.changed()
         elif kind == protocol.LOGGED:
             self._log_taken += head[1]
         else:
@@ -179,8 +204,8 @@ class ProcessHost:
         request = self._open.get(key)
         if request is None:
             return
-        if request.room <= 0 and not request.cancelled:
-            self.link.wait(lambda: request.room > 0 or request.cancelled)
+        if not request.may_send:
+            self.link.wait(lambda: request.may_send)
         request.room -= 1
 
 

@@ -72,6 +72,9 @@ class RecordingHost:
         self._refuse("send")
         self.sent.append((key, response, flags))
 
+    async def room(self, key: int) -> None:
+        """There always is."""
+
     def abandon(self, key: int) -> None:
         self.abandoned.append(key)
 

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import queue
+import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import venv
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from serve_process import serve_process
+import tritonclient.grpc as triton_grpc
+from ml_dtypes import bfloat16
+from serve_process import PATIENCE_S, serve_process
 from served_app import APP, write_app
+from tritonclient.utils import InferenceServerException
 
 from trireme.api.cli.main import main
 
@@ -41,6 +50,15 @@ def countdown(n: FP32[1]) -> FP32[1]:
 async def half(x: BF16[1], word: BYTES[1] = None) -> {"x": BF16[1], "word": BYTES[1]}:
     return {"x": x / 2, "word": ["none"] if word is None else word}
 """
+
+
+@pytest.fixture
+def unused_ports() -> tuple[int, ...]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return tuple(each.getsockname()[1] for each in sockets)
 
 
 def export(tmp_path: Path, *words: str, app: str = "app.py") -> int:
@@ -161,3 +179,55 @@ def test_what_cannot_be_exported_is_told(app: Path, tmp_path: Path, capsys: pyte
     assert [path.name for path in models.iterdir()] == ["weigh"]
     assert main(["export", f"{app}:weigh", str(models), "--force"]) == 0
     assert (models / "weigh" / "config.pbtxt").exists()
+
+
+TRITON = shlex.split(os.environ.get("TRITON_COMMAND", "tritonserver"))
+"""Starts the real server; `TRITON_COMMAND` says what does where it is not on the path."""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which(TRITON[0]) is None, reason="Triton is not installed (TRITON_COMMAND)")
+def test_it_runs_in_triton(app: Path, tmp_path: Path, unused_ports: tuple[int, ...]) -> None:
+    """The real one: batches, errors with their status, streams, types that numpy has not got."""
+    models = tmp_path / "models"
+    assert main(["export", str(app), str(models), "--include", str(app.parent / "weights")]) == 0
+    shutil.rmtree(app.parent)
+    flags = [f"--{name}-port={port}" for name, port in zip(("http", "grpc", "metrics"), unused_ports, strict=True)]
+    with subprocess.Popen([*TRITON, "--model-repository", str(models), *flags]) as triton:
+        try:
+            with triton_grpc.InferenceServerClient(f"127.0.0.1:{unused_ports[1]}") as client:
+                while not ready(client):
+                    assert triton.poll() is None, "Triton has ended"
+                check_models(client)
+        finally:
+            triton.terminate()
+
+
+def ready(client: triton_grpc.InferenceServerClient) -> bool:
+    try:
+        return bool(client.is_server_ready())
+    except InferenceServerException:
+        return False
+
+
+def check_models(client: triton_grpc.InferenceServerClient) -> None:
+    def tensor(name: str, array: np.ndarray, kind: str) -> triton_grpc.InferInput:
+        given = triton_grpc.InferInput(name, array.shape, kind)
+        given.set_data_from_numpy(array)
+        return given
+
+    weighed = client.infer("weigh", [tensor("x", np.array([[3], [4]], np.float32), "FP32")])
+    assert weighed is not None
+    np.testing.assert_array_equal(weighed.as_numpy("y"), [[15], [20]])
+    with pytest.raises(InferenceServerException, match="too heavy") as raised:
+        client.infer("weigh", [tensor("x", np.array([[300]], np.float32), "FP32")])
+    assert raised.value.status() == "StatusCode.INVALID_ARGUMENT"
+    halved = client.infer("half", [tensor("x", np.array([3], bfloat16), "BF16")])
+    assert halved is not None
+    np.testing.assert_array_equal(halved.as_numpy("x"), [1.5])
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    client.start_stream(lambda result, error: answers.put((result, error)))
+    client.async_stream_infer("countdown", [tensor("n", np.array([3], np.float32), "FP32")])
+    got = [answers.get(timeout=PATIENCE_S) for _ in range(3)]
+    assert [(each.as_numpy("output").tolist(), error) for each, error in got] == [([0], None), ([1], None), ([2], None)]
+    client.stop_stream()

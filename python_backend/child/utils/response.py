@@ -131,6 +131,10 @@ class Host(Protocol):
         cancelled or gone is dropped. HostError if it cannot be delivered, because the server is gone or a tensor
         cannot be encoded."""
 
+    async def room(self, key: int) -> None:
+        """For a coroutine of whatever event loop the host runs coroutines on: return when `send` would not wait for the
+        client of the request `key`, or when that has gone."""
+
     def abandon(self, key: int) -> None:
         """Answer the request `key`, whose senders are all gone, with the error `LOST`.
 
@@ -244,6 +248,12 @@ class InferenceResponseSender:
     def is_cancelled(self) -> bool:
         """Whether the client gave the request up."""
         return self._server().is_cancelled(self._key)
+
+    async def room(self) -> None:
+        """Wait until `send` would not block because the client is slow, and so hold up other coroutines. Triton, whose
+        senders never block, has no such method."""
+        if not self._over:
+            await self._server().room(self._key)
 
     def _server(self) -> Host:
         if self._host is None:

@@ -96,3 +96,78 @@ def test_flags_of_the_server(repository: Path, capsys: pytest.CaptureFixture[str
 def test_an_empty_repository(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(tmp_path)]) == 0
     assert capsys.readouterr().out.startswith("there are no models here")
+
+
+APP = """\
+from trireme import FP32, RequestContext, model
+
+
+@model(max_batch_size=-1)
+def first(x, y: str, context: list[RequestContext]) -> {"a": FP32}:
+    return x
+
+
+@model(max_batch_size=8)
+def second(
+    x: FP32[1],
+    context: RequestContext,
+) -> FP32[1]:
+    return x
+
+
+@model(config="response_cach { enable: true }")
+def third(x: FP32[1]) -> FP32[1]:
+    return x
+
+
+@model
+class Fourth:
+    def __init__(self):
+        open("nowhere.bin")
+
+    def __call__(self, x: FP32[1]) -> FP32[1]:
+        return x
+"""
+
+
+def problems_of(path: Path, capsys: pytest.CaptureFixture[str]) -> list[tuple[str, int, str]]:
+    assert main(["check", "--json", str(path)]) == 1
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    assert all(each["file"] == str(path) and each["remedy"] for each in problems)
+    return [(each.get("model", ""), each.get("line", 0), each["text"].partition("\n")[0]) for each in problems]
+
+
+def test_every_problem_of_an_app(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """First those of the declarations, all at once; then those of what is declared well, at its place."""
+    app = tmp_path / "app.py"
+    app.write_text(APP)
+    assert problems_of(app, capsys) == [
+        ("first", 5, "max_batch_size is -1, and must be a whole number of at least 0"),
+        ("first", 5, "parameter 'x' has no annotation"),
+        ("first", 5, "the annotation of parameter 'y' is str, which is no tensor"),
+        ("first", 5, "output 'a' of its result is FP32, which is no tensor"),
+        (
+            "second",
+            12,
+            "parameter 'context' is RequestContext, and the function is called for several requests at a time",
+        ),
+    ]
+    beginning, _, rest = APP.partition("@model(config")
+    app.write_text(f"{beginning.splitlines()[0]}\n\n\n@model(config{rest}")
+    assert problems_of(app, capsys) == [
+        ("third", 5, "there is no field 'response_cach' in ModelConfig"),
+        ("Fourth", 12, "FileNotFoundError: [Errno 2] No such file or directory: 'nowhere.bin'"),
+    ]
+    app.write_text(f"import nothing_of_this_name\n{APP}")
+    assert problems_of(app, capsys) == [("", 1, "ModuleNotFoundError: No module named 'nothing_of_this_name'")]
+    assert main(["check", str(app)]) == 1
+    assert capsys.readouterr().out.endswith("\nno model would load\n")
+    assert main(["check", f"{tmp_path}/none.py"]) == 1
+    assert f"{tmp_path}/none.py: there is no such file\n" in capsys.readouterr().out
+
+
+def test_an_app_beside_a_repository(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    app = tmp_path / "app.py"
+    app.write_text("from trireme import FP32, model\n@model\ndef good(x: FP32[1]) -> FP32[1]:\n    return x\n")
+    assert main(["check", str(repository), str(app)]) == 0
+    assert capsys.readouterr().out == "ok: good, version 1\nok: simple, version 1\n2 of 2 models would load\n"

@@ -55,6 +55,28 @@ def test_inputs_that_are_not_given_are_made_up(infer: Infer) -> None:
     assert (sums["shape"], sums["data"]) == ([1, 16], [3] * 16)
 
 
+REPEAT = ("repeat_int32", "--input", "IN=[5, 7]", "--input", "DELAY=[0, 0]", "--input", "WAIT=0")
+
+
+def test_answers_of_a_decoupled_model_are_streamed(infer: Infer, tmp_path: Path) -> None:
+    code, said, _ = infer(*REPEAT, "--save", str(tmp_path))
+    assert code == 0
+    lines = [line.partition(" (after ")[0] for line in said.splitlines()]
+    assert lines == ["1: OUT 5, IDX 0", "2: OUT 7, IDX 1"]
+    assert np.load(tmp_path / "OUT.2.npy").tolist() == [7]
+    code, said, _ = infer(*REPEAT, "--format", "json")
+    answers = json.loads(said)["answers"]
+    assert [[each["data"] for each in answer["outputs"]] for answer in answers] == [[[5], [0]], [[7], [1]]]
+    assert [each["datatype"] for each in answers[0]["outputs"]] == ["INT32", "UINT32"]
+
+
+def test_a_stream_that_fails(infer: Infer) -> None:
+    code, _, errors = infer("repeat_int32", "--input", "IN=[5, 7]", "--input", "DELAY=[0]", "--input", "WAIT=0")
+    assert code == 1
+    assert errors.startswith("trireme infer: ")
+    assert "DELAY" in errors
+
+
 def test_text_and_saved_outputs(infer: Infer, tmp_path: Path) -> None:
     words = ("--input", f"INPUT0={json.dumps(['1'] * 16)}", "--input", f"INPUT1={json.dumps(['2'] * 16)}")
     code, said, _ = infer("simple_string", *words, "--save", str(tmp_path / "out"))
@@ -92,7 +114,7 @@ def test_a_whole_request_from_standard_input(infer: Infer, monkeypatch: pytest.M
         (["simple", "--timeout", "nan"], "--timeout is nan", "seconds above 0"),
         (["simple", "--timeout", "inf"], "--timeout is inf", "seconds above 0"),
         (["simple", "--count", "0"], "--count is 0", "1 or more"),
-        (["repeat_int32"], "model 'repeat_int32' is decoupled", "generate_stream"),
+        (["repeat_int32", "--count", "2"], "answers any number of times", "leave --count out"),
     ],
 )
 def test_what_is_wrong_is_told_with_what_to_do(infer: Infer, words: list[str], text: str, remedy: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from serve_process import serve_process
+from served_app import app_process
 
 from trireme.api.cli.init import STARTERS
 from trireme.api.cli.main import main
@@ -79,3 +80,19 @@ def test_what_is_half_made_is_removed(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setitem(__import__("trireme.api.cli.init", fromlist=["_MAKERS"])._MAKERS, "onnx", fail)
     assert main(["init", str(tmp_path), "--with", "onnx"]) == 130
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_app_to_start_from_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    app = tmp_path / "new" / "app.py"
+    assert main(["init", str(app)]) == 0
+    asked = [shlex.split(line)[1:] for line in capsys.readouterr().out.splitlines() if line.startswith("  trireme inf")]
+    with app_process(app) as server:
+        for words in asked:
+            assert main([*words, "--url", f"http://127.0.0.1:{server.http_port}"]) == 0, words
+    answers = capsys.readouterr().out
+    assert re.search(r"mean +FP32 +1×1 +3\n", answers)
+    assert "hello Ada" in answers
+    assert main(["init", str(app)]) == 1
+    assert f"'{app}' is there already" in capsys.readouterr().err
+    assert main(["init", str(tmp_path / "other.py"), "--with", "onnx"]) == 2
+    assert not (tmp_path / "other.py").exists()
