@@ -27,7 +27,7 @@ from trireme.api.cli.main import main
 WEIGHTS = """\
 from pathlib import Path
 import numpy as np
-from trireme import BF16, BYTES, FP32, InvalidArgumentError, model
+from trireme import BF16, BYTES, FP32, InvalidArgumentError, RequestContext, model
 from pkg.more import factor
 
 WEIGHT = float((Path(__file__).parent / "weights" / "w.txt").read_text())
@@ -41,9 +41,10 @@ def weigh(x: FP32[1]) -> {"y": FP32[1]}:
 
 
 @model
-def countdown(n: FP32[1]) -> FP32[1]:
+def countdown(n: FP32[1], context: RequestContext) -> FP32[1]:
     for number in range(int(n[0])):
-        yield [number]
+        if context.correlation_id == 0 and not context.cancelled:
+            yield [number]
 
 
 @model
