@@ -325,9 +325,11 @@ class LoadedModel(ABC):
 
     Attributes:
         memory_usage: the memory that it takes, for the statistics; may be replaced at any time, from any thread.
+        adapters: names that requests can choose by ``lora_name`` in their ``sampling_parameters``.
     """
 
     memory_usage: tuple[MemoryUsage, ...] = ()
+    adapters: tuple[str, ...] = ()
 
     @property
     def input_gpu(self) -> int | None:

@@ -43,6 +43,7 @@ class Generation:
         level: of priority; 1 goes before 2.
         deadline_s: when it is too late for it.
         salt: what its keys and values depend on besides its tokens.
+        adapter: the name of the one that it is computed with; empty for none. It is in the salt.
         choices: so many continuations of the prompt are wanted. When the first tokens are drawn the others begin, each
             a generation of its own (`choice` 1 and up).
 
@@ -59,6 +60,7 @@ class Generation:
     level: int = 1
     deadline_s: float | None = None
     salt: bytes = b""
+    adapter: str = ""
     choices: int = 1
     choice: int = 0
     prompt: int = 0

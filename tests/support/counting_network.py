@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,16 @@ class CountingNetwork(Network):
     latest: CountingNetwork
     before: Callable[[Step], object] = staticmethod(lambda _step: None)
 
-    def __init__(self, directory: Path, blocks: int, size: int, held: int = 0, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        directory: Path,
+        blocks: int,
+        size: int,
+        held: int = 0,
+        device: str = "cpu",
+        adapters: Mapping[str, Path] | None = None,
+    ) -> None:
+        self.adapters = tuple(adapters or ())
         self.vocabulary, self.context = len(ALPHABET), CONTEXT
         self.widths: list[int] = []
         CountingNetwork.latest = self

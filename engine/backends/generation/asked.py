@@ -63,6 +63,7 @@ class Asked:
         with_prompt: the prompt's text comes first in the output.
         returned: the outputs that are wanted beside the text.
         most_new: tokens; None for as many as there is room for.
+        adapter: that computes it; empty for none.
         ignores_end: the model's own token for the end does not end the text.
     """
 
@@ -77,6 +78,7 @@ class Asked:
     stops: tuple[str, ...]
     stop_tokens: frozenset[int]
     ignores_end: bool
+    adapter: str
 
 
 def asked(job: Job) -> Asked:
@@ -130,6 +132,7 @@ def asked(job: Job) -> Asked:
         stops=given.texts("stop"),
         stop_tokens=frozenset(given.integers("stop_token_ids")),
         ignores_end=given.flag("ignore_eos"),
+        adapter=given.text("lora_name"),
     )
     given.finish()
     return result
@@ -162,6 +165,13 @@ class _Parameters:
 
     def flag(self, name: str) -> bool:
         return self._taken(name, False, _boolean, "true or false")
+
+    def text(self, name: str) -> str:
+        """Empty if it is not there."""
+        value = self._left.pop(name, None)
+        if value is not None and (not isinstance(value, str) or not value):
+            raise InvalidArgumentError(f"{name} is {json.dumps(value)}; expected a text that is not empty")
+        return value or ""
 
     def texts(self, name: str) -> tuple[str, ...]:
         value = self._left.pop(name, None)

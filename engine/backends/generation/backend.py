@@ -14,6 +14,7 @@ from ...generation.blocks import BlockMemory
 from ...generation.iterations import IterationLimits
 from ..interface import Backend, Completion, InstanceSpec, LoadedModel, ModelFiles, ModelInstance
 from ..parameters import parse_int
+from .adapter_config import find_adapters
 from .asked import INPUTS, OUTPUTS
 from .instance import GenerationInstance
 from .network import CONFIG, Network
@@ -77,6 +78,8 @@ class GenerationModel(LoadedModel):
         self._settings = {name: _setting(config, name) for name in _DEFAULTS}
         self._ends = _ends(self._directory)
         _read(self._directory / CONFIG)
+        self._adapters = find_adapters(self._directory)
+        self.adapters = tuple(self._adapters)
 
     def instance_class(self, spec: InstanceSpec) -> type[ModelInstance]:
         return GenerationInstance
@@ -89,7 +92,7 @@ class GenerationModel(LoadedModel):
         context = int(text.get("max_position_embeddings") or text.get("n_positions") or 0)
         tokens = settings["kv_tokens"] or min(running * context or _MOST_DEFAULT_TOKENS, _MOST_DEFAULT_TOKENS)
         blocks, held = max(tokens // size, 1), settings["swap_tokens"] // size
-        network = self._network_class(self._directory, blocks, size, held, device)
+        network = self._network_class(self._directory, blocks, size, held, device, self._adapters)
         limits = IterationLimits(
             context=network.context,
             most_tokens=settings["max_tokens_per_step"],

@@ -164,6 +164,7 @@ class GenerationInstance(SteppedInstance):
             return
         number = next(self._numbers)
         generation = Generation(number, list(request.prompt), request.most_new, max(job.level, 1), choices=of.choices)
+        generation.adapter, generation.salt = of.adapter, of.adapter.encode()
         try:
             self.core.arrive(generation)
         except TriremeError as error:
@@ -281,7 +282,7 @@ class GenerationInstance(SteppedInstance):
         result = _Result()
         for request in step.new:
             try:
-                self._prepare(request, network.vocabulary)
+                self._prepare(request, network)
             except Exception as error:  # noqa: BLE001 - one request's, whatever it is
                 result.refused[request] = backend_failure(error)
         if step.step is not None:
@@ -293,8 +294,11 @@ class GenerationInstance(SteppedInstance):
                     result.failed[generation] = error
         return result
 
-    def _prepare(self, request: _Request, vocabulary: int) -> None:
-        of = asked(request.job)
+    def _prepare(self, request: _Request, network: Network) -> None:
+        of, vocabulary = asked(request.job), network.vocabulary
+        if of.adapter and of.adapter not in network.adapters:
+            known = f"one of {', '.join(network.adapters)}" if network.adapters else "none, as the model has none"
+            raise InvalidArgumentError(f"lora_name is '{of.adapter}', which is not known; expected {known}")
         prompt = of.tokens if of.tokens is not None else self._tokenizer.encode(of.text or "")
         unknown = [token for token in prompt if not 0 <= token < vocabulary]
         if unknown:

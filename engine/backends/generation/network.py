@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from ...errors import InternalError, TriremeError, UnavailableError
 from ...generation.iterations import Step
 from ...plugins import import_package
+from .adapters import Adapters
 from .attention import NAME, KeyValueMemory, StepView, attention, no_mask
 
 _USER = "the backend 'generation' needs"
@@ -22,8 +24,10 @@ class Network:
     Args:
         directory: with ``config.json`` and safetensors.
         blocks, size, held: see `KeyValueMemory`.
+        adapters: their folders, by name.
 
     Attributes:
+        adapters: their names.
         vocabulary: of how many tokens the next one is drawn.
         context: tokens that a generation may have.
 
@@ -32,7 +36,15 @@ class Network:
         InternalError: the network cannot be made of it.
     """
 
-    def __init__(self, directory: Path, blocks: int, size: int, held: int = 0, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        directory: Path,
+        blocks: int,
+        size: int,
+        held: int = 0,
+        device: str = "cpu",
+        adapters: Mapping[str, Path] | None = None,
+    ) -> None:
         if not (directory / CONFIG).is_file():
             raise UnavailableError(f"unable to find '{directory / CONFIG}'; expected a model in Hugging Face's layout")
         torch = import_package("torch", _USER, _EXTRA)
@@ -49,6 +61,8 @@ class Network:
             raise InternalError(f"unable to load the network in '{directory}': {_first_line(error)}") from error
         self._torch = torch
         self._model = model.to(device).eval()
+        self.adapters = tuple(adapters or ())
+        self._adapters = Adapters(torch, transformers, self._model, adapters or {})
         self._memory = KeyValueMemory(torch, blocks, size, held, torch.device(device))
         text = model.config.get_text_config()
         self.vocabulary: int = text.vocab_size
@@ -73,6 +87,7 @@ class Network:
             try:
                 self._memory.move(step.moves)
                 view = StepView(torch, self._memory, step.pieces)
+                self._adapters.begin(step.pieces, view.drawn)
                 answer = self._model(
                     input_ids=view.tokens,
                     position_ids=view.positions,

@@ -373,6 +373,8 @@ async def test_what_waits_is_answered_before_the_model_goes(tmp_path: Path) -> N
         (asks("a", logit_bias=[1]), "logit_bias is an array; expected an object of numbers by token"),
         (asks("a", logit_bias={"300": 1}), "a logit bias for token 300; expected 0 to 255"),
         (asks("a", ignore_eos="perhaps"), 'ignore_eos is "perhaps"; expected true or false'),
+        (asks("a", lora_name=7), "lora_name is 7; expected a text that is not empty"),
+        (asks("a", lora_name="doll"), "lora_name is 'doll', which is not known; expected none, as the model has none"),
         (asks("a", temprature=1), "'sampling_parameters' has 'temprature', which is not known here"),
         (asks("a", parameters="[1]"), "'sampling_parameters' is an array; expected a JSON object"),
         (
@@ -422,3 +424,32 @@ async def test_a_model_without_its_configuration_is_not_loaded(tmp_path: Path) -
     async with open_letters(tmp_path, exit_on_error=False) as server:
         (row,) = server.repository_index()
         assert "config.json'; expected a model in Hugging Face's layout" in row.reason
+
+
+async def test_requests_choose_an_adapter_or_none(tmp_path: Path) -> None:
+    """Those of different adapters share no blocks, whatever their prompts are."""
+    directory = write_model(tmp_path, block_tokens=4)
+    for name in ("sheep", "doll"):
+        (directory / "adapters" / name).mkdir(parents=True)
+    seen: set[tuple[str, bytes]] = set()
+
+    def look(step: Step) -> None:
+        seen.update((piece.generation.adapter, piece.generation.salt) for piece in step.pieces)
+
+    async with open_letters(tmp_path) as server:
+        CountingNetwork.before = staticmethod(look)
+        for chosen in ({"lora_name": "doll"}, {"lora_name": "sheep"}, {"lora_name": None}, {}):
+            (response,) = await whole(server, asks("abcdefgh", max_tokens=2, n=2, **chosen))
+            assert said(response) == ["abcdefghij"] * 2
+        assert seen == {("doll", b"doll"), ("sheep", b"sheep"), ("", b"")}
+        assert await refused(server, asks("a", lora_name="cat")) == (
+            "lora_name is 'cat', which is not known; expected one of doll, sheep"
+        )
+
+
+async def test_a_model_whose_adapters_cannot_be_found_is_not_loaded(tmp_path: Path) -> None:
+    directory = write_model(tmp_path)
+    (directory / "multi_lora.json").write_text("[]")
+    async with open_letters(tmp_path, exit_on_error=False) as server:
+        (row,) = server.repository_index()
+        assert "multi_lora.json': expected a JSON object" in row.reason
