@@ -110,6 +110,12 @@ class Admission:
                 raise ColdModelError(name) from None
             raise
 
+    def with_adapter(self, adapter: str) -> list[ModelDescription]:
+        """See `Facade`."""
+        names = {model.name for model in self._repository.models() if model.ready and adapter in model.adapters}
+        latest = [self._repository.describe(name) for name in sorted(names)]
+        return [each for each in latest if adapter in each.adapters]
+
     def describe_known(self, name: str, version: int = LATEST) -> ModelDescription:
         """The same, of what the repositories held when they were looked at last."""
         return self._repository.describe(name, version)

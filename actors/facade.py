@@ -159,6 +159,10 @@ class Facade(Protocol):
         """See `InferenceServer.describe`."""
         ...
 
+    def with_adapter(self, adapter: str) -> list[ModelDescription]:
+        """The ready models that have an adapter of this name."""
+        ...
+
     def lease(self, name: str = "", version: int = LATEST, client: str = "") -> Lease:
         """See `InferenceServer.lease`."""
         ...

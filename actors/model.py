@@ -110,6 +110,7 @@ class Model(Actor[ModelMessage]):
         self.statistics = ModelStatistics()
         self.labels: Mapping[str, tuple[str, ...]] = {}
         self.chat: ChatTemplate | None = None
+        self.adapters: tuple[str, ...] = ()
         self.source = source
         self._context = context
         self._find = find
@@ -222,7 +223,8 @@ class Model(Actor[ModelMessage]):
         return self._batcher is not None and self._batcher.continues(request.correlation_id)
 
     def describe(self, versions: tuple[int, ...]) -> ModelDescription:
-        return ModelDescription(self.name, self.version, versions, self.config, self.labels, chat=self.chat)
+        about = self.name, self.version, versions, self.config, self.labels
+        return ModelDescription(*about, chat=self.chat, adapters=self.adapters)
 
     def actor_statistics(self) -> ModelActorStatistics:
         counts = self._counts_now()
@@ -393,6 +395,7 @@ class Model(Actor[ModelMessage]):
         self._backend_model = loaded.model if isinstance(loaded, LoadedInstances) else None
         self.chat = loaded.chat if isinstance(loaded, LoadedInstances) else None
         made = self._backend_model
+        self.adapters = () if made is None else made.adapters
         self.region_readers = RegionReaders() if made is None else RegionReaders(made.input_gpu, made.reads_regions)
         self.stateful = self.config.has_sequence_batching
         self.validator = RequestValidator(self.config, context.options.tensor_limits)

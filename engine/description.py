@@ -56,6 +56,7 @@ class ModelDescription:
         key_header: in lower case, of what is a route that is sticky by a header: whose value goes with each request
             (`Routing`). Empty for everything else.
         chat: how the messages of a chat become a prompt; None if the model's files do not say.
+        adapters: see `LoadedModel`; a route has none.
     """
 
     name: str
@@ -65,6 +66,7 @@ class ModelDescription:
     labels: Mapping[str, tuple[str, ...]]
     key_header: str = ""
     chat: ChatTemplate | None = None
+    adapters: tuple[str, ...] = ()
 
     def client_shape(self, tensor: ModelInput | ModelOutput) -> tuple[int, ...]:
         """A tensor's shape as metadata tells it: the batch dimension, if there is one, is -1 in front."""

@@ -166,7 +166,7 @@ class ModelTable:
 def _same(one: ModelDescription, other: ModelDescription) -> bool:
     """Whether two descriptions say the same."""
     same = one.config is other.config and one.versions == other.versions and one.labels == other.labels
-    return same and one.key_header == other.key_header and one.chat == other.chat
+    return same and (one.key_header, one.chat, one.adapters) == (other.key_header, other.chat, other.adapters)
 
 
 def write_models(generation: int, change: ModelChange) -> Iterator[tuple[LinkHead, Payload]]:
@@ -189,6 +189,7 @@ def _together(described: Sequence[tuple[int, ModelDescription]]) -> int:
     for count, (_, each) in enumerate(described[:_DESCRIPTIONS]):
         nbytes += each.config.message.ByteSize() + sum([len(text) for texts in each.labels.values() for text in texts])
         nbytes += 0 if each.chat is None else len(each.chat.text)
+        nbytes += sum(map(len, each.adapters))
         if nbytes > _MESSAGE_BYTES:
             return max(count, 1)
     return min(len(described), _DESCRIPTIONS)
@@ -205,7 +206,7 @@ def _message(
         labels = [[write_text(name), list(map(write_text, texts))] for name, texts in each.labels.items()]
         chat = each.chat
         template = [] if chat is None else list(map(write_text, (chat.text, chat.bos_token, chat.eos_token)))
-        texts = orjson.dumps((labels, template))
+        texts = orjson.dumps((labels, template, list(map(write_text, each.adapters))))
         contents += config, texts
         numbers = number, write_text(each.name), each.version, each.versions, write_text(each.key_header)
         descriptions.append([*numbers, len(config), len(texts)])
@@ -247,6 +248,11 @@ class ModelMirror:
         if self._clock is not None and self._is_unknown(name) and self._clock.now_s() >= self._again_s:
             raise ColdModelError(name)
         raise self._refusal(name, version)
+
+    def with_adapter(self, adapter: str) -> list[ModelDescription]:
+        """See `Facade`."""
+        of_models = (each for (_, version), each in self._found.items() if version == LATEST)
+        return [each for each in of_models if adapter in each.adapters]
 
     def asked(self, name: str) -> None:
         """The server is asked for a model, or has answered that."""
@@ -328,11 +334,12 @@ def _read_description(value: Any, payload: memoryview, at: int) -> tuple[int, Mo
     end = start + read_integer(text_bytes)
     check_payload(payload, end)
     message = ModelConfigMessage.FromString(bytes(payload[at:middle]))
-    given_labels, template = read_list(orjson.loads(payload[start:end]), 2, 2)
+    given_labels, template, given_adapters = read_list(orjson.loads(payload[start:end]), 3, 3)
     labels = {read_text(output): tuple(map(read_text, read_list(texts, 0, 1 << 20))) for output, texts in given_labels}
     of_versions = tuple([read_integer(each) for each in read_list(versions)])
     config = model_config(message)
     chat = ChatTemplate(*map(read_text, read_list(template, 3, 3))) if template else None
     about = read_text(name), read_integer(version, LATEST), of_versions
-    description = ModelDescription(*about, config, labels, read_text(header), chat)
+    adapters = tuple(map(read_text, read_list(given_adapters, 0, 1 << 20)))
+    description = ModelDescription(*about, config, labels, read_text(header), chat, adapters)
     return read_integer(number, 1), description, aligned(end)

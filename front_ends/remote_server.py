@@ -142,6 +142,9 @@ class RemoteServer:
     def describe(self, name: str, version: int = LATEST) -> ModelDescription:
         return self.models.describe(name, version)
 
+    def with_adapter(self, adapter: str) -> list[ModelDescription]:
+        return self.models.with_adapter(adapter)
+
     def lease(self, name: str = "", version: int = LATEST, client: str = "") -> Lease:
         return self.budget.lease_for(name, version, client)
 

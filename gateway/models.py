@@ -16,7 +16,7 @@ import base64
 import logging
 from collections.abc import Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -232,7 +232,7 @@ def _again(before: ModelDescription | None, now: ModelDescription, versions: tup
     """Rule 4."""
     if before is not None and before.versions == versions and _same(before, now):
         return before
-    return ModelDescription(now.name, now.version, versions, now.config, now.labels, now.key_header, now.chat)
+    return replace(now, versions=versions)
 
 
 def _same(one: ModelDescription, other: ModelDescription) -> bool:

@@ -152,6 +152,10 @@ class FleetServer:
     def describe(self, name: str, version: int = LATEST) -> ModelDescription:
         return self.models.found.get((name, version)) or self.models.describe(name, version)
 
+    def with_adapter(self, adapter: str) -> list[ModelDescription]:
+        """None: replicas do not tell of adapters."""
+        return []
+
     def lease(self, name: str = "", version: int = LATEST, client: str = "") -> Lease:
         return self._budget.lease(self._share(name) if name in self.models else None, client)
 

@@ -19,6 +19,7 @@ from ..engine.backends.registry import PYTHON, SCRIPT
 from ..engine.backends.services import Services
 from ..engine.cancellation import Cancellation
 from ..engine.clock import SystemClock
+from ..engine.config.adapters import vllm_adapters
 from ..engine.config.json_text import write_json
 from ..engine.config.model import ModelConfig
 from ..engine.errors import InternalError, InvalidArgumentError, UnavailableError
@@ -88,7 +89,9 @@ class PythonBackend(Backend):
     def load(self, config: ModelConfig, files: ModelFiles) -> LoadedModel:
         interpreter = self._check(config, files)
         settings = partial(start_settings, config, files, self._script, debug_port=self._debug_port)
-        return PythonModel(config, settings, interpreter, self._timeout_s, self._slice_us, self.services)
+        model = PythonModel(config, settings, interpreter, self._timeout_s, self._slice_us, self.services)
+        model.adapters = vllm_adapters(files.version_directory)
+        return model
 
     def _check(self, config: ModelConfig, files: ModelFiles) -> Interpreter:
         path = Path(model_path(config, files, first_instance(config), self._script))

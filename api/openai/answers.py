@@ -99,6 +99,7 @@ def _likeliest(tokens: Iterable[Mapping[str, Any]], count: int) -> list[Any]:
     return sorted(tokens, key=lambda each: -each["logprob"])[:count]
 
 
-def model_entry(name: str, created: int) -> dict[str, Any]:
-    """A model in the list of models."""
-    return {"id": name, "object": "model", "created": created, "owned_by": "trireme"}
+def model_entry(name: str, created: int, parent: str | None = None) -> dict[str, Any]:
+    """A model in the list of models; an adapter with the model that it is for as its parent."""
+    about = {"id": name, "object": "model", "created": created, "owned_by": "trireme"}
+    return about if parent is None else {**about, "root": parent, "parent": parent}

@@ -23,12 +23,13 @@ from ..http.bodies import read_json
 from ..http.exchange import JSON, Answer, Context, Handler, HttpRequest, StreamedAnswer
 from ..http.responses import NOT_READ, IncomingResponses
 from ..pipeline import find_model
+from .adapters import find_named, listed_models
 from .answers import AnswerHead, model_entry
 from .chat import render_prompt
 from .errors import FieldError, refused
 from .generating import TextAnswer
 from .inference import admit_all, text_of, text_requests
-from .models import EmbeddingModel, embedding_model, openai_models, served_model, text_model
+from .models import EmbeddingModel, embedding_model, served_model, text_model
 from .requests import (
     MOST_CHOICES,
     EmbeddingRequest,
@@ -65,17 +66,19 @@ async def _read(context: Context, request: HttpRequest, read: Callable[[Any], T]
     return read(document)
 
 
-async def _find(context: Context, request: HttpRequest, name: str) -> ModelDescription:
-    """The model that a request is for, if its caller may use it.
+async def _find(context: Context, request: HttpRequest, given: str) -> tuple[ModelDescription, str]:
+    """The model that a request is for, and its adapter, if its caller may use it.
 
     Raises:
         TriremeError: it may not, or there is no such model.
     """
-    request.match = replace(request.match, name=name)
     exchange, access = request.exchange, context.access
+    request.match = replace(request.match, name=given)
+    name, adapter = await find_named(context.server, exchange.caller, given)
+    request.match = replace(request.match, name=name)
     if access is not None and exchange.caller is not None:
         access.check(exchange.caller, Right.INFER, name, exchange.call_name(request.match), exchange.address)
-    return await find_model(context.server, name, request.match.model_version())
+    return await find_model(context.server, name, request.match.model_version()), adapter
 
 
 def _created(context: Context) -> int:
@@ -95,15 +98,17 @@ async def list_models(context: Context, request: HttpRequest) -> Answer:
             with suppress(TriremeError):  # it is not ready any more
                 descriptions.append(context.server.describe(name))
     created = _created(context)
-    rows = [model_entry(name, created) for name in openai_models(descriptions)]
+    rows = [model_entry(name, created, parent) for name, parent in listed_models(descriptions)]
     return Answer(200, JSON, orjson.dumps({"object": "list", "data": rows}))
 
 
 async def show_model(context: Context, request: HttpRequest) -> Answer:
     """``GET /v1/models/M``."""
     name = unquote(request.match.name)
-    served_model(await _find(context, request, name))
-    return Answer(200, JSON, orjson.dumps(model_entry(name, _created(context))))
+    described, adapter = await _find(context, request, name)
+    served_model(described)
+    parent = described.name if adapter else None
+    return Answer(200, JSON, orjson.dumps(model_entry(name, _created(context), parent)))
 
 
 # Text.
@@ -113,28 +118,33 @@ async def chat_completions(context: Context, request: HttpRequest) -> StreamedAn
     """``POST /v1/chat/completions``."""
     asked = await _read(context, request, read_chat)
     assert asked.messages is not None, "it is a chat"
-    model = await _find(context, request, asked.model)
+    model, adapter = await _find(context, request, asked.model)
     text_model(model)  # which is said before what templates say
     values = asked.template_values or {}
     wall_ms = context.server.tracer.clock.wall_ms()
     render = partial(render_prompt, model.chat, asked.messages, asked.tools, values, wall_ms)
-    return await _generate(context, request, asked, model, await context.server.offload(render))
+    return await _generate(context, request, asked, model, adapter, await context.server.offload(render))
 
 
 async def completions(context: Context, request: HttpRequest) -> StreamedAnswer:
     """``POST /v1/completions``."""
     asked = await _read(context, request, read_completion)
-    return await _generate(context, request, asked, await _find(context, request, asked.model), "")
+    return await _generate(context, request, asked, *await _find(context, request, asked.model), "")
 
 
 async def _generate(
-    context: Context, request: HttpRequest, asked: TextRequest, described: ModelDescription, chat_prompt: str
+    context: Context,
+    request: HttpRequest,
+    asked: TextRequest,
+    described: ModelDescription,
+    adapter: str,
+    chat_prompt: str,
 ) -> StreamedAnswer:
     model = text_model(described)
     chat = asked.messages is not None
     request_id = f"{'chatcmpl' if chat else 'cmpl'}-{secrets.token_hex(12)}"
     prompts = all_prompts(asked, chat_prompt)
-    replies = await admit_all(context, request, described, text_requests(model, asked, prompts, request_id))
+    replies = await admit_all(context, request, described, text_requests(model, asked, prompts, request_id, adapter))
     request.accepted = True
     head = AnswerHead(request_id, _created(context), asked.model, chat, asked.usage)
     return TextAnswer(context, request, model, asked, head, prompts, replies).send
@@ -146,7 +156,7 @@ async def _generate(
 async def embeddings(context: Context, request: HttpRequest) -> Answer:
     """``POST /v1/embeddings``."""
     asked = await _read(context, request, lambda body: read_embeddings(body, MOST_CHOICES))
-    described = await _find(context, request, asked.model)
+    described, _ = await _find(context, request, asked.model)
     model = embedding_model(described)
     requests = []
     for text in asked.texts:

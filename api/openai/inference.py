@@ -107,18 +107,20 @@ async def admit_all(
 
 
 def text_requests(
-    model: TextModel, request: TextRequest, prompts: Sequence[str], request_id: str
+    model: TextModel, request: TextRequest, prompts: Sequence[str], request_id: str, adapter: str = ""
 ) -> list[InferenceRequest]:
     """The requests for all choices.
 
     Args:
         prompts: see `all_prompts`.
+        adapter: of the model; empty for none.
 
     Raises:
         FieldError: the model does not take what is asked for.
     """
     _check(model, request.sampling)
-    return [_text_request(model, request, prompt, number, request_id) for number, prompt in enumerate(prompts)]
+    numbered = enumerate(prompts)
+    return [_text_request(model, request, prompt, number, request_id, adapter) for number, prompt in numbered]
 
 
 def _check(model: TextModel, sampling: AskedSampling) -> None:
@@ -140,7 +142,7 @@ def _not_taken(model: TextModel, param: str) -> FieldError:
 
 
 def _text_request(
-    model: TextModel, request: TextRequest, prompt: str, number: int, request_id: str
+    model: TextModel, request: TextRequest, prompt: str, number: int, request_id: str, adapter: str
 ) -> InferenceRequest:
     values = dict(request.sampling.values)
     if "seed" in values:
@@ -148,16 +150,20 @@ def _text_request(
     made = InferenceRequest(model.description.name, model.description.version, id=request_id)
     made.inputs.append(text_of(model.text_input, model.shapes[model.text_input], prompt))
     if model.parameters is None:
-        made.inputs += _vllm_inputs(model, request, values)
+        made.inputs += _vllm_inputs(model, request, values, adapter)
     else:
         made.parameters |= {model.parameters[name]: value for name, value in values.items() if name in model.parameters}
     return made
 
 
-def _vllm_inputs(model: TextModel, request: TextRequest, values: Mapping[str, ParameterValue]) -> list[Tensor]:
+def _vllm_inputs(
+    model: TextModel, request: TextRequest, values: Mapping[str, ParameterValue], adapter: str
+) -> list[Tensor]:
     """The further inputs of a model with the tensors of the vLLM backend."""
     sampling = request.sampling
     given: dict[str, Any] = {name: value for name, value in values.items() if name != "user"}
+    if adapter:
+        given["lora_name"] = adapter
     if sampling.stop:
         given["stop"] = sampling.stop
     if sampling.logit_bias is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...engine.config.model import ModelConfig, ModelInput
@@ -185,12 +185,3 @@ def _read_parameters(text: str) -> dict[str, str]:
     if unknown := sorted(given.keys() - set(NAMES)):
         raise InvalidArgumentError(f"parameter '{PARAMETERS}' names '{unknown[0]}', expected of: {', '.join(NAMES)}")
     return given
-
-
-def openai_models(descriptions: Sequence[ModelDescription]) -> Iterator[str]:
-    """The names of those that OpenAI's clients can use."""
-    for each in descriptions:
-        try:
-            yield served_model(each).description.name
-        except NotFoundError:
-            continue

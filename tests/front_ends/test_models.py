@@ -41,6 +41,7 @@ class World:
     def __init__(self) -> None:
         self.models: dict[str, dict[int, ModelConfig | None]] = {}
         self.labels = {"OUT": ("cat", "dog \udc80")}
+        self.adapters = ("doll", "dog \udc80")
         self.ambiguous: set[str] = set()
         self.started = True
         self.looked: list[tuple[str, int]] = []
@@ -72,7 +73,7 @@ class World:
         found = versions[version]
         if found is None:
             raise UnavailableError(f"Request for unknown model: '{name}' version {version} is not at ready state")
-        return ModelDescription(name, version, tuple(sorted(ready)), found, self.labels)
+        return ModelDescription(name, version, tuple(sorted(ready)), found, self.labels, adapters=self.adapters)
 
     def tell(self, *mirrors: ModelMirror) -> None:
         """Pass the change on."""
@@ -87,7 +88,7 @@ def said(describe: Any, name: str, version: int) -> Any:
         found: ModelDescription = describe(name, version)
     except TriremeError as error:
         return type(error), error.message
-    return found.name, found.version, found.versions, found.config, dict(found.labels)
+    return found.name, found.version, found.versions, found.config, dict(found.labels), found.adapters
 
 
 def check_same(world: World, mirror: ModelMirror) -> None:

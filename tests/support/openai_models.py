@@ -131,9 +131,11 @@ TEMPLATE = """
 
 
 def write_openai_models(repository: Path) -> None:
-    """`echo`, with the tensors of the vLLM backend and a chat template; `lengths`, for embeddings; and `identity`,
-    which is nothing for OpenAI's clients."""
+    """`echo`, with the tensors of the vLLM backend, a chat template and the adapters `doll` and `sheep`; `lengths`, for
+    embeddings; and `identity`, which is nothing for OpenAI's clients."""
     directory = write_model(repository, "echo", ECHO, ECHO_CONFIG)
     (directory / "1" / "chat_template.jinja").write_text(TEMPLATE.strip())
+    (directory / "1" / "model.json").write_text('{"enable_lora": "true"}')
+    (directory / "1" / "multi_lora.json").write_text('{"doll": "/dolls", "sheep": "/sheep"}')
     write_model(repository, "lengths", LENGTHS, LENGTHS_CONFIG)
     write_model(repository, "identity")

@@ -67,7 +67,9 @@ def post(address: tuple[str, int], path: str, body: Any, method: str = "POST", *
 
 
 def test_models(client: openai.OpenAI) -> None:
-    assert [model.id for model in client.models.list()] == ["echo", "lengths", "storyteller"]
+    models = list(client.models.list())
+    assert [model.id for model in models] == ["echo", "doll", "sheep", "lengths", "storyteller"]
+    assert [getattr(model, "parent", None) for model in models] == [None, "echo", "echo", None, None]
     assert client.models.retrieve("echo").owned_by == "trireme"
     with pytest.raises(openai.NotFoundError, match="cannot be used by this interface: it has no inputs"):
         client.models.retrieve("identity")
@@ -139,6 +141,21 @@ def test_the_model_gets_vllms_names(client: openai.OpenAI) -> None:
     answer = client.completions.create(model="echo", prompt="settings", n=2, user="me", extra_body=extra, **asked)
     given = [json.loads(choice.text) for choice in answer.choices]
     assert given == [asked | extra, asked | extra | {"seed": 4}]
+
+
+def test_adapters_are_models_of_their_own(client: openai.OpenAI) -> None:
+    doll: Any = client.models.retrieve("doll")
+    assert (doll.id, doll.parent, doll.root) == ("doll", "echo", "echo")
+    assert client.models.retrieve("echo:sheep").id == "echo:sheep"
+    answer = client.completions.create(model="doll", prompt="settings")
+    assert (answer.model, json.loads(answer.choices[0].text)["lora_name"]) == ("doll", "doll")
+    assert "lora_name" not in json.loads(client.completions.create(model="echo", prompt="settings").choices[0].text)
+    stream = client.chat.completions.create(model="echo:sheep", messages=HELLO, stream=True)
+    assert "".join(piece.choices[0].delta.content or "" for piece in stream) == "one two three say"
+    for name in ("cat", "echo:cat", "lengths:doll"):
+        with pytest.raises(openai.NotFoundError) as caught:
+            client.completions.create(model=name, prompt="a")
+        assert caught.value.code == "model_not_found"
 
 
 def test_completions(client: openai.OpenAI) -> None:
@@ -270,8 +287,9 @@ def test_access_rules(repository: Path, tmp_path: Path) -> None:
             with pytest.raises(openai.PermissionDeniedError) as denied:
                 client.chat.completions.create(model="echo", messages=messages)
             assert denied.value.code == "permission_denied"
-            with pytest.raises(openai.PermissionDeniedError):
-                client.models.retrieve("echo")
+            for name in ("echo", "doll", "echo:doll"):
+                with pytest.raises(openai.PermissionDeniedError):
+                    client.models.retrieve(name)
         with openai.OpenAI(base_url=url, api_key="trk_wrong", max_retries=0) as client:
             with pytest.raises(openai.AuthenticationError) as unknown:
                 client.chat.completions.create(model="echo", messages=messages)

@@ -1,8 +1,6 @@
-"""The adapters that a model comes with, and what their ``adapter_config.json`` says (docs/generation.md#adapters).
+"""What the ``adapter_config.json`` of an adapter says, as PEFT writes it (docs/generation.md#adapters).
 
-A model has those in the folder ``adapters`` of its version, each in a folder of its name, and those that
-``multi_lora.json`` names, as with Triton's vLLM backend. The files of an adapter are those that PEFT writes. What its
-configuration says that would change what is computed, and is not computed here, is an error.
+What it says that would change what is computed, and is not computed here, is an error.
 """
 
 from __future__ import annotations
@@ -15,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...config.adapters import read_object
 from ...errors import InvalidArgumentError, UnavailableError
 
-FOLDER, NAMES_FILE = "adapters", "multi_lora.json"
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 
 ALL_LINEAR = "all-linear"
@@ -67,30 +65,6 @@ _CHANGING_THE_NETWORK = ("corda", "loftq", "lora_ga", "olora", "pissa")
 """Ways to begin training that change the network's own weights: the adapter alone is not enough then."""
 
 
-def find_adapters(directory: Path) -> dict[str, Path]:
-    """The folder of each adapter of a model, by name, in the order of names.
-
-    Args:
-        directory: of the version.
-
-    Raises:
-        InvalidArgumentError: ``multi_lora.json`` is not an object of texts, or names one that is in the folder, too.
-    """
-    found: dict[str, Path] = {}
-    folder = directory / FOLDER
-    if folder.is_dir():
-        found = {each.name: each for each in folder.iterdir() if each.is_dir() and not each.name.startswith(".")}
-    path = directory / NAMES_FILE
-    if path.is_file():
-        for name, where in _read_object(path).items():
-            if not name or not isinstance(where, str) or not where:
-                raise InvalidArgumentError(f"'{path}': expected names of adapters, each with its folder")
-            if name in found:
-                raise InvalidArgumentError(f"'{path}' names the adapter '{name}', which is in '{folder}', too")
-            found[name] = directory / where
-    return dict(sorted(found.items()))
-
-
 @dataclass(frozen=True, slots=True)
 class AdapterConfig:
     """What an adapter is.
@@ -112,7 +86,7 @@ class AdapterConfig:
         for file in (CONFIG_FILE, WEIGHTS_FILE):
             if not (directory / file).is_file():
                 raise UnavailableError(f"unable to find '{directory / file}'; expected an adapter as PEFT stores it")
-        config = cls(directory, _read_object(directory / CONFIG_FILE))
+        config = cls(directory, read_object(directory / CONFIG_FILE))
         config._check()
         return config
 
@@ -235,13 +209,3 @@ def _named(names: Any, path: str) -> bool:
     if isinstance(names, str):
         return re.fullmatch(names, path) is not None
     return any(path == name or path.endswith(f".{name}") for name in names)
-
-
-def _read_object(path: Path) -> Mapping[str, Any]:
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise InvalidArgumentError(f"unable to read '{path}': {error}") from None
-    if not isinstance(found, dict):
-        raise InvalidArgumentError(f"unable to read '{path}': expected a JSON object")
-    return found

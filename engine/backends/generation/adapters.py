@@ -130,8 +130,8 @@ class Adapters:
 
         def added(_layer: Any, inputs: tuple[Any, ...], output: Any) -> Any:
             adapters = self._of_drawn if last else self._of_tokens
-            stack = None if adapters is None else self._stacks.get(path)
-            if stack is None:
+            stack = self._stacks.get(path)
+            if stack is None or adapters is None:
                 return None
             given = inputs[0].reshape(-1, inputs[0].shape[-1])
             if given.shape[0] != adapters.shape[0]:

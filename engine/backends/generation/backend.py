@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ...config.adapters import find_adapters
 from ...config.model import ModelConfig, ModelInput, ModelOutput
 from ...errors import InvalidArgumentError, UnavailableError
 from ...generation.blocks import BlockMemory
 from ...generation.iterations import IterationLimits
 from ..interface import Backend, Completion, InstanceSpec, LoadedModel, ModelFiles, ModelInstance
 from ..parameters import parse_int
-from .adapter_config import find_adapters
 from .asked import INPUTS, OUTPUTS
 from .instance import GenerationInstance
 from .network import CONFIG, Network

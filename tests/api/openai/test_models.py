@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trireme.api.openai.models import EmbeddingModel, TextModel, openai_models, served_model, text_model
+from trireme.api.openai.models import EmbeddingModel, TextModel, served_model, text_model
 from trireme.engine.config.model import ModelConfig, ModelInput, ModelOutput
 from trireme.engine.datatypes import BOOL, BYTES, FP32, UINT32
 from trireme.engine.description import ModelDescription
@@ -93,5 +93,3 @@ OUT = (ModelOutput("text_output", BYTES, (1,)),)
 def test_why_a_model_cannot_be_used(fields: dict[str, Any], reason: str) -> None:
     with pytest.raises(NotFoundError, match=reason):
         served_model(described(**fields))
-    usable = described("good", input=VLLM_INPUTS, output=VLLM_OUTPUTS)
-    assert list(openai_models([described("bad", **fields), usable])) == ["good"]

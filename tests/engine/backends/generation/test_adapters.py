@@ -14,9 +14,11 @@ import pytest
 import safetensors.torch
 import torch
 import transformers
+from peft.tuners import tuners_utils
 
-from trireme.engine.backends.generation.adapter_config import AdapterConfig, find_adapters
+from trireme.engine.backends.generation.adapter_config import AdapterConfig
 from trireme.engine.backends.generation.network import Network
+from trireme.engine.config.adapters import find_adapters
 from trireme.engine.errors import InternalError, InvalidArgumentError, TriremeError, UnavailableError
 from trireme.engine.generation.blocks import BlockMemory
 from trireme.engine.generation.iterations import IterationLimits, Iterations
@@ -41,7 +43,7 @@ def llama() -> Any:
 
 
 def gpt2() -> Any:
-    sizes = {"n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": CONTEXT}
+    sizes: dict[str, Any] = {"n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": CONTEXT}
     config = transformers.GPT2Config(vocab_size=VOCABULARY, bos_token_id=None, eos_token_id=None, **sizes)
     return transformers.GPT2LMHeadModel(config)
 
@@ -306,29 +308,6 @@ def test_files_that_are_missing_or_broken(broken: Broken) -> None:
     assert "adapter_model.safetensors'" in failure.message
 
 
-def test_where_adapters_are(tmp_path: Path) -> None:
-    assert find_adapters(tmp_path) == {}
-    for name in ("sheep", "doll", ".hidden"):
-        (tmp_path / "adapters" / name).mkdir(parents=True)
-    (tmp_path / "adapters" / "README").write_text("")
-    (tmp_path / "multi_lora.json").write_text('{"cat": "../cats", "dog": "/dogs"}')
-    assert find_adapters(tmp_path) == {
-        "cat": tmp_path / "../cats",
-        "dog": Path("/dogs"),
-        "doll": tmp_path / "adapters" / "doll",
-        "sheep": tmp_path / "adapters" / "sheep",
-    }
-    for text, why in (
-        ('{"doll": "x"}', "names the adapter 'doll', which is in '.*adapters', too"),
-        ('{"cat": 3}', "expected names of adapters, each with its folder"),
-        ('["cat"]', "expected a JSON object"),
-        ("{", "unable to read"),
-    ):
-        (tmp_path / "multi_lora.json").write_text(text)
-        with pytest.raises(InvalidArgumentError, match=why):
-            find_adapters(tmp_path)
-
-
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_layers_are_those_that_peft_chooses(kind: str, tmp_path: Path) -> None:
     """Also for settings that are odd."""
@@ -345,5 +324,5 @@ def test_layers_are_those_that_peft_chooses(kind: str, tmp_path: Path) -> None:
         config = peft.LoraConfig(**given)
         ours = AdapterConfig(tmp_path, {**given})
         if not ours.all_linear:
-            check = peft.tuners.tuners_utils.check_target_module_exists
+            check = tuners_utils.check_target_module_exists
             assert [path for path in paths if ours.targets(path)] == [path for path in paths if check(config, path)]

@@ -438,7 +438,8 @@ async def test_requests_choose_an_adapter_or_none(tmp_path: Path) -> None:
 
     async with open_letters(tmp_path) as server:
         CountingNetwork.before = staticmethod(look)
-        for chosen in ({"lora_name": "doll"}, {"lora_name": "sheep"}, {"lora_name": None}, {}):
+        choices: list[dict[str, Any]] = [{"lora_name": "doll"}, {"lora_name": "sheep"}, {"lora_name": None}, {}]
+        for chosen in choices:
             (response,) = await whole(server, asks("abcdefgh", max_tokens=2, n=2, **chosen))
             assert said(response) == ["abcdefghij"] * 2
         assert seen == {("doll", b"doll"), ("sheep", b"sheep"), ("", b"")}
