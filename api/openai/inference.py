@@ -127,6 +127,8 @@ def _check(model: TextModel, sampling: AskedSampling) -> None:
     """FieldError for what a model would not heed."""
     if sampling.logprobs is not None and not model.logprobs:
         raise _not_taken(model, "logprobs")
+    if sampling.format is not None and not model.formats:
+        raise _not_taken(model, sampling.format.param)
     if model.parameters is None:
         return
     if sampling.logit_bias is not None:
@@ -170,6 +172,8 @@ def _vllm_inputs(
         given["logit_bias"] = sampling.logit_bias
     if sampling.logprobs is not None:
         given["logprobs"] = sampling.logprobs
+    if sampling.format is not None:
+        given[model.formats] = sampling.format.text
     flags = {STREAM: request.stream, RETURN_LOGPROBS: sampling.logprobs is not None, **dict.fromkeys(FLAGS, True)}
     shapes = model.shapes
     inputs = [text_of(SAMPLING, shapes[SAMPLING], orjson.dumps(given).decode())]

@@ -4,7 +4,9 @@ Rules:
  1. A model that has the parameter ``openai_text_input`` or ``openai_embeddings_output`` is what its parameters say.
  2. Any other model generates text if it has the tensors of Triton's vLLM backend: inputs ``text_input`` and
     ``sampling_parameters``, and output ``text_output``, all of strings.
- 3. Every input that a model needs has to be one of those that are known here.
+ 3. A model of rule 2 is told what its text has to be (`formats`) if its backend is `generation`, or if it has the
+    parameter ``openai_formats``, which is the name that this has among its sampling parameters.
+ 4. Every input that a model needs has to be one of those that are known here.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ TEXT_INPUT = "openai_text_input"
 TEXT_OUTPUT = "openai_text_output"
 PARAMETERS = "openai_parameters"
 EMBEDDINGS_OUTPUT = "openai_embeddings_output"
+FORMATS = "openai_formats"
 
 SAMPLING = "sampling_parameters"
 STREAM = "stream"
@@ -61,6 +64,7 @@ class TextModel:
         parameters: names of request parameters by OpenAI's names; None for a model with the tensors of the vLLM
             backend.
         logprobs: it gives log-probabilities.
+        formats: the sampling parameter that says what its text has to be; empty if it has none.
     """
 
     description: ModelDescription
@@ -69,6 +73,7 @@ class TextModel:
     shapes: Mapping[str, tuple[int, ...]]
     parameters: Mapping[str, str] | None = None
     logprobs: bool = False
+    formats: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +143,8 @@ def _served_model(description: ModelDescription) -> TextModel | EmbeddingModel:
     _check_output(config, "text_output", TEXT_OUTPUT, (BYTES,))
     shapes = _shapes(description, _KNOWN, ("text_input", SAMPLING))
     logprobs = RETURN_LOGPROBS in shapes and config.find_output(LOGPROBS) is not None
-    return TextModel(description, "text_input", "text_output", shapes, None, logprobs)
+    formats = given.get(FORMATS, "structured_outputs" if config.backend == "generation" else "")
+    return TextModel(description, "text_input", "text_output", shapes, None, logprobs, formats)
 
 
 def _check_output(config: ModelConfig, name: str, parameter: str, datatypes: Sequence[DataType]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from .errors import FieldError
 from .fields import BodyFields, wrong_type
+from .formats import AskedFormat, read_format
 
 MOST_CHOICES = 128
 """Of one request, over all its prompts."""
@@ -38,12 +39,14 @@ class AskedSampling:
     Attributes:
         values: what is given that is a number, or `user`, by OpenAI's names; the seed's is that of the first choice.
         logprobs: how many alternatives of each token are to be told with their log-probabilities; None for nothing.
+        format: what the text has to be.
     """
 
     values: Mapping[str, Any]
     stop: tuple[str, ...] = ()
     logit_bias: Mapping[str, float] | None = None
     logprobs: int | None = None
+    format: AskedFormat | None = None
 
     def asks_for(self) -> list[str]:
         """The names of values that are not neutral."""
@@ -99,7 +102,9 @@ def read_chat(body: Any) -> TextRequest:
         logprobs = top or 0
     elif top is not None:
         raise FieldError("top_logprobs", "'top_logprobs' needs 'logprobs' to be true.")
-    _refuse_formats(fields)
+    modalities = fields.texts("modalities", 8)
+    if modalities not in (None, ["text"]):
+        raise _unsupported("modalities", "modalities other than text")
     limit = fields.integer("max_completion_tokens", 1, _MOST_INTEGER) or fields.integer("max_tokens", 1, _MOST_INTEGER)
     extra = fields.get("chat_template_kwargs")
     if extra is not None and not isinstance(extra, dict):
@@ -204,17 +209,7 @@ def _read_sampling(fields: BodyFields, limit: int | None, logprobs: int | None) 
                 raise FieldError(f"logit_bias.{token}", f"Invalid 'logit_bias': '{token}' is no number of a token.")
             members.number(token, -100, 100)
     given = {name: value for name, value in values.items() if value is not None}
-    return AskedSampling(given, tuple(stops), bias or None, logprobs)
-
-
-def _refuse_formats(fields: BodyFields) -> None:
-    """What asks for answers that are not plain text of the model's own choice."""
-    form = fields.fields("response_format")
-    if form is not None and form.text("type") != "text":
-        raise _unsupported("response_format", "formats other than text")
-    modalities = fields.texts("modalities", 8)
-    if modalities not in (None, ["text"]):
-        raise _unsupported("modalities", "modalities other than text")
+    return AskedSampling(given, tuple(stops), bias or None, logprobs, read_format(fields))
 
 
 def _read_tools(fields: BodyFields) -> tuple[Any, ...]:

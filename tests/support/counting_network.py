@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from trireme.actors import InferenceServer
@@ -17,9 +18,10 @@ from trireme.engine.backends.generation import GenerationBackend
 from trireme.engine.backends.generation.network import Network
 from trireme.engine.backends.registry import BackendRegistry
 from trireme.engine.datatypes import BOOL, BYTES, INT64
+from trireme.engine.errors import InvalidArgumentError, TriremeError
 from trireme.engine.generation.iterations import Step
 from trireme.engine.options import ServerOptions
-from trireme.engine.request import InferenceRequest
+from trireme.engine.request import InferenceRequest, InferenceResponse
 from trireme.engine.tensor import Tensor
 
 CONTEXT, ALPHABET = 64, sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -129,3 +131,23 @@ def asks(
     wanted = (*flags, "stream") if stream else flags
     inputs += [Tensor(flag, BOOL, (1,), array=np.array([True])) for flag in wanted]
     return InferenceRequest(model, inputs=inputs)
+
+
+def said(response: InferenceResponse, name: str = "text_output") -> list[Any]:
+    """The elements of an output."""
+    (tensor,) = [tensor for tensor in response.outputs if tensor.name == name]
+    elements = tensor.array.ravel().tolist()
+    return [element.decode() if isinstance(element, bytes) else element for element in elements]
+
+
+async def whole(server: InferenceServer, request: InferenceRequest) -> list[InferenceResponse]:
+    """All responses to a request."""
+    reply = await server.admit(request)
+    return [response async for response in reply.responses()]
+
+
+async def refused(server: InferenceServer, request: InferenceRequest) -> str:
+    with pytest.raises(TriremeError) as caught:
+        await whole(server, request)
+    assert isinstance(caught.value, InvalidArgumentError)
+    return caught.value.message

@@ -94,6 +94,7 @@ ECHO_CONFIG = (
     output { name: "num_output_tokens" data_type: TYPE_UINT32 dims: [ -1 ] }
     output { name: "logprobs" data_type: TYPE_STRING dims: [ -1 ] }
     model_transaction_policy { decoupled: true }
+    parameters { key: "openai_formats" value { string_value: "structured_outputs" } }
     instance_group { kind: KIND_CPU count: 2 }
     """
     + "\n".join(f'    input {{ name: "{name}" data_type: TYPE_BOOL dims: [ 1 ] optional: true }}' for name in _FLAGS)

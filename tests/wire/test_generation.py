@@ -7,10 +7,11 @@ import queue
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import openai
+import pydantic
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
@@ -123,6 +124,30 @@ def test_the_openai_package_gets_it(served: tuple[ServeProcess, str]) -> None:
         assert chat.usage is not None
         assert [choice.finish_reason for choice in chat.choices] == ["length", "length"]
         assert chat.usage.completion_tokens == 2 * (128 - chat.usage.prompt_tokens), "to the end of the context"
+
+
+class Weather(pydantic.BaseModel):
+    city: Literal["Rome", "Oslo"]
+    degrees: Annotated[int, pydantic.Field(ge=-40, le=40)]
+    rain: bool
+
+
+def test_the_openai_package_gets_what_it_can_parse(served: tuple[ServeProcess, str]) -> None:
+    """From a network of random numbers, which would never say it by itself."""
+    server, _ = served
+    messages: Any = [{"role": "user", "content": "Hi"}]
+    asked: dict[str, Any] = {"model": "writer", "messages": messages, "seed": 3}
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{server.http_port}/v1", api_key="none") as client:
+        parsed = client.chat.completions.parse(**asked, response_format=Weather, n=3)
+        assert [choice.finish_reason for choice in parsed.choices] == ["stop"] * 3
+        assert all(isinstance(choice.message.parsed, Weather) for choice in parsed.choices)
+        with client.chat.completions.stream(**asked, response_format=Weather) as stream:
+            stream.until_done()
+            assert isinstance(stream.get_final_completion().choices[0].message.parsed, Weather)
+        chosen = client.chat.completions.create(**asked, extra_body={"guided_choice": ["yes", "no"]})
+        assert chosen.choices[0].message.content in ("yes", "no")
+        with pytest.raises(openai.BadRequestError, match="unclosed group"):
+            client.chat.completions.create(**asked, extra_body={"structured_outputs": {"regex": "(a"}})
 
 
 def test_its_metadata_tells_what_goes_in(served: tuple[ServeProcess, str]) -> None:

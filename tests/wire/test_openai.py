@@ -156,6 +156,15 @@ def test_adapters_are_models_of_their_own(client: openai.OpenAI) -> None:
         with pytest.raises(openai.NotFoundError) as caught:
             client.completions.create(model=name, prompt="a")
         assert caught.value.code == "model_not_found"
+def test_the_model_is_told_what_its_text_has_to_be(client: openai.OpenAI) -> None:
+    messages: list[Any] = [{"role": "user", "content": "settings"}]
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    form: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
+    answer = client.completions.create(model="echo", prompt="settings", extra_body={"response_format": form})
+    assert json.loads(json.loads(answer.choices[0].text)["structured_outputs"]) == {"json": schema}
+    with pytest.raises(openai.BadRequestError, match="'response_format' is not supported with the model") as caught:
+        client.chat.completions.create(model="storyteller", messages=messages, response_format={"type": "json_object"})
+    assert (caught.value.param, caught.value.code) == ("response_format", "unsupported_parameter")
 
 
 def test_completions(client: openai.OpenAI) -> None:

@@ -18,6 +18,7 @@ from ...errors import InvalidArgumentError
 from ...generation.sampling import Sampling
 from ...job import Job
 from ...tensor import Tensor
+from .constraints import Constraint, read_constraint
 
 TEXT, TOKENS = "text_input", "input_ids"
 STREAM, PARAMETERS, EXCLUDE = "stream", "sampling_parameters", "exclude_input_in_output"
@@ -49,6 +50,9 @@ OUTPUTS = {
     OUTPUT_COUNT: (UINT32, (-1,)),
 }
 
+_CONSTRAINTS = ("structured_outputs", "guided_decoding")
+"""What vLLM calls constraints, and what it called them before."""
+
 _MOST_CHOICES = 64
 _MOST_STOPS = 16
 
@@ -65,6 +69,7 @@ class Asked:
         most_new: tokens; None for as many as there is room for.
         adapter: that computes it; empty for none.
         ignores_end: the model's own token for the end does not end the text.
+        constraint: what the text has to be.
     """
 
     text: str | None
@@ -79,6 +84,7 @@ class Asked:
     stop_tokens: frozenset[int]
     ignores_end: bool
     adapter: str
+    constraint: Constraint | None
 
 
 def asked(job: Job) -> Asked:
@@ -133,6 +139,7 @@ def asked(job: Job) -> Asked:
         stop_tokens=frozenset(given.integers("stop_token_ids")),
         ignores_end=given.flag("ignore_eos"),
         adapter=given.text("lora_name"),
+        constraint=given.constraint(),
     )
     given.finish()
     return result
@@ -144,7 +151,7 @@ class _Parameters:
     def __init__(self, text: str) -> None:
         try:
             found = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidArgumentError(f"'{PARAMETERS}' is no JSON: {error}") from None
         if not isinstance(found, dict):
             raise InvalidArgumentError(f"'{PARAMETERS}' is {_kind(found)}; expected a JSON object")
@@ -200,6 +207,12 @@ class _Parameters:
             raise InvalidArgumentError(
                 f"logit_bias is {_kind(value)}; expected an object of numbers by token"
             ) from None
+
+    def constraint(self) -> Constraint | None:
+        given = {name: value for name in _CONSTRAINTS if (value := self._left.pop(name, None)) is not None}
+        if len(given) > 1:
+            raise InvalidArgumentError(f"{' and '.join(given)} are given; expected one of them")
+        return next((read_constraint(*each) for each in given.items()), None)
 
     def finish(self) -> None:
         if self._left:

@@ -30,6 +30,7 @@ from ...tensor import Tensor
 from ..interface import SteppedInstance
 from . import asked as names
 from .asked import Asked, asked, of_numbers, of_texts
+from .constraints import ConstrainedText, Constraints
 from .network import Network
 from .tokenizer import Tokenizer
 
@@ -46,6 +47,7 @@ class _Choice:
 
     sampler: Sampler
     text: GeneratedText
+    constrained: ConstrainedText | None = None
     generation: Generation | None = None
     ready: str = ""
     untold: list[DrawnToken] = field(default_factory=list)
@@ -108,6 +110,7 @@ class GenerationInstance(SteppedInstance):
         self._network: Network | None = network
         self._tokenizer = tokenizer
         self._ends = ends
+        self._constraints = Constraints(tokenizer, network.vocabulary)
         self._new: list[_Request] = []
         self._requests: dict[int, _Request] = {}  # whose generations are not all over, by their number
         self._numbers = itertools.count()
@@ -303,9 +306,14 @@ class GenerationInstance(SteppedInstance):
         unknown = [token for token in prompt if not 0 <= token < vocabulary]
         if unknown:
             raise InvalidArgumentError(f"token {unknown[0]} in the prompt; expected 0 to {vocabulary - 1}")
-        for choice in range(of.choices):
-            sampler = Sampler(of.sampling, prompt, vocabulary, choice)
-            request.choices.append(_Choice(sampler, GeneratedText(self._tokenizer.decode, of.stops)))
+        constrained: Sequence[ConstrainedText | None] = [None] * of.choices
+        if of.constraint is not None:
+            ends = () if of.ignores_end else tuple(self._ends)
+            constrained = self._constraints.begin(of.constraint, of.choices, ends, tuple(of.stop_tokens))
+        for number in range(of.choices):
+            sampler = Sampler(of.sampling, prompt, vocabulary, number)
+            text = GeneratedText(self._tokenizer.decode, of.stops)
+            request.choices.append(_Choice(sampler, text, constrained[number]))
         request.asked, request.prompt = of, prompt
         room = min(self.core.limits.context, self.core.memory.count * self.core.memory.size) - len(prompt)
         request.most_new = max(room, 1) if of.most_new is None else of.most_new
@@ -318,15 +326,18 @@ class GenerationInstance(SteppedInstance):
         tokens = []
         for number in range(generation.choice, generation.choice + generation.wide):
             choice = request.choices[number]
-            drawn = choice.sampler.draw(logits)
+            constrained = choice.constrained
+            drawn = choice.sampler.draw(logits, None if constrained is None else constrained.allowed)
             tokens.append(drawn.token)
             choice.untold.append(drawn)
             choice.count += 1
             ends = drawn.token in of.stop_tokens or (drawn.token in self._ends and not of.ignores_end)
-            last = ends or choice.count == request.most_new
             if not ends:
                 choice.ready += choice.text.add(drawn.token)
-            if last:
+                if constrained is not None:
+                    constrained.take(drawn.token)
+                    ends = constrained.over
+            if ends or choice.count == request.most_new:
                 choice.ready += choice.text.end()
             choice.stopped = ends or choice.text.stopped
         return tokens

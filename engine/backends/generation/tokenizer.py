@@ -10,6 +10,7 @@ from ...errors import InternalError, InvalidArgumentError
 from ...plugins import import_package
 
 _FILE = "tokenizer.json"
+_END = "<|trireme end of text|>"
 
 
 class Tokenizer:
@@ -47,3 +48,18 @@ class Tokenizer:
     def decode(self, tokens: Sequence[int]) -> str:
         """The text, without special tokens; empty if there is no tokenizer."""
         return "" if self._tokenizer is None else self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+
+    def with_end(self) -> tuple[str, int]:
+        """The tokenizer as a text, with one more token, which stands for the end of a text and is none of the
+        network's; and its number.
+
+        Raises:
+            InvalidArgumentError: there is no tokenizer.
+        """
+        if self._tokenizer is None:
+            raise InvalidArgumentError(f"the model has no tokenizer ('{self._path}'); its texts cannot be constrained")
+        copy = type(self._tokenizer).from_str(self._tokenizer.to_str())
+        copy.no_padding()
+        copy.no_truncation()
+        copy.add_special_tokens([_END])
+        return copy.to_str(), copy.token_to_id(_END)

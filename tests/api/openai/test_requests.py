@@ -114,7 +114,6 @@ WRONG_CHATS: list[tuple[Any, str, str]] = [
     (CHAT | {"logit_bias": {"1": "x"}}, "logit_bias.1", "invalid_type"),
     (CHAT | {"logit_bias": [1]}, "logit_bias", "invalid_type"),
     (CHAT | {"top_logprobs": 1}, "top_logprobs", "invalid_value"),
-    (CHAT | {"response_format": {"type": "json_object"}}, "response_format", "unsupported_parameter"),
     (CHAT | {"modalities": ["audio"]}, "modalities", "unsupported_parameter"),
     (CHAT | {"tools": [{"type": "function"}]}, "tools[0].function", "missing_required_parameter"),
     (CHAT | {"tools": [{"function": {}}]}, "tools[0].function.name", "missing_required_parameter"),

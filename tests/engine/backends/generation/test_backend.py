@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 from unittest.mock import MagicMock
 
 import numpy as np
@@ -19,40 +18,22 @@ from counting_network import (
     Gate,
     asks,
     open_letters,
+    refused,
+    said,
+    whole,
     write_model,
 )
 from python_models import until
 
-from trireme.actors import InferenceServer
 from trireme.engine.backends.generation.instance import GenerationInstance
 from trireme.engine.backends.generation.tokenizer import Tokenizer
 from trireme.engine.clock import SystemClock
-from trireme.engine.errors import InternalError, InvalidArgumentError, TriremeError
+from trireme.engine.errors import InternalError
 from trireme.engine.generation.blocks import BlockMemory
 from trireme.engine.generation.iterations import IterationLimits, Step
 from trireme.engine.job import ExecutionBatch, Job
 from trireme.engine.options import ControlMode
-from trireme.engine.request import InferenceRequest, InferenceResponse
-
-
-def said(response: InferenceResponse, name: str = "text_output") -> list[Any]:
-    """The elements of an output."""
-    (tensor,) = [tensor for tensor in response.outputs if tensor.name == name]
-    elements = tensor.array.ravel().tolist()
-    return [element.decode() if isinstance(element, bytes) else element for element in elements]
-
-
-async def whole(server: InferenceServer, request: InferenceRequest) -> list[InferenceResponse]:
-    """All responses to a request."""
-    reply = await server.admit(request)
-    return [response async for response in reply.responses()]
-
-
-async def refused(server: InferenceServer, request: InferenceRequest) -> str:
-    with pytest.raises(TriremeError) as caught:
-        await whole(server, request)
-    assert isinstance(caught.value, InvalidArgumentError)
-    return caught.value.message
+from trireme.engine.request import InferenceRequest
 
 
 @pytest.fixture(autouse=True)
