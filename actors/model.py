@@ -404,6 +404,7 @@ class Model(Actor[ModelMessage]):
         histogram = first_response_histogram(self.config)  # warns of what it does not know, wanted or not
         if context.options.histogram_latencies:
             self.statistics.first_responses = histogram
+        self.statistics.generated = None if made is None else made.generated
         self.statistics.cached = self.config.response_cache
         if context.cache is not None and self.config.response_cache:
             shared = context.cache.cache.shared

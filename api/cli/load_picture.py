@@ -16,6 +16,13 @@ HEADER = (
     *("wait ms", "run ms", "fail/s", "inst", "sealed", "refused/s"),
 )
 
+GENERATING = ("tok/s", "kv")
+"""What follows if there are models that generate text: tokens in a second, and how much of the memory of keys and
+values is in use."""
+
+
+_TOKENS = "trireme_generation_tokens_total"
+
 
 @dataclass(frozen=True, slots=True)
 class LoadLook:
@@ -42,14 +49,23 @@ class LoadLook:
         return found
 
 
+def titles(now: LoadLook) -> tuple[str, ...]:
+    """Those of the columns of a `picture`."""
+    return HEADER + GENERATING if any(name == _TOKENS for name, _ in now.metrics) else HEADER
+
+
 def picture(before: LoadLook, now: LoadLook) -> list[tuple[str, ...]]:
-    """A row of `HEADER` for each version, the busiest first; what is not known is a dash."""
+    """A row for each version, the busiest first; what is not known is a dash."""
+    generating = titles(now) is not HEADER
     seconds = max(now.at_s - before.at_s, 1e-9)
     rows = []
     for version in sorted({*now.states, *now.statistics}):
         old, new = before.statistics.get(version, {}), now.statistics.get(version, {})
         requests = _grown(old, new, "success", "count") + _grown(old, new, "fail", "count")
-        rows.append((requests, (*version, now.states.get(version, "READY"), *_cells(version, before, now, seconds))))
+        cells = [*version, now.states.get(version, "READY"), *_cells(version, before, now, seconds)]
+        if generating:
+            cells += _generated(version, before, now, seconds)
+        rows.append((requests, tuple(cells)))
     return [row for _, row in sorted(rows, key=lambda each: (-each[0], each[1]))]
 
 
@@ -77,6 +93,15 @@ def _cells(version: Version, before: LoadLook, now: LoadLook, seconds: float) ->
     family = "trireme_refused_total"
     earlier, later = before.of_version(family, version), now.of_version(family, version)
     yield _refused({reason: count - earlier.get(reason, 0.0) for reason, count in later.items()}, seconds)
+
+
+def _generated(version: Version, before: LoadLook, now: LoadLook, seconds: float) -> Iterator[str]:
+    tokens = now.of_version(_TOKENS, version)
+    blocks = sum(now.of_version("trireme_generation_kv_blocks", version).values())
+    used = sum(now.of_version("trireme_generation_kv_blocks_used", version).values())
+    count, earlier = sum(tokens.values()), sum(before.of_version(_TOKENS, version).values())
+    yield f"{(count - earlier if count >= earlier else count) / seconds:.1f}" if tokens else "-"
+    yield f"{used / blocks:.0%}" if blocks else "-"
 
 
 def _grown(old: Mapping[str, Any], new: Mapping[str, Any], name: str, part: str) -> int:
@@ -109,8 +134,8 @@ def _refused(counts: Mapping[str, float], seconds: float) -> str:
     return f"{total / seconds:.1f} {reason}"
 
 
-def lines(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+def lines(header: Sequence[str], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
     """The picture as text."""
     from .text_table import text_table
 
-    yield from text_table(HEADER, rows)
+    yield from text_table(header, rows)

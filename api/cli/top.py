@@ -95,13 +95,13 @@ def _look(server: HttpRemote, metrics: HttpRemote | None) -> LoadLook:
 
 
 def _print_lines(server: HttpRemote, metrics: HttpRemote | None, given: argparse.Namespace) -> None:
-    from .load_picture import lines, picture
+    from .load_picture import lines, picture, titles
 
     before = _look(server, metrics)
     while True:
         time.sleep(given.interval)
         now = _look(server, metrics)
-        sys.stdout.write("".join(f"{line}\n" for line in lines(picture(before, now))))
+        sys.stdout.write("".join(f"{line}\n" for line in lines(titles(now), picture(before, now))))
         sys.stdout.flush()
         if given.once:
             return
@@ -129,11 +129,11 @@ def _screen(before: LoadLook, now: LoadLook, url: str) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    from .load_picture import HEADER, picture
+    from .load_picture import picture, titles
 
     rows = picture(before, now)
     table = Table(box=None, pad_edge=False, expand=False)
-    for index, title in enumerate(HEADER):
+    for index, title in enumerate(titles(now)):
         column = [title, *(row[index] for row in rows)]
         least = len(title) if title == "sealed" else min(_LONGEST_CELL, max(map(len, column)))
         side = "right" if index > 2 and title != "sealed" else "left"

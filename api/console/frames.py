@@ -115,7 +115,14 @@ def _model(
         "batching": None if settings is None else _batching(settings),
         "why": list(why),
         "batches": batches,
+        **_generated(counted),
     }
+
+
+def _generated(counted: ModelStatistics) -> dict[str, Any]:
+    """Tokens, and blocks in use and of all, of a model that generates text."""
+    generated = counted.generated
+    return {} if generated is None else {"tokens": generated.counts.drawn, "blocks": generated.blocks}
 
 
 def _sizes(counted: ModelStatistics) -> list[list[int]]:

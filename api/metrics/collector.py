@@ -20,6 +20,7 @@ from ...engine.metrics.families import (
     sealed_families,
 )
 from ...engine.metrics.family import MetricFamily
+from ...engine.metrics.generation import generation_families
 from ...engine.metrics.page import DEFAULT_QUANTILES, Scrape, Section, write_text
 from ...engine.metrics.refusals import refused_families
 from ..access import AccessChecks, needed
@@ -79,6 +80,7 @@ class ServerCollector:
         if self._server.access is not None:
             yield from access_families(self._server.access.control)
         yield from adaptive_families(entries)
+        yield from generation_families(entries)
         yield from _instance_families(self._server.model_statistics())
         budget = self._server.budget_statistics()
         yield MetricFamily(

@@ -117,10 +117,18 @@ class IterationLimits:
 
 @dataclass(slots=True)
 class IterationCounts:
-    """What has happened so far."""
+    """What has happened so far.
+
+    Attributes:
+        tokens: computed.
+        prompts: tokens of prompts that have begun.
+        found: of these, those that were in memory already.
+    """
 
     steps: int = 0
     tokens: int = 0
+    prompts: int = 0
+    found: int = 0
     drawn: int = 0
     swaps: int = 0
     recomputations: int = 0
@@ -133,6 +141,7 @@ class Iterations:
         memory: of keys and values; for this alone.
         ended: called with each generation that is over, its memory released.
         begun: called with each that begins as another choice of a prompt.
+        counts: to go on counting in.
     """
 
     def __init__(
@@ -141,10 +150,11 @@ class Iterations:
         limits: IterationLimits,
         ended: Callable[[Generation], object],
         begun: Callable[[Generation], object] = lambda _generation: None,
+        counts: IterationCounts | None = None,
     ) -> None:
         self.memory = memory
         self.limits = limits
-        self.counts = IterationCounts()
+        self.counts = IterationCounts() if counts is None else counts
         self._ended = ended
         self._begun = begun
         self._arrivals = itertools.count()
@@ -372,6 +382,10 @@ class Iterations:
             generation.table = self.memory.begin(generation.tokens, generation.salt, found)
             assert generation.table is not None, "there is room"
             generation.computed = len(found) * self.memory.size
+            if not generation.preemptions:
+                generation.found = generation.computed
+                self.counts.prompts += generation.prompt
+                self.counts.found += generation.found
         generation.state = GenerationState.RUNNING
         insort(self._running, generation, key=_order)
 
@@ -407,6 +421,7 @@ class Iterations:
 
     def _preempt(self, generation: Generation) -> None:
         self._running.remove(generation)
+        generation.preemptions += 1
         table = generation.table
         assert table is not None, "it is running"
         used = table.blocks[: self.memory.blocks_for(generation.computed)]

@@ -50,6 +50,8 @@ class Generation:
     Attributes:
         order: what comes first: by level, then by arrival, then by choice.
         computed: so many of its tokens are in memory.
+        found: so many were there already when it began.
+        preemptions: how often it has made room.
         held: numbers of blocks of the host that it is swapped out to.
         end: why it is over.
     """
@@ -66,6 +68,8 @@ class Generation:
     prompt: int = 0
     order: tuple[int, int, int] = (0, 0, 0)
     computed: int = 0
+    found: int = 0
+    preemptions: int = 0
     state: GenerationState = GenerationState.PENDING
     table: BlockTable | None = None
     held: list[int] = field(default_factory=list)

@@ -22,6 +22,7 @@ from typing import Protocol
 
 from ..config.model import ModelConfig
 from ..errors import FailureReason, RefusalReason
+from ..generation.iterations import IterationCounts, Iterations
 from ..job import ResponseOutcome, ResponseTimes, SealReason
 from .batch_tap import BatchTap
 
@@ -135,6 +136,7 @@ class ModelStatistics:
             last instance has gone: counters never fall.
         alone: of `sealed`, the executions of a single row.
         learnt: of a model with a latency objective; None for any other.
+        generated: of a model that generates text; None for any other.
         tap: shows single batches to who watches.
     """
 
@@ -162,6 +164,7 @@ class ModelStatistics:
     first_responses: Histogram | None = None
     devices: dict[int, ModelStatistics] = field(default_factory=dict)
     learnt: Learnt | None = field(default=None, compare=False, repr=False)
+    generated: GenerationStatistics | None = field(default=None, compare=False, repr=False)
     tap: BatchTap = field(default_factory=BatchTap, compare=False, repr=False)
 
     def add_device(self, gpu: int) -> None:
@@ -418,3 +421,35 @@ def first_response_histogram(config: ModelConfig) -> Histogram | None:
     if not config.decoupled:
         return None
     return Histogram(config.histogram_buckets.get(FIRST_RESPONSE_FAMILY, FIRST_RESPONSE_BUCKETS_MS))
+
+
+FIRST_TOKEN_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+BETWEEN_TOKENS_BUCKETS_S = (0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0)
+
+
+@dataclass(slots=True, eq=False)
+class GenerationStatistics:
+    """What was counted for one version of a model that generates text, since it was loaded.
+
+    Attributes:
+        first_token: seconds from a request to its first token.
+        between_tokens: seconds from a token of a text to the next one.
+        instances: those that there are, by name.
+    """
+
+    counts: IterationCounts = field(default_factory=IterationCounts)
+    first_token: Histogram = field(default_factory=lambda: Histogram(FIRST_TOKEN_BUCKETS_S))
+    between_tokens: Histogram = field(default_factory=lambda: Histogram(BETWEEN_TOKENS_BUCKETS_S))
+    instances: dict[str, Iterations] = field(default_factory=dict)
+
+    @property
+    def texts(self) -> tuple[int, int]:
+        """Those that are in the steps, and those that wait to be."""
+        instances = list(self.instances.values())
+        return sum(each.running for each in instances), sum(each.waiting for each in instances)
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """Of the memory of keys and values: those in use, and all."""
+        memories = [each.memory for each in list(self.instances.values())]
+        return sum(each.count - each.free for each in memories), sum(each.count for each in memories)

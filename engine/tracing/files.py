@@ -23,7 +23,7 @@ from io import RawIOBase
 
 from ..datatypes import BF16, BOOL, BYTES, FP16, FP32, FP64
 from ..tensor import Tensor, iter_bytes
-from .record import BatchNote, Element, RefusalNote, Subject, TensorData, Timestamp, Trace
+from .record import BatchNote, Element, GenerationNote, RefusalNote, Subject, TensorData, Timestamp, Trace
 from .settings import TraceSetting
 
 MAX_WAITING = 8192
@@ -126,6 +126,9 @@ def _format_element(trace: Trace, element: Element) -> str:
                 f'{{"id":{trace.id},"batch":{{"reason":"{reason}","rows":{rows},"requests":{requests},'
                 f'"instance":{_string(instance)}}}}}'
             )
+        case GenerationNote():
+            told = ",".join(f'"{name}":{value}' for name, value in element._asdict().items())
+            return f'{{"id":{trace.id},"generation":{{{told}}}}}'
         case RefusalNote(reason):
             return f'{{"id":{trace.id},"refused":"{reason}"}}'
         case TensorData():

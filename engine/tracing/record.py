@@ -89,13 +89,23 @@ class BatchNote(NamedTuple):
     instance: str
 
 
+class GenerationNote(NamedTuple):
+    """What text was generated: tokens of the prompt, those of them that were in memory already, and tokens that were
+    drawn; how often its texts had to make room for others."""
+
+    prompt_tokens: int
+    prefix_hit_tokens: int
+    tokens: int
+    preemptions: int
+
+
 class RefusalNote(NamedTuple):
     """The request was refused, for a reason of ``trireme_refused_total``."""
 
     reason: str
 
 
-Element = Timestamp | Subject | TensorData | BatchNote | RefusalNote
+Element = Timestamp | Subject | TensorData | BatchNote | GenerationNote | RefusalNote
 
 
 class Identities(NamedTuple):
@@ -192,6 +202,11 @@ class Trace:
         """It was executed in this batch."""
         if self.setting.notes & TraceLevel.TIMESTAMPS and len(self.elements) < MAX_ELEMENTS:
             self.elements.append(batch)
+
+    def note_generation(self, generation: GenerationNote) -> None:
+        """This has come of it; from any thread."""
+        if self.setting.notes & TraceLevel.TIMESTAMPS and len(self.elements) < MAX_ELEMENTS:
+            self.elements.append(generation)
 
     def note_refusal(self, reason: str) -> None:
         """It is refused; only the first time counts."""

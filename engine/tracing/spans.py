@@ -21,7 +21,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, TraceState
 
 from ..clock import Clock, unix_offset_ns
-from .record import Activity, BatchNote, Identities, RefusalNote, Subject, Timestamp, Trace
+from .record import Activity, BatchNote, GenerationNote, Identities, RefusalNote, Subject, Timestamp, Trace
 from .settings import ExportOptions
 
 ROOT_NAME = "InferRequest"
@@ -158,7 +158,7 @@ class _Maker:
 
 
 def _reasons(trace: Trace, *, of_batch: bool = True) -> dict[str, str | int]:
-    """Attributes: why the batch of the request was closed, or why the request was refused."""
+    """Attributes: why the batch of the request was closed, what text was generated, or why the request was refused."""
     found: dict[str, str | int] = {}
     for element in trace.elements:
         if isinstance(element, RefusalNote):
@@ -168,6 +168,8 @@ def _reasons(trace: Trace, *, of_batch: bool = True) -> dict[str, str | int]:
             found["trireme.batch.rows"] = element.rows
             found["trireme.batch.requests"] = element.requests
             found["trireme.batch.instance"] = element.instance
+        elif isinstance(element, GenerationNote) and of_batch:
+            found |= {f"trireme.generation.{name}": value for name, value in element._asdict().items()}
     return found
 
 

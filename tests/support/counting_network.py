@@ -36,8 +36,9 @@ def write_tokenizer(directory: Path) -> None:
     tokenizer.save(str(directory / "tokenizer.json"))
 
 
-def write_model(repository: Path, name: str = "letters", tokenizer: bool = True, **parameters: int) -> Path:
-    """A model whose texts end with "z"; its directory."""
+def write_model(repository: Path, name: str = "letters", tokenizer: bool = True, **parameters: int | str) -> Path:
+    """A model whose texts end with "z", and which computes nothing before it is ready; its directory."""
+    parameters = {"warm_up": 0, **parameters}
     directory = repository / name / "1"
     directory.mkdir(parents=True)
     settings = "".join(
@@ -75,6 +76,13 @@ class CountingNetwork(Network):
         self.vocabulary, self.context = len(ALPHABET), CONTEXT
         self.widths: list[int] = []
         CountingNetwork.latest = self
+
+    @property
+    def token_bytes(self) -> int:
+        return 6 if self.widths else 0
+
+    def keep(self, blocks: int, size: int, held: int) -> None:
+        """It keeps nothing."""
 
     def run(self, step: Step) -> np.ndarray:
         self.before(step)

@@ -156,6 +156,8 @@ def test_adapters_are_models_of_their_own(client: openai.OpenAI) -> None:
         with pytest.raises(openai.NotFoundError) as caught:
             client.completions.create(model=name, prompt="a")
         assert caught.value.code == "model_not_found"
+
+
 def test_the_model_is_told_what_its_text_has_to_be(client: openai.OpenAI) -> None:
     messages: list[Any] = [{"role": "user", "content": "settings"}]
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}

@@ -190,6 +190,10 @@ function facts(model, known, state) {
     if (batching.scheduler === "dynamic") parts.push(`queue delay ${batching.delayUs} µs`);
   }
   if (model.instances[1]) parts.push(`${model.instances[0]} of ${many(model.instances[1], "instance", "instances")}`);
+  if (model.blocks) {
+    parts.push(`${number(state.rate(known.history, "tokens"))} tokens a second`);
+    parts.push(`${number(100 * model.blocks[0] / (model.blocks[1] || 1))} % of the memory for keys and values in use`);
+  }
   if (model.restarts) parts.push(many(model.restarts, "restart", "restarts"));
   return parts.join(" · ");
 }

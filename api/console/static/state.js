@@ -14,6 +14,7 @@ function counters(model) {
   return {
     requests: model.success + model.fail, success: model.success, fail: model.fail, rows: model.rows, executions: model.executions,
     ns: model.ns, sealed: model.sealed, alone: model.alone, refused: model.refused, refusals: sum(model.refused),
+    tokens: model.tokens || 0,
   };
 }
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,9 +14,11 @@ from ...config.model import ModelConfig, ModelInput, ModelOutput
 from ...errors import InvalidArgumentError, UnavailableError
 from ...generation.blocks import BlockMemory
 from ...generation.iterations import IterationLimits
+from ...metrics.statistics import GenerationStatistics
 from ..interface import Backend, Completion, InstanceSpec, LoadedModel, ModelFiles, ModelInstance
 from ..parameters import parse_int
 from .asked import INPUTS, OUTPUTS
+from .first_steps import compute, warm_up
 from .instance import GenerationInstance
 from .network import CONFIG, Network
 from .tokenizer import Tokenizer
@@ -28,9 +31,13 @@ _DEFAULTS = {
     "spare_blocks": 0,
     "swap_tokens": 0,
     "prefix_sharing": 1,
+    "warm_up": 1,
 }
 """Parameters of a model, and what they are if it has none; 0 ``kv_tokens`` are as many as `_MOST_DEFAULT_TOKENS`, or
 what all that run may take if that is less."""
+
+_KV_BYTES = "kv_bytes"
+_BYTES = re.compile(r"([1-9][0-9]{0,17})([kmgt]?)", re.IGNORECASE)
 
 _MOST_DEFAULT_TOKENS = 32_768
 
@@ -76,7 +83,11 @@ class GenerationModel(LoadedModel):
         self._directory = files.version_directory
         self._network_class = network_class
         self._settings = {name: _setting(config, name) for name in _DEFAULTS}
+        self._kv_bytes = _kv_bytes(config)
+        if config.message is not None and config.message.model_warmup:
+            self._settings["warm_up"] = 0
         self._ends = _ends(self._directory)
+        self.generated = GenerationStatistics()
         _read(self._directory / CONFIG)
         self._adapters = find_adapters(self._directory)
         self.adapters = tuple(self._adapters)
@@ -92,7 +103,8 @@ class GenerationModel(LoadedModel):
         context = int(text.get("max_position_embeddings") or text.get("n_positions") or 0)
         tokens = settings["kv_tokens"] or min(running * context or _MOST_DEFAULT_TOKENS, _MOST_DEFAULT_TOKENS)
         blocks, held = max(tokens // size, 1), settings["swap_tokens"] // size
-        network = self._network_class(self._directory, blocks, size, held, device, self._adapters)
+        first = (2, size, 0) if self._kv_bytes else (blocks, size, held)
+        network = self._network_class(self._directory, *first, device, self._adapters)
         limits = IterationLimits(
             context=network.context,
             most_tokens=settings["max_tokens_per_step"],
@@ -101,8 +113,32 @@ class GenerationModel(LoadedModel):
             spare=settings["spare_blocks"],
             held=held,
         )
+        if self._kv_bytes:
+            blocks = self._blocks_for(self._kv_bytes, network, limits, held)
         memory = BlockMemory(blocks, size, shares=bool(settings["prefix_sharing"]))
-        return GenerationInstance(spec.name, network, Tokenizer(self._directory), limits, memory, self._ends)
+        tokenizer = Tokenizer(self._directory)
+        instance = GenerationInstance(spec.name, network, tokenizer, limits, memory, self._ends, self.generated)
+        if settings["warm_up"]:
+            warm_up(network, limits, blocks, size)
+            instance.constraints.prepare()
+        return instance
+
+    def _blocks_for(self, nbytes: int, network: Network, limits: IterationLimits, held: int) -> int:
+        """Give the network so many bytes for keys and values; how many blocks that is.
+
+        Raises:
+            InvalidArgumentError: it is less than one.
+        """
+        size = self._settings["block_tokens"]
+        compute(network, limits, 2, size, 1, 1)
+        block = size * network.token_bytes
+        if nbytes < block:
+            raise InvalidArgumentError(
+                f"parameter '{_KV_BYTES}' is {nbytes} bytes, and a block of {size} tokens takes {block}; expected at "
+                "least one block"
+            )
+        network.keep(nbytes // block, size, held)
+        return nbytes // block
 
 
 def _check_batching(config: ModelConfig) -> None:
@@ -124,6 +160,24 @@ def _setting(config: ModelConfig, name: str) -> int:
             f"unable to load model '{config.name}': parameter '{name}' is {text}; expected {least} or more"
         )
     return value
+
+
+def _kv_bytes(config: ModelConfig) -> int:
+    """What is said of the memory of keys and values in bytes; 0 if nothing is."""
+    text = config.parameters.get(_KV_BYTES)
+    if text is None:
+        return 0
+    found = _BYTES.fullmatch(text.strip())
+    if found is None:
+        raise InvalidArgumentError(
+            f"unable to load model '{config.name}': parameter '{_KV_BYTES}' is {text}; expected a number of bytes "
+            "above 0, with k, m, g or t of KiB, MiB, GiB or TiB"
+        )
+    if "kv_tokens" in config.parameters:
+        raise InvalidArgumentError(
+            f"unable to load model '{config.name}': parameters 'kv_tokens' and '{_KV_BYTES}' are given; expected one"
+        )
+    return int(found[1]) << 10 * " kmgt".index(found[2].lower() or " ")
 
 
 def _ends(directory: Path) -> frozenset[int]:

@@ -18,12 +18,13 @@ import json
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ...errors import InvalidArgumentError
+from ...errors import InvalidArgumentError, TriremeError
 from ...plugins import import_package
 from .tokenizer import Tokenizer
 
@@ -296,6 +297,11 @@ class Constraints:
         self._vocabulary = vocabulary
         self._made: tuple[Any, Any, int] | None = None  # llguidance, its tokenizer, its token for the end
         self._kept: OrderedDict[Constraint, Any] = OrderedDict()
+
+    def prepare(self) -> None:
+        """Have the first one find what takes long to make. If it cannot be made, that one is told why."""
+        with suppress(TriremeError):
+            self._library()
 
     def begin(
         self, constraint: Constraint, count: int, ends: Sequence[int], stops: Sequence[int]

@@ -6,7 +6,8 @@ Rules:
  2. A request that streams is answered after each step in which it has got text; another one in the end. If its client
     does not take its answers, the text waits for it, and for no other: it comes in larger pieces then.
  3. A request with several choices has one text for each in every answer.
- 4. One whose client leaves is over before the next step. So is one whose tokens cannot be drawn; others go on.
+ 4. One whose client leaves is over before the next step. So is one whose tokens cannot be drawn, and one whose time is
+    over: as long after it was received as its `timeout` says. Others go on.
 """
 
 from __future__ import annotations
@@ -19,19 +20,28 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import FailureReason, InternalError, InvalidArgumentError, TriremeError, backend_failure
+from ...errors import (
+    FailureReason,
+    InternalError,
+    InvalidArgumentError,
+    TriremeError,
+    UnavailableError,
+    backend_failure,
+)
 from ...generation.blocks import BlockMemory
 from ...generation.iterations import IterationLimits, Iterations, Step
 from ...generation.requests import Generation, GenerationEnd, GenerationState
 from ...generation.sampling import DrawnToken, Sampler
 from ...generation.text import GeneratedText
 from ...job import ExecutionBatch, Job
+from ...metrics.statistics import GenerationStatistics
 from ...tensor import Tensor
 from ..interface import SteppedInstance
 from . import asked as names
 from .asked import Asked, asked, of_numbers, of_texts
 from .constraints import ConstrainedText, Constraints
 from .network import Network
+from .times import RequestTimes
 from .tokenizer import Tokenizer
 
 
@@ -66,6 +76,8 @@ class _Request:
     prompt: Sequence[int] = ()
     most_new: int = 0
     choices: list[_Choice] = field(default_factory=list)
+    times: RequestTimes = field(default_factory=RequestTimes)
+    deadline_s: float | None = None
     gone: bool = False
 
 
@@ -93,6 +105,11 @@ class GenerationInstance(SteppedInstance):
         limits: what its steps may take. It has as many requests as may run, and as many that wait for their tokens.
         memory: of keys and values.
         ends: tokens that end a text.
+        statistics: of the model, to count in.
+
+    Attributes:
+        core: decides what is computed.
+        constraints: of its texts; the thread's.
     """
 
     def __init__(
@@ -103,17 +120,21 @@ class GenerationInstance(SteppedInstance):
         limits: IterationLimits,
         memory: BlockMemory,
         ends: frozenset[int],
+        statistics: GenerationStatistics | None = None,
     ) -> None:
         self.credits = 2 * limits.most_running
-        self.core = Iterations(memory, limits, self._ended, self._begun)
+        self._statistics = GenerationStatistics() if statistics is None else statistics
+        self.core = Iterations(memory, limits, self._ended, self._begun, self._statistics.counts)
+        self._statistics.instances[name] = self.core
         self._name = name
         self._network: Network | None = network
         self._tokenizer = tokenizer
         self._ends = ends
-        self._constraints = Constraints(tokenizer, network.vocabulary)
+        self.constraints = Constraints(tokenizer, network.vocabulary)
         self._new: list[_Request] = []
         self._requests: dict[int, _Request] = {}  # whose generations are not all over, by their number
         self._numbers = itertools.count()
+        self._late: list[_Request] = []  # whose time is over, and who have not been told
 
     # ---- on the event loop ----
 
@@ -127,7 +148,15 @@ class GenerationInstance(SteppedInstance):
 
     def begin_step(self, now_s: float) -> _Work | None:
         new, self._new = [request for request in self._new if not request.gone], []
+        for request in new:
+            request.deadline_s = _deadline_s(request.job, now_s)
         step = self.core.begin_step(now_s)
+        late, self._late = self._late, []
+        for request in late:
+            self._fail(request, UnavailableError("Request timeout expired", reason=FailureReason.REJECTED))
+        for piece in () if step is None else step.pieces:
+            request = self._request_of(piece.generation)
+            request.times.begins(request.job)
         return _Work(new, step) if new or step is not None else None
 
     def end_step(self, step: _Work, result: _Result) -> None:
@@ -136,6 +165,9 @@ class GenerationInstance(SteppedInstance):
         for generation in result.failed:
             self.core.leave(generation, GenerationEnd.FAILED)
         if step.step is not None:
+            for generation, drawn in result.drawn.items():
+                request, first = self._request_of(generation), generation.choice
+                request.times.draws(request.job, range(first, first + len(drawn)), self._statistics)
             self.core.end_step(result.drawn, self._stops)
         for request, error in failed.items():
             self._fail(request, error)
@@ -165,8 +197,9 @@ class GenerationInstance(SteppedInstance):
         if of is None or refused is not None:
             self._fail(request, refused or InternalError("the request was not looked at", reason=FailureReason.BACKEND))
             return
-        number = next(self._numbers)
-        generation = Generation(number, list(request.prompt), request.most_new, max(job.level, 1), choices=of.choices)
+        number, level = next(self._numbers), max(job.level, 1)
+        generation = Generation(number, list(request.prompt), request.most_new, level, request.deadline_s)
+        generation.choices = of.choices
         generation.adapter, generation.salt = of.adapter, of.adapter.encode()
         try:
             self.core.arrive(generation)
@@ -184,6 +217,8 @@ class GenerationInstance(SteppedInstance):
         choice = request.choices[generation.choice]
         end = generation.end
         assert end is not None, "it is over"
+        if end is GenerationEnd.EXPIRED:
+            self._late.append(request)
         choice.ended = end.value if end in (GenerationEnd.STOP, GenerationEnd.LENGTH) else "abort"
         begun = [each.generation for each in request.choices if each.generation is not None]
         if all(each.state is GenerationState.OVER for each in begun):
@@ -207,13 +242,19 @@ class GenerationInstance(SteppedInstance):
             if choice.generation is not None:
                 self.core.leave(choice.generation)
         if not request.job.answered:
+            self._note_end(request)
             request.job.respond(None, final=True)
         self._over(request)
 
     def _fail(self, request: _Request, error: TriremeError) -> None:
         if not request.gone:
+            self._note_end(request)
             request.job.fail(error, final=True)
             self._leave(request)
+
+    def _note_end(self, request: _Request) -> None:
+        begun = [choice.generation for choice in request.choices if choice.generation is not None]
+        request.times.ends(request.job, begun)
 
     def _over(self, request: _Request) -> None:
         request.job.on_cancel = None
@@ -236,6 +277,8 @@ class GenerationInstance(SteppedInstance):
             )
             if not (of.stream and fresh) or (window is not None and window.crowded):
                 return
+        if final:
+            self._note_end(request)
         job.respond(job.response(list(self._outputs(request, of))), final=final)
         if final:
             request.gone = True
@@ -309,7 +352,7 @@ class GenerationInstance(SteppedInstance):
         constrained: Sequence[ConstrainedText | None] = [None] * of.choices
         if of.constraint is not None:
             ends = () if of.ignores_end else tuple(self._ends)
-            constrained = self._constraints.begin(of.constraint, of.choices, ends, tuple(of.stop_tokens))
+            constrained = self.constraints.begin(of.constraint, of.choices, ends, tuple(of.stop_tokens))
         for number in range(of.choices):
             sampler = Sampler(of.sampling, prompt, vocabulary, number)
             text = GeneratedText(self._tokenizer.decode, of.stops)
@@ -334,13 +377,23 @@ class GenerationInstance(SteppedInstance):
             ends = drawn.token in of.stop_tokens or (drawn.token in self._ends and not of.ignores_end)
             if not ends:
                 choice.ready += choice.text.add(drawn.token)
-                if constrained is not None:
-                    constrained.take(drawn.token)
-                    ends = constrained.over
+            if constrained is not None:
+                constrained.take(drawn.token)
+                ends = ends or constrained.over
             if ends or choice.count == request.most_new:
                 choice.ready += choice.text.end()
             choice.stopped = ends or choice.text.stopped
         return tokens
 
     def close(self) -> None:
+        if self._statistics.instances.get(self._name) is self.core:  # and not one that has taken its place
+            del self._statistics.instances[self._name]
         self._network = None
+
+
+def _deadline_s(job: Job, now_s: float) -> float | None:
+    """When a request is too late: so long after it was received as it says; None if it does not."""
+    timeout_us = job.request.timeout_us
+    if timeout_us <= 0 or job.batch is None:
+        return None
+    return now_s + timeout_us / 1e6 - (job.batch.now_ns() - job.received_ns) / 1e9

@@ -63,10 +63,15 @@ class Network:
         self._model = model.to(device).eval()
         self.adapters = tuple(adapters or ())
         self._adapters = Adapters(torch, transformers, self._model, adapters or {})
-        self._memory = KeyValueMemory(torch, blocks, size, held, torch.device(device))
+        self._device = torch.device(device)
+        self.keep(blocks, size, held)
         text = model.config.get_text_config()
         self.vocabulary: int = text.vocab_size
         self.context: int = text.max_position_embeddings
+
+    def keep(self, blocks: int, size: int, held: int) -> None:
+        """Have a memory of this size for keys and values, in place of the one before; see `KeyValueMemory`."""
+        self._memory = KeyValueMemory(self._torch, blocks, size, held, self._device)
 
     @property
     def token_bytes(self) -> int:

@@ -6,12 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from serve_process import infer, serve_process, tensor
 
-from trireme.api.cli.load_picture import HEADER, LoadLook, picture
+from trireme.api.cli.load_picture import HEADER, LoadLook, picture, titles
 from trireme.api.cli.main import main
 from trireme.engine.metrics.page import read_metrics
 
@@ -61,6 +62,19 @@ def test_a_row_tells_what_happened_between_two_looks() -> None:
         "refused/s": "1.5 queue_full",
     }
     assert second == ("b", "", "UNAVAILABLE: it is broken", *"---------")
+
+
+def test_models_that_generate_text_have_two_columns_more() -> None:
+    page = """\
+trireme_generation_tokens_total{model="a",version="1"} %d
+trireme_generation_kv_blocks_used{model="a",version="1"} 30
+trireme_generation_kv_blocks{model="a",version="1"} 40
+"""
+    looks = [replace(look(at_s, 0), metrics=read_metrics(page % tokens)) for at_s, tokens in ((1.0, 70), (3.0, 100))]
+    assert titles(looks[0]) == (*HEADER, "tok/s", "kv")
+    first, second = picture(*looks)
+    assert (first[-2:], second[-2:]) == (("15.0", "75%"), ("-", "-"))
+    assert titles(look(1.0, 0)) == HEADER
 
 
 def test_a_model_that_was_loaded_anew_has_no_negative_rates() -> None:

@@ -9,10 +9,12 @@ from trireme.api.console.frames import MOST_MODELS, Look, batching_counts, frame
 from trireme.engine.admission.budget import BudgetStatistics
 from trireme.engine.description import ActorNode, IndexEntry, ModelActorStatistics, ModelState
 from trireme.engine.errors import FailureReason, RefusalReason
+from trireme.engine.generation.blocks import BlockMemory
+from trireme.engine.generation.iterations import IterationCounts, IterationLimits, Iterations
 from trireme.engine.job import SealReason
 from trireme.engine.metrics.batch_tap import TappedBatch
 from trireme.engine.metrics.batching_reasons import BatchingSettings
-from trireme.engine.metrics.statistics import ModelStatistics, ModelStatisticsEntry
+from trireme.engine.metrics.statistics import GenerationStatistics, ModelStatistics, ModelStatisticsEntry
 
 EVIL = "</script><img src=x onerror=alert(1)>\n\ndata: x"
 US = 1000
@@ -67,6 +69,16 @@ def test_a_model() -> None:
         "why": ["because"],
         "batches": [],
     }
+
+
+def test_a_model_that_generates_text() -> None:
+    generating = entry()
+    generating.statistics.generated = GenerationStatistics(IterationCounts(drawn=7))
+    limits = IterationLimits(context=9)
+    iterations = Iterations(BlockMemory(5, 2), limits, lambda _generation: None)
+    generating.statistics.generated.instances["m_0"] = iterations
+    (model,) = frame(look(generating), 0, {})["models"]
+    assert (model["tokens"], model["blocks"]) == (7, (0, 5))
 
 
 def test_the_server() -> None:

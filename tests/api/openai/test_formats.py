@@ -76,10 +76,11 @@ def test_models_that_know_of_it() -> None:
         "input": tuple(ModelInput(name, BYTES, (1,), optional=True) for name in ("text_input", "sampling_parameters")),
         "output": (ModelOutput("text_output", BYTES, (-1,)),),
     }
-    for about, formats in (
+    models: list[tuple[dict[str, Any], str]] = [
         ({}, ""),
         ({"backend": "generation"}, "structured_outputs"),
         ({"backend": "vllm", "parameters": {"openai_formats": "guided_decoding"}}, "guided_decoding"),
-    ):
+    ]
+    for about, formats in models:
         config = ModelConfig("m", **tensors, **about)
         assert text_model(ModelDescription("m", 1, (1,), config, {})).formats == formats

@@ -13,7 +13,7 @@ from trireme.engine.datatypes import BF16, BOOL, BYTES, FP16, FP32, FP64, INT64,
 from trireme.engine.tensor import Tensor
 from trireme.engine.tracing import Activity, Trace, TraceConfig, TraceLevel, Tracer, files
 from trireme.engine.tracing.files import TraceFiles, TraceWrite, format_traces
-from trireme.engine.tracing.record import BatchNote
+from trireme.engine.tracing.record import BatchNote, GenerationNote
 from trireme.engine.tracing.settings import TraceSetting
 
 
@@ -142,15 +142,17 @@ def test_the_elements_of_a_file_letter_by_letter() -> None:
     assert format_traces([]) == ""
 
 
-def test_the_batch_and_the_first_refusal() -> None:
+def test_the_batch_what_was_generated_and_the_first_refusal() -> None:
     _, tracer = filing()
     trace = tracer.begin("m")
     assert trace is not None
     trace.note_batch(BatchNote("idle", 3, 2, 'm "0"'))
+    trace.note_generation(GenerationNote(8, 4, 3, 1))
     trace.note_refusal("queue_full")
     trace.note_refusal("invalid")
     assert format_traces([trace]) == (
         '{"id":1,"batch":{"reason":"idle","rows":3,"requests":2,"instance":"m \\"0\\""}},'
+        '{"id":1,"generation":{"prompt_tokens":8,"prefix_hit_tokens":4,"tokens":3,"preemptions":1}},'
         '{"id":1,"refused":"queue_full"}'
     )
 

@@ -10,7 +10,7 @@ from traces import Collected
 
 from trireme.engine.clock import SystemClock
 from trireme.engine.tracing import Activity, Trace, TraceConfig, TraceLevel, TraceMode, Tracer
-from trireme.engine.tracing.record import Identities, SpanContext
+from trireme.engine.tracing.record import GenerationNote, Identities, SpanContext
 from trireme.engine.tracing.spans import spans_of
 
 
@@ -154,3 +154,20 @@ def test_what_has_no_time_has_no_span() -> None:
     note(trace, Activity.HTTP_RECV_START, first_ns=9)
     note(trace, Activity.HTTP_SEND_START, first_ns=0)
     assert spans(trace)["InferRequest"].events == [("HTTP_RECV_START", 9)]
+
+
+def test_generated_text_has_spans_and_numbers() -> None:
+    trace = trace_of()
+    trace.note_subject("m", 1, "")
+    for name, ns in (("PREFILL_START", 5), ("PREFILL_END", 7), ("DECODE_START", 7), ("DECODE_END", 9)):
+        trace.note(name, ns)
+    trace.note_generation(GenerationNote(8, 4, 3, 1))
+    made = spans(trace)
+    assert [(made[name].start_ns, made[name].end_ns) for name in ("PREFILL", "DECODE")] == [(5, 7), (7, 9)]
+    told = {name: value for name, value in made["m"].attributes.items() if name.startswith("trireme.")}
+    assert told == {
+        "trireme.generation.prompt_tokens": 8,
+        "trireme.generation.prefix_hit_tokens": 4,
+        "trireme.generation.tokens": 3,
+        "trireme.generation.preemptions": 1,
+    }

@@ -204,7 +204,13 @@ def test_a_schema_that_is_too_deep(constraints: Constraints) -> None:
         begin(constraints, json=schema)
 
 
+def test_what_takes_long_is_made_before(constraints: Constraints) -> None:
+    constraints.prepare()
+    assert constraints._made is not None
+
+
 def test_a_tokenizer_that_cannot_be_constrained(tmp_path: Path) -> None:
+    Constraints(Tokenizer(tmp_path), 3).prepare()  # the first request is told
     with pytest.raises(InvalidArgumentError, match="the model has no tokenizer"):
         begin(Constraints(Tokenizer(tmp_path), 3), regex="a")
     from tokenizers import Tokenizer as Written
