@@ -68,8 +68,10 @@ def frame(look: Look, began_ns: int, batches: Mapping[ModelKey, Sequence[TappedB
     for entry in sorted(look.entries, key=lambda each: (-each.statistics.execution_count, each.name, each.version)):
         if len(rows) < MOST_MODELS:
             key = key_of(entry)
-            seen = [_batch(each, began_ns) for each in batches.get(key, ())]
-            rows.append(_model(entry, look.settings.get(key), actors.get(key), look.why.get(key, ()), seen))
+            settings = look.settings.get(key)
+            slots = settings is not None and settings.slots
+            seen = [_batch(each, began_ns, slots=slots) for each in batches.get(key, ())]
+            rows.append(_model(entry, settings, actors.get(key), look.why.get(key, ()), seen))
     return {
         "t": look.now_ns - began_ns,
         "models": rows,
@@ -131,16 +133,18 @@ def _sizes(counted: ModelStatistics) -> list[list[int]]:
     return sorted([size, batch.count] for size, batch in common)
 
 
-def _batch(batch: TappedBatch, began_ns: int) -> list[Any]:
+def _batch(batch: TappedBatch, began_ns: int, *, slots: bool) -> list[Any]:
     """``[number, instance, gpu or -1, rows, index of the reason, start, infer, output, end, over, requests, failed,
-    microseconds in the queue of some requests, microseconds altogether of the same ones]``."""
+    microseconds in the queue of some requests, microseconds altogether of the same ones, slots]``. Slots are the rows
+    of its requests, where each sequence has one."""
     start, infer, output, end = (mark - began_ns for mark in batch.marks)
     over = batch.over_ns - began_ns
     gpu = -1 if batch.gpu is None else batch.gpu
     waits = [(batch.marks[0] - queued) // 1000 for _, queued in batch.requests]
     totals = [(batch.over_ns - received) // 1000 for received, _ in batch.requests]
     about = [batch.number, batch.instance, gpu, batch.rows, _SEALS.index(batch.sealed)]
-    return [*about, start, infer, output, end, over, batch.request_count, batch.failed, waits, totals]
+    places = list(batch.slots or range(batch.request_count)) if slots else []
+    return [*about, start, infer, output, end, over, batch.request_count, batch.failed, waits, totals, places]
 
 
 def _batching(settings: BatchingSettings) -> dict[str, Any]:

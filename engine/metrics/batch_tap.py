@@ -33,6 +33,7 @@ class TappedBatch(NamedTuple):
         requests: received and queued, nanoseconds, of at most `MOST_REQUESTS`.
         request_count: how many there are.
         failed: those that were answered with an error.
+        slots: places of the requests in the batch; empty if it has no gaps.
     """
 
     number: int
@@ -45,6 +46,7 @@ class TappedBatch(NamedTuple):
     requests: Sequence[tuple[int, int]]
     request_count: int
     failed: int
+    slots: Sequence[int] = ()
 
 
 class BatchTap:
@@ -84,6 +86,7 @@ class BatchTap:
         self.left -= 1
         start, infer, output, end = batch.marks
         jobs = [job for job in batch.jobs if not job.is_null]
+        gaps = len(jobs) < len(batch.jobs)
         times = [(job.received_ns, job.enqueued_ns) for job in jobs[:MOST_REQUESTS]]
         self._taken.append(
             TappedBatch(
@@ -97,6 +100,7 @@ class BatchTap:
                 times,
                 len(jobs),
                 len(jobs) - succeeded if batch.answers else 0,
+                [at for at, job in enumerate(batch.jobs) if not job.is_null] if gaps else (),
             )
         )
 

@@ -59,6 +59,7 @@ class BatchingSettings:
         queue_size: ``max_queue_size``; 0 for no limit of its own.
         members: of an ensemble.
         instances: how many there are.
+        slots: each sequence has a row of its own in the batches of an instance (the strategy "direct").
     """
 
     scheduler: str = "default"
@@ -68,6 +69,7 @@ class BatchingSettings:
     queue_size: int = 0
     members: Sequence[str] = ()
     instances: int = 1
+    slots: bool = False
 
 
 def settings_of(config: Mapping[str, Any]) -> BatchingSettings:
@@ -86,6 +88,7 @@ def settings_of(config: Mapping[str, Any]) -> BatchingSettings:
         int(policy.get("max_queue_size", 0)),
         tuple(step["model_name"] for step in (ensemble or {}).get("step", ())),
         sum(int(group.get("count", 1)) for group in config.get("instance_group", ())) or 1,
+        sequence is not None and "oldest" not in sequence,
     )
 
 

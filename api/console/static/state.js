@@ -63,8 +63,8 @@ export class State {
     }
     known.depths.push([t, model.pending]);
     for (const batch of model.batches) {
-      const [number, instance, gpu, rows, seal, start, infer, output, end, over, requests, failed, waits, totals] = batch;
-      known.batches.push({number, instance, gpu, rows, seal, start, infer, output, end, over, requests, failed, waits});
+      const [number, instance, gpu, rows, seal, start, infer, output, end, over, requests, failed, waits, totals, slots] = batch;
+      known.batches.push({number, instance, gpu, rows, seal, start, infer, output, end, over, requests, failed, waits, slots});
       const parts = [(infer - start) / 1000, (output - infer) / 1000, (end - output) / 1000];
       totals.forEach((total, at) => known.samples.push([total, waits[at], ...parts]));
     }

@@ -6,7 +6,8 @@ import {SEALS, nameOf, titleOf} from "./state.js";
 
 const WINDOW_NS = 12e9, FIRST_NS = 1.5e9, MOST_BARS = 3000, MOST_ROWS = 40;
 
-/* What the drawing wants of one model: its queue, its instances, batches beside each other on lanes of their own. */
+/* What the drawing wants of one model: its queue, its instances, batches beside each other on lanes of their own, and,
+   where each sequence has a row of an instance's batches, these rows. */
 export function modelGroup(known, from) {
   const {model} = known;
   const batches = known.batches.filter((each) => each.over >= from).slice(-MOST_BARS).sort((a, b) => a.start - b.start);
@@ -18,8 +19,13 @@ export function modelGroup(known, from) {
     const lane = lanes.get(name), label = batch.failed ? `${batch.rows} (${batch.failed} failed)` : `${batch.rows}`;
     lane.busyUntil = batch.end;
     lane.bars.push([batch.start, batch.end, label, batch.number, batch.rows, batch.seal, 0]);
+    for (const slot of batch.slots) {
+      const row = `${batch.instance}, row ${slot}`;  // behind its instance
+      if (!lanes.has(row)) lanes.set(row, {kind: "rows", title: `row ${slot}`, bars: []});
+      lanes.get(row).bars.push([batch.start, batch.end, "", batch.number, batch.rows, batch.seal, 0]);
+    }
   }
-  const sorted = [...lanes.values()].sort((a, b) => a.title.localeCompare(b.title, "en", {numeric: true}));
+  const sorted = [...lanes].sort(([a], [b]) => a.localeCompare(b, "en", {numeric: true})).map(([, lane]) => lane);
   const depths = gaps.length ? known.depths.filter(([at]) => at >= from) : depthsOf(batches);
   const queue = {kind: "queue", title: gaps.length ? "queue, now and then" : "queue", depths};
   const errors = new Map();

@@ -219,8 +219,10 @@ async def test_single_batches_are_in_the_next_frame(tmp_path: Path) -> None:
         (batch,) = next(frame for _, frame in events_in(received) if frame["models"][0]["batches"])["models"][0][
             "batches"
         ]
-        number, instance, gpu, rows, _seal, start, infer, output, end, over, requests, failed, waits, totals = batch
-        assert (number, instance, gpu, rows, requests, failed) == (1, "gated_0_0", -1, 1, 1, 0)
+        number, instance, gpu, rows, _seal, start, infer, output, end, over, requests, failed, waits, totals, slots = (
+            batch
+        )
+        assert (number, instance, gpu, rows, requests, failed, slots) == (1, "gated_0_0", -1, 1, 1, 0, [])
         assert start <= infer <= output <= end <= over
         assert 0 <= waits[0] <= totals[0]
 

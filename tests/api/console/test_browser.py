@@ -6,6 +6,7 @@ With SCREENSHOTS in the environment it also writes the pictures of docs/console.
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from browser import WHY_NOT, chromium, page_of
 from PIL import Image, ImageDraw
@@ -48,14 +50,16 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
     """Busy, so that there is something to be seen."""
-    repository = link_models(tmp_path_factory.mktemp("console") / "models", "digits", "simple", "identity_fp32")
+    repository = link_models(
+        tmp_path_factory.mktemp("console") / "models", "digits", "simple", "identity_fp32", "simple_sequence"
+    )
     with serve_process(repository, *EXPLICIT) as running, busy(running):
         yield running
 
 
 @contextmanager
 def busy(server: ServeProcess) -> Iterator[None]:
-    """Clients that ask for digits, one row or several, and for sums."""
+    """Clients that ask for digits, one row or several, and for sums, and sequences."""
     over = threading.Event()
     digit = [{"name": "IMAGE", "datatype": "FP32", "shape": [1, 8, 8], "data": [0.5] * 64}]
     several = [{"name": "IMAGE", "datatype": "FP32", "shape": [3, 8, 8], "data": [0.5] * 192}]
@@ -69,8 +73,22 @@ def busy(server: ServeProcess) -> Iterator[None]:
             connection.getresponse().read()
         connection.close()
 
+    def go_on(number: int, pause_s: float) -> None:
+        """Sequences, one after the other."""
+        connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=60)
+        tensor = {"name": "INPUT", "datatype": "INT32", "shape": [1, 1], "data": [1]}
+        for step in itertools.cycle(range(30)):
+            if over.wait(pause_s):
+                break
+            flags = {"sequence_id": number, "sequence_start": step == 0, "sequence_end": step == 29}
+            body = json.dumps({"inputs": [tensor], "parameters": flags})
+            connection.request("POST", "/v2/models/simple_sequence/infer", body)
+            connection.getresponse().read()
+        connection.close()
+
     loads = [("digits", digit, 0.011), ("digits", digit, 0.013), ("digits", several, 0.012), ("simple", sums, 0.02)]
     clients = [threading.Thread(target=ask, args=load) for load in [*loads, *loads]]
+    clients += [threading.Thread(target=go_on, args=(number, 0.03 + number / 100)) for number in (1, 2, 3)]
     for client in clients:
         client.start()
     try:
@@ -143,6 +161,28 @@ def test_the_timeline_is_stopped_and_zoomed(browser: Any, server: ServeProcess) 
         assert page.locator("details tbody tr").count() > 5
         page.get_by_role("button", name="Go on").click()
         page.wait_for_function("before => document.querySelector('canvas').toDataURL() !== before", arg=before)
+
+
+ROWS = """async () => {
+  const {modelGroup} = await import("./console/timeline_view.js"), {State} = await import("./console/state.js");
+  const state = new State(), source = new EventSource("./console/stream");
+  const seen = await new Promise((told) => source.addEventListener("frame", (event) => {
+    state.take(JSON.parse(event.data));
+    const known = state.all.find((each) => each.model.name === "simple_sequence");
+    const rows = known ? modelGroup(known, 0).lanes.filter((lane) => lane.kind === "rows") : [];
+    if (rows.length === 3) told(rows.map((lane) => lane.title));
+  }));
+  source.close();
+  return seen;
+}"""
+
+
+def test_sequences_have_lanes_for_their_rows(browser: Any, server: ServeProcess) -> None:
+    """Three sequences, each with a row of its own."""
+    with page_of(browser) as page:
+        open_view(page, server, "timeline")
+        rows = page.evaluate(ROWS)
+        assert rows == ["row 0", "row 1", "row 2"]
 
 
 def test_the_tree_of_actors(browser: Any, server: ServeProcess) -> None:
@@ -280,10 +320,20 @@ def test_a_console_that_only_shows_says_so(browser: Any, tmp_path: Path) -> None
 
 @pytest.mark.skipif(not SCREENSHOTS, reason="made by `make screenshots` only")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_screenshots(browser: Any, server: ServeProcess, scheme: str) -> None:
+def test_screenshots(browser: Any, server: ServeProcess, scheme: str, tmp_path: Path) -> None:
     folder = ROOT / "docs" / "images"
     folder.mkdir(exist_ok=True)
-    shown = {"models": "models", "models/digits/1": "model", "timeline": "timeline", "actors": "actors"}
+    shown = {
+        "models": "models",
+        "models/digits/1": "model",
+        "timeline": "timeline",
+        "actors": "actors",
+        "try/digits/1": "try",
+        "settings": "settings",
+    }
+    drawn = tmp_path / "seven.png"
+    digit = np.load(REPOSITORY / "digits_heldout.npz")["images"][7].reshape(8, 8)
+    Image.fromarray((digit / digit.max() * 255).astype(np.uint8)).resize((80, 80), Image.Resampling.NEAREST).save(drawn)
     with page_of(browser, scheme) as page:
         page.set_viewport_size({"width": 1100, "height": 620})
         page.goto(address(server))
@@ -292,6 +342,13 @@ def test_screenshots(browser: Any, server: ServeProcess, scheme: str) -> None:
         for view, name in shown.items():
             page.evaluate("view => { location.hash = view; }", view)
             page.wait_for_timeout(2_500)
+            if name == "try":
+                page.get_by_label("Values go from").select_option("16")
+                page.get_by_label("From an image").set_input_files(drawn)
+                page.locator("canvas.preview").wait_for()
+                page.get_by_role("button", name="Send").click()
+                page.get_by_text(re.compile("digits version 1 answered after")).wait_for()
             path = folder / f"console-{name}-{scheme}.png"
-            page.screenshot(path=path)
+            page.evaluate("() => scrollTo(0, 0)")
+            page.screenshot(path=path, full_page=name == "try")
             Image.open(path).convert("P", palette=Image.Palette.ADAPTIVE, colors=96).save(path, optimize=True)

@@ -32,7 +32,7 @@ def entry(name: str = "m", executions: int = 1) -> ModelStatisticsEntry:
     return ModelStatisticsEntry(name, 1, counted)
 
 
-def look(*entries: ModelStatisticsEntry, tree: ActorNode | None = None) -> Look:
+def look(*entries: ModelStatisticsEntry, tree: ActorNode | None = None, slots: bool = False) -> Look:
     return Look(
         1_000,
         entries,
@@ -41,7 +41,7 @@ def look(*entries: ModelStatisticsEntry, tree: ActorNode | None = None) -> Look:
         tree or ActorNode("server", "triton", "serving"),
         BudgetStatistics(3, 99, 0, 0, 0),
         {RefusalReason.INVALID: 2, RefusalReason.TOO_LARGE: 0},
-        {("", "m", 1): BatchingSettings("dynamic", 4, 100, (2,), 0, (), 1)},
+        {("", "m", 1): BatchingSettings("dynamic", 4, 100, (2,), 0, (), 1, slots)},
         {("", "m", 1): ["because"]},
     )
 
@@ -107,7 +107,11 @@ def test_batches_are_relative_to_the_begin_of_the_stream() -> None:
     tapped = TappedBatch(7, "m_0_0", 1, 3, "full", (10_000, 20_000, 50_000, 60_000), 70_000, [(3_000, 4_000)], 2, 1)
     (model,) = frame(look(entry()), 1_000, {("", "m", 1): [tapped]})["models"]
     times = [9_000, 19_000, 49_000, 59_000, 69_000]
-    assert model["batches"] == [[7, "m_0_0", 1, 3, 0, *times, 2, 1, [6], [67]]]
+    assert model["batches"] == [[7, "m_0_0", 1, 3, 0, *times, 2, 1, [6], [67], []]]
+    (model,) = frame(look(entry(), slots=True), 1_000, {("", "m", 1): [tapped, tapped._replace(slots=(0, 3))]})[
+        "models"
+    ]
+    assert [each[-1] for each in model["batches"]] == [[0, 1], [0, 3]]
 
 
 def test_of_many_models_the_busiest_are_told_of() -> None:

@@ -49,7 +49,15 @@ def test_of_a_batch_times_and_sizes_are_kept() -> None:
     tap.open(0, 1)
     note(tap, 9, OneJob(), NullJob(), OneJob(), succeeded=1)
     (batch,) = tap.take()
-    assert batch == (9, "m_0_0", None, 3, "full", (10, 20, 30, 40), 50, [(5, 7), (5, 7)], 2, 1)
+    assert batch == (9, "m_0_0", None, 3, "full", (10, 20, 30, 40), 50, [(5, 7), (5, 7)], 2, 1, [0, 2])
+
+
+def test_the_rows_of_a_batch_with_gaps_are_kept() -> None:
+    tap = BatchTap()
+    tap.open(0, 2)
+    note(tap, 1, OneJob(), NullJob(), OneJob(), NullJob())
+    note(tap, 2, OneJob(), OneJob())
+    assert [list(batch.slots) for batch in tap.take()] == [[0, 2], []]
 
 
 def test_of_large_batches_some_requests_are_kept() -> None:

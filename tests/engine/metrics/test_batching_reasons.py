@@ -177,7 +177,7 @@ def test_what_was_counted_since() -> None:
             {"max_batch_size": 2, "sequence_batching": {"oldest": {"max_queue_delay_microseconds": 7}}},
             BatchingSettings("sequence", 2, 7),
         ),
-        ({"sequence_batching": {}}, BatchingSettings("sequence")),
+        ({"sequence_batching": {}}, BatchingSettings("sequence", slots=True)),
         (
             {"ensemble_scheduling": {"step": [{"model_name": "a"}, {"model_name": "b"}]}},
             BatchingSettings("ensemble", members=("a", "b")),
