@@ -1,12 +1,15 @@
 """What an open console costs the server behind it: throughput of small requests, with and without.
 
-    python benchmarks/console.py [--rounds 24] [--seconds 0.8] [--consoles 1]
+    python benchmarks/console.py [--rounds 24] [--seconds 0.8] [--consoles 1] [--rate 3000]
 
 First what a frame takes by itself: to note the 192 batches of eight requests that are most in one, and to make it. Then
 one server of the shipped `identity_fp32` (FP32[16]) and a closed loop, 16 requests at a time, that does not stop: while
 it goes on, consoles are opened and closed. A round is eight windows of so many seconds, without and with, in the order
 `0110 0110`, so that each window with a console stands beside one without. What a window has done is the difference of
 the server's own counters. A reader takes the events and does nothing with them: a browser's work is not the server's.
+
+With `--rate` requests come at this rate instead, eight at a time, below what the server can do: then the CPU time that
+it takes a second tells what a console costs, also on a machine that is not at rest.
 
 Printed is the mean of the middle three fifths of the ratios of neighbours, with the interval that holds 95 of 100 means
 of samples drawn from them; the same of neighbours that were alike says how much of that is the machine's noise.
@@ -17,6 +20,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import random
+import select
 import socket
 import statistics
 import threading
@@ -35,6 +39,7 @@ from servers import Server, trireme
 
 from trireme.actors import InferenceServer
 from trireme.api.console.feed import Feed
+from trireme.clients.connections import BUFFER_BYTES, HttpLoadConnection
 from trireme.engine.job import SealReason
 from trireme.engine.options import ControlMode, ServerOptions
 
@@ -56,12 +61,12 @@ class Window:
 
     Attributes:
         throughput: requests a second.
-        cpu_us: of a request.
+        cpu_ms: a second.
     """
 
     watched: bool
     throughput: float
-    cpu_us: float
+    cpu_ms: float
 
 
 def main() -> None:
@@ -69,6 +74,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=24)
     parser.add_argument("--seconds", type=float, default=0.8)
     parser.add_argument("--consoles", type=int, default=1)
+    parser.add_argument("--rate", type=float, default=0.0)
     given = parser.parse_args()
     flags = "--model-control-mode=explicit", f"--load-model={MODEL}"
     noting_ms, making_ms = trio.run(frame_cost_ms)
@@ -77,7 +83,10 @@ def main() -> None:
     frames = 0
     with trireme(ROOT / "model_repository", *flags) as server:
         for _ in range(given.rounds):
-            with under_load(server, len(ORDER) * (given.seconds + SETTLE_S)):
+            load = (
+                paced(server, given.rate) if given.rate else under_load(server, len(ORDER) * (given.seconds + SETTLE_S))
+            )
+            with load:
                 windows = []
                 for watched in ORDER:
                     with ExitStack() as stack:
@@ -96,15 +105,15 @@ def report(rounds: Sequence[Sequence[Window]]) -> None:
     everything = [window for windows in rounds for window in windows]
     for watched in (False, True):
         name = "watched" if watched else "alone"
-        throughput, cpu_us = (
+        throughput, cpu_ms = (
             statistics.median(getattr(each, what) for each in everything if each.watched is watched)
-            for what in ("throughput", "cpu_us")
+            for what in ("throughput", "cpu_ms")
         )
-        print(f"{name:8} {throughput:8.0f}/s, {cpu_us:6.2f} us of CPU a request")
+        print(f"{name:8} {throughput:8.0f}/s, {cpu_ms:6.1f} ms of CPU a second")
     neighbours = [pair for windows in rounds for pair in itertools.pairwise(windows)]
     different = [(one, two) if one.watched else (two, one) for one, two in neighbours if one.watched is not two.watched]
     alike = [pair for pair in neighbours if pair[0].watched is pair[1].watched]
-    for what in ("throughput", "cpu_us"):
+    for what in ("throughput", "cpu_ms"):
         for name, pairs in (("watched to alone", different), ("alike", alike)):
             ratios = [getattr(one, what) / getattr(two, what) for one, two in pairs]
             low, high = interval(ratios)
@@ -125,10 +134,16 @@ def interval(ratios: Sequence[float], draws: int = 2000) -> tuple[float, float]:
 
 
 def look(server: Server, watched: bool, seconds: float) -> Window:
-    count, cpu_s, began_s = answered(server), server.cpu_s(), time.perf_counter()
+    count, cpu_s, began_s = answered(server), run_s(server), time.perf_counter()
     time.sleep(seconds)
-    more, used_s, took_s = answered(server) - count, server.cpu_s() - cpu_s, time.perf_counter() - began_s
-    return Window(watched, more / took_s, 1e6 * used_s / more)
+    more, used_s, took_s = answered(server) - count, run_s(server) - cpu_s, time.perf_counter() - began_s
+    return Window(watched, more / took_s, 1e3 * used_s / took_s)
+
+
+def run_s(server: Server) -> float:
+    """For how long the server's threads have run; finer than `Server.cpu_s`."""
+    threads = Path(f"/proc/{server.process.pid}/task").glob("*/schedstat")
+    return sum(int(each.read_text().split()[0]) for each in threads) / 1e9
 
 
 def answered(server: Server) -> int:
@@ -173,6 +188,34 @@ async def frame_cost_ms(rounds: int = 200) -> tuple[float, float]:
                 noting.append((noted_ns - began_ns) / 1e6)
                 making.append((time.thread_time_ns() - noted_ns) / 1e6)
     return statistics.median(noting), statistics.median(making)
+
+
+@contextmanager
+def paced(server: Server, rate_hz: float) -> Iterator[None]:
+    """Requests at this rate, eight at a time, inside the block."""
+    body = payloads.infer_request(MODEL, *payloads.small_infer())
+    connections = [HttpLoadConnection(server.http_port, number) for number in range(ROWS)]
+    buffer, over = memoryview(bytearray(BUFFER_BYTES)), threading.Event()
+
+    def ask() -> None:
+        due_s = time.perf_counter()
+        while not over.wait(max(0.0, due_s - time.perf_counter())):
+            for each in connections:
+                each.ask((body,))
+            for each in connections:
+                while not each.receive(buffer):
+                    select.select([each.socket], [], [], 60)
+            due_s = max(due_s + ROWS / rate_hz, time.perf_counter() - 1)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        yield
+    finally:
+        over.set()
+        asking.join()
+        for each in connections:
+            each.close()
 
 
 class StreamReader(threading.Thread):
