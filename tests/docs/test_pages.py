@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from documents import ROOT, Reader
+from documents import ROOT, Reader, steps
 
 pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="the pages' commands need curl")
 
@@ -20,11 +20,43 @@ BESIDE_MODELS = (
 """Pages that are read in the root of a checkout."""
 
 
+IN_AN_EMPTY_FOLDER = ("python", "command-line", "comparison", "response_cache", "request_logs", "access")
+BESIDE_SOME_MODELS = ("routes", "tracing", "on_demand", "console", "front_ends")
+"""Pages that are read in a folder with copies of some of the models, as `model_repository` or as `models`."""
+OTHERS = frozenset({"errors"})
+"""Pages that other tests make, or follow."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["python", "command-line", "comparison"])
+@pytest.mark.parametrize("name", IN_AN_EMPTY_FOLDER)
 def test_a_page_for_an_empty_folder(name: str, tmp_path: Path) -> None:
     with Reader(tmp_path) as reader:
         reader.read((ROOT / "docs" / name).with_suffix(".md"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BESIDE_SOME_MODELS)
+def test_a_page_for_some_models(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / ("model_repository" if name == "routes" else "models")
+    for model in ("digits", "simple"):
+        shutil.copytree(ROOT / "model_repository" / model, folder / model)
+    with Reader(tmp_path) as reader:
+        reader.read((ROOT / "docs" / name).with_suffix(".md"))
+
+
+def test_each_console_block_is_run_or_says_why_not() -> None:
+    """Of the pages that no test here follows."""
+    followed = {
+        *IN_AN_EMPTY_FOLDER,
+        *BESIDE_SOME_MODELS,
+        *OTHERS,
+        *(Path(each).stem for each in BESIDE_MODELS),
+        "stubs",
+    }
+    for page in (ROOT / "docs").glob("*.md"):
+        if page.stem not in followed:
+            commands = [step for step in steps(page.read_text(encoding="utf-8")) if step.kind == "command"]
+            assert commands == [], f"{page.name}: no test runs these"
 
 
 @pytest.mark.slow

@@ -12,7 +12,8 @@ Rule 4. Ports of a page are those of `trireme serve`'s defaults; the server that
 Rule 5. In an output ``…`` stands for anything, on a line of its own also for no line, times for any time, numbers with
         many decimals for their first two digits, as the last ones depend on the processor. Blanks count as one: columns
         are as wide as what is in them.
-Rule 6. Any other block has to be marked: the line ``<!-- not run: REASON -->`` stands above it.
+Rule 6. Blocks in a language of `_SHOWN`, which nothing runs, show a part of a file or of an answer. Any other block has
+        to be marked: the line ``<!-- not run: REASON -->`` stands above it.
 """
 
 from __future__ import annotations
@@ -35,12 +36,13 @@ NODE_MODULES = ROOT / ".venv" / "grpc-js" / "node_modules"
 
 _FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"\b[Ww]rite\s+`([\w./-]+)`")
+_SHOWN = ("http", "ini", "json", "proto", "text", "toml", "yaml")
 _NOT_RUN = re.compile(r"<!-- not run: [^>]+ -->\n$")
 _TIME = re.compile(r"\b\d+(?:\.\d+)? ?(?:ms|µs|us|s|MiB)\b")
 _DECIMALS = re.compile(r"-?\d+\.\d{3,}(?:e[+-]?\d+)?")
 _INSTALLING = (["pip", "install"], ["npm", "install"], ["apt-get", "install"])
 _HTTP, _METRICS = " --url http://localhost:8000", " --metrics-url http://localhost:8002"
-_ASKING = {"infer": _HTTP, "bench": _HTTP, "top": _HTTP + _METRICS, "explain": _HTTP + _METRICS}
+_ASKING = {"infer": _HTTP, "route": _HTTP, "bench": _HTTP, "top": _HTTP + _METRICS, "explain": _HTTP + _METRICS}
 """Sub-commands that ask a server, with their defaults, which have to be said where ports are others."""
 
 
@@ -50,7 +52,7 @@ class Step:
 
     Attributes:
         line: of the page.
-        kind: ``file``, ``command``, ``program``, ``idle`` (marked as not run) or ``unknown``.
+        kind: ``file``, ``command``, ``program``, ``idle`` (only shown, or marked as not run) or ``unknown``.
         text: of the file, the command or the program.
         shown: the output that the page shows; None if it shows none.
     """
@@ -73,9 +75,10 @@ def steps(page: str) -> Iterator[Step]:
         following = blocks[number + 1] if number + 1 < len(blocks) else None
         if number in outputs:
             continue
-        if _NOT_RUN.search(before):
+        named = _FILE.findall(before.rstrip().rpartition("\n\n")[2])
+        if _NOT_RUN.search(before) or (language in _SHOWN and not named):
             yield Step(line, "idle", text)
-        elif named := _FILE.findall(before.rstrip().rpartition("\n\n")[2]):
+        elif named:
             yield Step(line, "file", text, named[-1])
         elif language == "console":
             yield from _commands(line + 1, text)
@@ -200,7 +203,8 @@ class _PageServer(ServeProcess):
 
     def __init__(self, words: list[str], folder: Path) -> None:
         ports = [word for name in ("http", "grpc", "metrics") for word in (f"--{name}-port", "0")]
-        self._start([*words[1:], "--front-ends", "0", *ports], folder=folder)
+        front_ends = [] if "--front-ends" in words else ["--front-ends", "0"]
+        self._start([*words[1:], *front_ends, *ports], folder=folder)
 
 
 def _served_by_make() -> list[str]:
