@@ -2,7 +2,8 @@
 
 Rules:
  1. One step is under way at a time, on the instance's own thread. What it computes is decided on the event loop, as
-    late as can be: when the one before is over, or a batch comes while there is none.
+    late as can be: when the one before is over, or a batch comes while there is none. What a step has brought is
+    answered while the next one is computed.
  2. What a step raises is answered to the requests in it, and the instance lives on. What ends its thread (`SystemExit`)
     ends the instance.
  3. Once the executor is closed no step begins; the end of the last one changes nothing.
@@ -83,6 +84,7 @@ class StepExecutor:
         else:
             instance.end_step(step, cast(outcome.Value[Any], result).value)
         self._go_on(instance)
+        instance.answer()
 
     def _die(self, death: Exception) -> None:
         self._closed = True

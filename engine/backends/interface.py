@@ -313,7 +313,11 @@ class SteppedInstance(ModelInstance):
 
     @abstractmethod
     def end_step(self, step: Any, result: Any) -> None:
-        """A step was carried out: answer what can be answered."""
+        """A step was carried out: take in what has come of it."""
+
+    def answer(self) -> None:
+        """Answer what can be answered since the last step. Called after `end_step`, when the next step is under way, if
+        there is one: clients are served while it is computed."""
 
     @abstractmethod
     def fail_step(self, step: Any, error: TriremeError) -> None:

@@ -26,6 +26,8 @@ import numpy as np
 from ..errors import InternalError, InvalidArgumentError
 
 _MOST_LOGPROBS = 20
+_MOST_SORTED = 1_024
+"""Among so many tokens are, as a rule, those that make up a `top_p`; all are sorted only if they do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,13 @@ class Sampler:
         counts = sampling.presence or sampling.frequency
         self._counts = np.zeros(vocabulary, np.int32) if counts else None
 
+    @property
+    def _takes_largest(self) -> bool:
+        """The model's own largest logit is what is drawn, and nothing is told of it."""
+        asked = self.sampling
+        changed = asked.bias or self._seen is not None or self._counts is not None
+        return not changed and asked.temperature == 0 and asked.logprobs is None
+
     def draw(self, logits: np.ndarray, allowed: np.ndarray | None = None) -> DrawnToken:
         """The next token.
 
@@ -117,8 +126,12 @@ class Sampler:
         Raises:
             InternalError: the logits are no numbers, or nothing is allowed.
         """
-        if not logits.max() < np.inf:
+        largest = int(logits.argmax())  # the first one that is no number, if there is one
+        if not logits[largest] < np.inf:
             raise InternalError("the model's logits are not numbers (NaN or infinite)")
+        if allowed is None and self._takes_largest and logits[largest] > -np.inf:
+            self._place += 1
+            return DrawnToken(largest)
         changed = self._changed(logits)
         if allowed is not None:
             changed = np.where(allowed, changed, -np.inf)
@@ -144,18 +157,22 @@ class Sampler:
     def _drawn(self, logits: np.ndarray) -> int:
         """Steps 4 to 6."""
         sampling = self.sampling
-        order = np.argsort(-logits, kind="stable")
-        if sampling.top_k:
-            order = order[: sampling.top_k]
-        weights = np.exp((logits[order].astype(np.float64) - float(logits[order[0]])) / sampling.temperature)
-        sums = weights.cumsum()
-        count = len(order)
-        if sampling.top_p < 1:
-            count = int(np.searchsorted(sums, sampling.top_p * sums[-1])) + 1
-        if sampling.min_p:
-            count = min(count, int((weights >= sampling.min_p).sum()))
-        place = _uniform(sampling.seed, self._choice, self._place) * sums[count - 1]
-        return int(order[min(int(np.searchsorted(sums[:count], place, side="right")), count - 1)])
+        weights = np.exp((logits.astype(np.float64) - float(logits.max())) / sampling.temperature)
+        if not sampling.top_k and sampling.top_p == 1:
+            order = np.flatnonzero(weights >= sampling.min_p)  # the largest is 1
+            sums = weights[order].cumsum()
+        else:
+            order = _largest(weights, sampling.top_k or _MOST_SORTED)
+            sums = weights[order].cumsum()
+            share = sampling.top_p * (sums[-1] if sampling.top_k else weights.sum())
+            if sums[-1] < share:
+                order = _largest(weights, len(weights))
+                sums = weights[order].cumsum()
+            count = int(np.searchsorted(sums, share)) + 1 if sampling.top_p < 1 else len(order)
+            count = min(count, int((weights[order] >= sampling.min_p).sum()))
+            order, sums = order[:count], sums[:count]
+        place = _uniform(sampling.seed, self._choice, self._place) * sums[-1]
+        return int(order[min(int(np.searchsorted(sums, place, side="right")), len(order) - 1)])
 
     def _note(self, token: int) -> None:
         self._place += 1
@@ -173,6 +190,16 @@ class Sampler:
         logprobs -= math.log(np.exp(logprobs).sum())
         most = np.argsort(-logprobs, kind="stable")[:wanted]
         return DrawnToken(token, float(logprobs[token]), [(int(each), float(logprobs[each])) for each in most])
+
+
+def _largest(weights: np.ndarray, count: int) -> np.ndarray:
+    """Tokens of the so many largest weights, from the largest on; of equals the first come first."""
+    if count < len(weights):
+        least = np.partition(weights, -count)[-count]
+        found = np.flatnonzero(weights >= least)
+    else:
+        found = np.arange(len(weights))
+    return found[np.argsort(-weights[found], kind="stable")][:count]
 
 
 def _uniform(seed: int, choice: int, place: int) -> float:

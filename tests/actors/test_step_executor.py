@@ -59,6 +59,9 @@ class Noting(SteppedInstance):
     def end_step(self, step: str, result: str) -> None:
         self.told.append(f"end {result}")
 
+    def answer(self) -> None:
+        self.told.append("answer")
+
     def fail_step(self, step: str, error: TriremeError) -> None:
         self.told.append(f"fail {error.message}")
 
@@ -73,14 +76,14 @@ def world(autojump_clock: object) -> tuple[StepExecutor, HandWorker, Noting]:
     return StepExecutor(worker), worker, Noting()
 
 
-async def test_one_step_is_under_way_and_the_next_begins_when_it_is_over(world: Any) -> None:
+async def test_one_step_is_under_way_and_the_next_begins_before_what_it_brought_is_answered(world: Any) -> None:
     executor, worker, instance = world
     executor.begin(instance, batch(), MagicMock())
     executor.begin(instance, batch(), MagicMock())
     assert instance.told == ["admit", "begin", "admit"]
     assert len(worker.pieces) == 1
     worker.work()
-    assert instance.told[3:] == ["end result", "begin"]
+    assert instance.told[3:] == ["end result", "begin", "answer"]
 
 
 async def test_what_a_step_raises_is_its_requests_and_the_next_begins(world: Any) -> None:
@@ -88,7 +91,7 @@ async def test_what_a_step_raises_is_its_requests_and_the_next_begins(world: Any
     executor.begin(instance, batch(), MagicMock())
     instance.error = InternalError("out of memory")
     worker.work()
-    assert instance.told == ["admit", "begin", "fail out of memory", "begin"]
+    assert instance.told == ["admit", "begin", "fail out of memory", "begin", "answer"]
 
 
 async def test_what_ends_the_thread_ends_the_instance(world: Any) -> None:

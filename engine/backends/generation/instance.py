@@ -2,11 +2,13 @@
 
 Rules:
  1. What is computed is decided on the event loop (`Iterations`); the thread computes it, draws tokens, makes text of
-    them, and makes tokens of the prompts of requests that have come meanwhile.
+    them, and makes tokens of prompts. Of a request the event loop alone has what goes to its client, and the thread
+    what it draws with.
  2. A request that streams is answered after each step in which it has got text; another one in the end. If its client
     does not take its answers, the text waits for it, and for no other: it comes in larger pieces then.
  3. A request with several choices has one text for each in every answer.
- 4. One whose client leaves is over before the next step. So is one whose tokens cannot be drawn, and one whose time is
+ 4. Requests that come are looked at before the next step, so that they can be in it; but not twice without a step.
+ 5. One whose client leaves is over before the next step. So is one whose tokens cannot be drawn, and one whose time is
     over: as long after it was received as its `timeout` says. Others go on.
 """
 
@@ -16,7 +18,7 @@ import itertools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -50,18 +52,20 @@ class _Choice:
     """One text of a request.
 
     Attributes:
+        sampler, text, constrained, count: the thread's; of tokens that were drawn.
         ready: text that has not been sent.
         untold: tokens that have not been sent.
+        stopped: it is at its end with the last token.
         ended: why; empty if it goes on.
     """
 
     sampler: Sampler
     text: GeneratedText
     constrained: ConstrainedText | None = None
+    count: int = 0
     generation: Generation | None = None
     ready: str = ""
     untold: list[DrawnToken] = field(default_factory=list)
-    count: int = 0
     stopped: bool = False
     ended: str = ""
 
@@ -81,6 +85,14 @@ class _Request:
     gone: bool = False
 
 
+class _Drawn(NamedTuple):
+    """A token that was drawn, the text that is certain with it, and whether that is at its end."""
+
+    token: DrawnToken
+    text: str
+    stopped: bool
+
+
 @dataclass(frozen=True, slots=True)
 class _Work:
     """What a step has to do: new requests, and what their generations need; and tokens."""
@@ -94,7 +106,7 @@ class _Result:
     """What came of it: why new requests are refused, the tokens that were drawn, and why none could be."""
 
     refused: dict[_Request, TriremeError] = field(default_factory=dict)
-    drawn: dict[Generation, list[int]] = field(default_factory=dict)
+    drawn: dict[Generation, list[_Drawn]] = field(default_factory=dict)
     failed: dict[Generation, TriremeError] = field(default_factory=dict)
 
 
@@ -132,6 +144,8 @@ class GenerationInstance(SteppedInstance):
         self._ends = ends
         self.constraints = Constraints(tokenizer, network.vocabulary)
         self._new: list[_Request] = []
+        self._looked = False  # at new requests, since the last step
+        self._moved: Sequence[_Request] = ()  # in the last step
         self._requests: dict[int, _Request] = {}  # whose generations are not all over, by their number
         self._numbers = itertools.count()
         self._late: list[_Request] = []  # whose time is over, and who have not been told
@@ -150,7 +164,8 @@ class GenerationInstance(SteppedInstance):
         new, self._new = [request for request in self._new if not request.gone], []
         for request in new:
             request.deadline_s = _deadline_s(request.job, now_s)
-        step = self.core.begin_step(now_s)
+        self._looked = bool(new) and not self._looked
+        step = None if self._looked else self.core.begin_step(now_s)
         late, self._late = self._late, []
         for request in late:
             self._fail(request, UnavailableError("Request timeout expired", reason=FailureReason.REJECTED))
@@ -160,24 +175,36 @@ class GenerationInstance(SteppedInstance):
         return _Work(new, step) if new or step is not None else None
 
     def end_step(self, step: _Work, result: _Result) -> None:
-        moved = self._requests_of(step)
+        self._moved = self._requests_of(step)
         failed = {self._request_of(generation): error for generation, error in result.failed.items()}
         for generation in result.failed:
             self.core.leave(generation, GenerationEnd.FAILED)
         if step.step is not None:
             for generation, drawn in result.drawn.items():
-                request, first = self._request_of(generation), generation.choice
-                request.times.draws(request.job, range(first, first + len(drawn)), self._statistics)
-            self.core.end_step(result.drawn, self._stops)
+                self._take(generation, drawn)
+            tokens = {generation: [each.token.token for each in drawn] for generation, drawn in result.drawn.items()}
+            self.core.end_step(tokens, self._stops)
         for request, error in failed.items():
             self._fail(request, error)
-        for request in moved:
-            self._send(request)
         for request in self._requests.values():  # also those that wait for memory: they are not stuck
             if request.job.batch is not None:
                 request.job.batch.heard = True
         for request in step.new:
             self._arrive(request, result.refused.get(request))
+
+    def answer(self) -> None:
+        moved, self._moved = self._moved, ()
+        for request in moved:
+            self._send(request)
+
+    def _take(self, generation: Generation, drawn: Sequence[_Drawn]) -> None:
+        """What was drawn for a generation, or for each choice."""
+        request, first = self._request_of(generation), generation.choice
+        request.times.draws(request.job, range(first, first + len(drawn)), self._statistics)
+        for choice, each in zip(request.choices[first:], drawn, strict=False):
+            choice.untold.append(each.token)
+            choice.ready += each.text
+            choice.stopped = each.stopped
 
     def fail_step(self, step: _Work, error: TriremeError) -> None:
         moved = self._requests_of(step)
@@ -234,7 +261,7 @@ class GenerationInstance(SteppedInstance):
         return self._request_of(generation).choices[generation.choice]
 
     def _leave(self, request: _Request) -> None:
-        """Its client has gone, or it has failed (rule 4)."""
+        """Its client has gone, or it has failed (rule 5)."""
         if request.gone:
             return
         request.gone = True
@@ -361,29 +388,26 @@ class GenerationInstance(SteppedInstance):
         room = min(self.core.limits.context, self.core.memory.count * self.core.memory.size) - len(prompt)
         request.most_new = max(room, 1) if of.most_new is None else of.most_new
 
-    def _draw(self, generation: Generation, logits: np.ndarray) -> list[int]:
-        """The next tokens: one, or the first one of each choice."""
+    def _draw(self, generation: Generation, logits: np.ndarray) -> list[_Drawn]:
+        """The next token, or the first one of each choice."""
         request = self._request_of(generation)
+        choices = request.choices[generation.choice : generation.choice + generation.wide]
+        return [self._drawn(request, choice, logits) for choice in choices]
+
+    def _drawn(self, request: _Request, choice: _Choice, logits: np.ndarray) -> _Drawn:
         of = request.asked
         assert of is not None, "it has been prepared"
-        tokens = []
-        for number in range(generation.choice, generation.choice + generation.wide):
-            choice = request.choices[number]
-            constrained = choice.constrained
-            drawn = choice.sampler.draw(logits, None if constrained is None else constrained.allowed)
-            tokens.append(drawn.token)
-            choice.untold.append(drawn)
-            choice.count += 1
-            ends = drawn.token in of.stop_tokens or (drawn.token in self._ends and not of.ignores_end)
-            if not ends:
-                choice.ready += choice.text.add(drawn.token)
-            if constrained is not None:
-                constrained.take(drawn.token)
-                ends = ends or constrained.over
-            if ends or choice.count == request.most_new:
-                choice.ready += choice.text.end()
-            choice.stopped = ends or choice.text.stopped
-        return tokens
+        constrained = choice.constrained
+        drawn = choice.sampler.draw(logits, None if constrained is None else constrained.allowed)
+        choice.count += 1
+        ends = drawn.token in of.stop_tokens or (drawn.token in self._ends and not of.ignores_end)
+        text = "" if ends else choice.text.add(drawn.token)
+        if constrained is not None:
+            constrained.take(drawn.token)
+            ends = ends or constrained.over
+        if ends or choice.count == request.most_new:
+            text += choice.text.end()
+        return _Drawn(drawn, text, ends or choice.text.stopped)
 
     def close(self) -> None:
         if self._statistics.instances.get(self._name) is self.core:  # and not one that has taken its place

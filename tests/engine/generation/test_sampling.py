@@ -105,6 +105,20 @@ def test_what_is_not_allowed_is_not_drawn() -> None:
         Sampler(Sampling(), (), 5).draw(LOGITS, np.zeros(5, bool))
 
 
+@pytest.mark.parametrize("flatness", [0.001, 4.0])
+@pytest.mark.parametrize("asked", [{"top_p": 0.7}, {"top_k": 40}, {"top_k": 40, "top_p": 0.7, "min_p": 0.01}])
+def test_of_many_tokens_those_are_left_that_sorting_all_would_leave(flatness: float, asked: dict[str, Any]) -> None:
+    logits = np.random.default_rng(1).normal(size=4_000).astype(np.float32).round(1) * np.float32(flatness)
+    weights = np.exp(logits.astype(np.float64))
+    order = np.argsort(-weights, kind="stable")[: asked.get("top_k", len(weights))]
+    sums = weights[order].cumsum()
+    count = np.searchsorted(sums, asked.get("top_p", 1.0) * sums[-1]) + 1
+    left = {int(each) for each in order[:count] if weights[each] >= asked.get("min_p", 0.0) * weights.max()}
+    found = {Sampler(Sampling(seed=seed, **asked), (), 4_000).draw(logits).token for seed in range(200)}
+    assert found <= left
+    assert len(found) > min(len(left) / 4, 15)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_logits_that_are_no_numbers_are_an_error(temperature: float, value: float) -> None:

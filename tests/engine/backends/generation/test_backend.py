@@ -286,28 +286,63 @@ async def test_a_step_that_ends_its_thread_costs_the_instance_which_is_started_a
         assert said(response) == ["abcd"]
 
 
+def an_instance(tmp_path: Path, running: int) -> GenerationInstance:
+    directory = write_model(tmp_path)
+    limits, memory = IterationLimits(context=CONTEXT, most_tokens=8, most_running=running), BlockMemory(16, 4)
+    network = CountingNetwork(directory, 16, 4)
+    return GenerationInstance("letters_0", network, Tokenizer(directory), limits, memory, frozenset())
+
+
+def taken_in(instance: GenerationInstance, request: InferenceRequest, over: list[ExecutionBatch]) -> ExecutionBatch:
+    inputs = {tensor.name: tensor for tensor in request.inputs}
+    batch = ExecutionBatch([Job(request, inputs, 1, "letters", 1, MagicMock())], "letters_0", SystemClock())
+    instance.admit(batch, partial(over.append, batch))
+    return batch
+
+
 def test_each_step_is_a_sign_of_life_of_all_that_are_there(tmp_path: Path) -> None:
     """Without it, a long text that is not streamed would be taken for a model that hangs."""
-    directory = write_model(tmp_path)
-    limits, memory = IterationLimits(context=CONTEXT, most_tokens=4, most_running=1), BlockMemory(16, 4)
-    network = CountingNetwork(directory, 16, 4)
-    instance = GenerationInstance("letters_0", network, Tokenizer(directory), limits, memory, frozenset())
-    batches: list[ExecutionBatch] = []
-    over: list[ExecutionBatch] = []
-    for _ in range(2):
-        request = asks("a", max_tokens=3)
-        inputs = {tensor.name: tensor for tensor in request.inputs}
-        batch = ExecutionBatch([Job(request, inputs, 1, "letters", 1, MagicMock())], "letters_0", SystemClock())
-        batches.append(batch)
-        instance.admit(batch, partial(over.append, batch))
+    instance, over = an_instance(tmp_path, 1), list[ExecutionBatch]()
+    batches = [taken_in(instance, asks("a", max_tokens=3), over) for _ in range(2)]
     heard = []
     while (step := instance.begin_step(0.0)) is not None:
         instance.end_step(step, instance.compute(step))
+        instance.answer()
         heard.append([batch.heard for batch in batches if batch not in over])
         for batch in batches:
             batch.heard = False
     assert heard == [[False] * 2, [True] * 2, [True] * 2, [True], [True], [True], []]
     assert over == batches
+
+
+def test_requests_are_looked_at_before_the_next_step_but_not_twice_without_one(tmp_path: Path) -> None:
+    instance, over = an_instance(tmp_path, 7), list[ExecutionBatch]()
+    widths = []
+    for _ in range(5):
+        taken_in(instance, asks("a", max_tokens=9), over)
+        step = instance.begin_step(0.0)
+        assert step is not None
+        widths.append((len(step.new), 0 if step.step is None else len(step.step.pieces)))
+        instance.end_step(step, instance.compute(step))
+    assert widths == [(1, 0), (1, 1), (1, 0), (1, 3), (1, 0)]
+
+
+def test_text_goes_to_clients_when_its_step_is_over(tmp_path: Path) -> None:
+    """Not before, though the client has room: the thread may be at it."""
+    instance, over = an_instance(tmp_path, 1), list[ExecutionBatch]()
+    batch = taken_in(instance, asks("a", stream=True, max_tokens=3), over)
+    (job,) = batch.jobs
+    job.window = window = MagicMock(crowded=False)
+    told: list[list[str]] = []
+    while (step := instance.begin_step(0.0)) is not None:
+        instance.answer()  # what the step before has brought
+        result = instance.compute(step)
+        window.on_room()
+        told.append([said(response)[0] for _, response, _ in batch.answers])
+        instance.end_step(step, result)
+    instance.answer()
+    assert told == [[], [], ["b"], ["b", "c"]]
+    assert [said(response)[0] for _, response, _ in batch.answers] == ["b", "c", "d"]
 
 
 async def test_what_waits_is_answered_before_the_model_goes(tmp_path: Path) -> None:
