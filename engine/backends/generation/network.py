@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -61,6 +62,8 @@ class Network:
             raise InternalError(f"unable to load the network in '{directory}': {_first_line(error)}") from error
         self._torch = torch
         self._model = model.to(device).eval()
+        if device == "cpu":
+            _lay_out(torch, self._model)
         self.adapters = tuple(adapters or ())
         self._adapters = Adapters(torch, transformers, self._model, adapters or {})
         self._device = torch.device(device)
@@ -105,6 +108,15 @@ class Network:
             except (RuntimeError, IndexError) as error:
                 raise InternalError(f"a step of {step.tokens} tokens failed: {_first_line(error)}") from error
             return answer.logits[0].float().cpu().numpy()
+
+
+def _lay_out(torch: Any, model: Any) -> None:
+    """Lay the weights of linear layers out as they are multiplied with: one input after the other. Otherwise they are
+    rearranged in each step with more than a few tokens. What an embedding is read from as well stays as it is."""
+    embeddings = {id(each.weight) for each in model.modules() if isinstance(each, torch.nn.Embedding)}
+    for layer in model.modules():
+        if isinstance(layer, torch.nn.Linear) and id(layer.weight) not in embeddings:
+            layer.weight.data = layer.weight.data.t().contiguous().t()
 
 
 def _first_line(error: Exception) -> str:
