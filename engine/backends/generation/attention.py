@@ -198,6 +198,7 @@ class KeyValueMemory:
         self._held_blocks = held
         self._layers: dict[int, tuple[Any, Any]] = {}
         self._held: dict[int, tuple[Any, Any]] = {}
+        self._copies: dict[tuple[int, int], Any] = {}
 
     @property
     def token_bytes(self) -> int:
@@ -218,7 +219,7 @@ class KeyValueMemory:
             memory.index_copy_(0, places, new)
 
     def read(self, layer: int, blocks: Any, count: int) -> tuple[Any, Any]:
-        """The keys and values of so many generations.
+        """A copy of the keys and values of so many generations, until the next one is made.
 
         Args:
             blocks: int64 [count * blocks of each].
@@ -226,11 +227,17 @@ class KeyValueMemory:
         Returns:
             Keys and values [count, places, heads, width].
         """
-        keys, values = (
-            memory.view(self._blocks, -1).index_select(0, blocks).view(count, -1, *memory.shape[1:])
-            for memory in self._layers[layer]
-        )
-        return keys, values
+        found = []
+        for number, memory in enumerate(self._layers[layer]):
+            whole = memory.view(self._blocks, -1)
+            copy = self._copies.get((number, whole.shape[1]))
+            if copy is None or len(copy) < len(blocks):
+                # It is used again: memory that the system has just given out is slower to write to.
+                copy = whole.new_empty((1 << (len(blocks) - 1).bit_length(), whole.shape[1]))
+                self._copies[number, whole.shape[1]] = copy
+            self._torch.index_select(whole, 0, blocks, out=copy[: len(blocks)])
+            found.append(copy[: len(blocks)].view(count, -1, *memory.shape[1:]))
+        return found[0], found[1]
 
     def move(self, moves: Sequence[Move]) -> None:
         """Carry out moves, one after the other."""
