@@ -87,7 +87,7 @@ class Adapters:
         """A step begins.
 
         Args:
-            pieces: of the step.
+            pieces: of the step, in the order of its row.
             drawn: int64, rows of the tokens for which the last layer is computed.
 
         Returns:

@@ -95,7 +95,7 @@ class Network:
             try:
                 self._memory.move(step.moves)
                 view = StepView(torch, self._memory, step.pieces)
-                self._adapters.begin(step.pieces, view.drawn)
+                self._adapters.begin(view.pieces, view.drawn)
                 answer = self._model(
                     input_ids=view.tokens,
                     position_ids=view.positions,
