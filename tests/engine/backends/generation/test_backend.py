@@ -34,7 +34,7 @@ from trireme.engine.generation.blocks import BlockMemory
 from trireme.engine.generation.iterations import IterationLimits, Step
 from trireme.engine.job import ExecutionBatch, Job
 from trireme.engine.options import ControlMode
-from trireme.engine.request import InferenceRequest
+from trireme.engine.request import InferenceRequest, InferenceResponse
 
 
 @pytest.fixture(autouse=True)

@@ -127,6 +127,7 @@ def test_a_request_is_too_late_whether_or_not_its_text_has_begun(tmp_path: Path,
         step = instance.begin_step(now_s)
         if step is not None:
             instance.end_step(step, instance.compute(step))
+            instance.answer()
     first, second = [[outcome for _, outcome, _ in batch.answers] for batch in batches]
     assert [said(each)[0] for each in first if isinstance(each, InferenceResponse)] == ["b", "c", "d"]
     *early, late = second
