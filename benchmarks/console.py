@@ -2,7 +2,7 @@
 
     python benchmarks/console.py [--rounds 24] [--seconds 0.8] [--consoles 1] [--rate 3000]
 
-First what a frame takes by itself: to note the 192 batches of eight requests that are most in one, and to make it. Then
+First what a frame takes by itself: to note the 96 batches of eight requests that are most in one, and to make it. Then
 one server of the shipped `identity_fp32` (FP32[16]) and a closed loop, 16 requests at a time, that does not stop: while
 it goes on, consoles are opened and closed. A round is eight windows of so many seconds, without and with, in the order
 `0110 0110`, so that each window with a console stands beside one without. What a window has done is the difference of
@@ -46,7 +46,7 @@ from trireme.engine.options import ControlMode, ServerOptions
 ROOT = Path(__file__).parents[1]
 MODEL = "identity_fp32"
 CONCURRENCY = 16
-BATCHES, ROWS = 192, 8
+BATCHES, ROWS = 96, 8
 
 
 ORDER = (False, True, True, False, False, True, True, False)

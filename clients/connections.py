@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import select
 import socket
+import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -21,6 +22,7 @@ SOURCES = 200
 _SHOWN_BYTES = 300
 _MOST_PARTS = 64
 _CONNECT_TIMEOUT_S = 60.0
+_LATER = BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError
 
 
 class RefusedError(Exception):
@@ -32,16 +34,23 @@ class LoadConnection(ABC):
 
     Args:
         number: of the connection. Those to 127.0.0.1 come from `SOURCES` addresses in turn: one has too few ports.
+        tls: None for a connection without.
+
+    Raises:
+        OSError: there is no connection, or TLS has failed.
 
     Attributes:
         began_s: for its owner: when its request began; 0 while it is idle.
         status, reason: of the last answer.
     """
 
-    def __init__(self, port: int, number: int, host: str = "127.0.0.1") -> None:
+    def __init__(self, port: int, number: int, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> None:
         source = (f"127.0.0.{number % SOURCES + 1}", 0) if host == "127.0.0.1" else None
         self.socket = socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S, source_address=source)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._secured: ssl.SSLSocket | None = None
+        if tls is not None:
+            self.socket = self._secured = tls.wrap_socket(self.socket, server_hostname=host)
         self.socket.setblocking(False)
         self.began_s = 0.0
         self.status, self.reason = 0, ""
@@ -62,12 +71,13 @@ class LoadConnection(ABC):
         unsent = self._unsent
         try:
             while unsent:
-                count = self.socket.sendmsg(unsent[:_MOST_PARTS])
+                secured = self._secured
+                count = self.socket.sendmsg(unsent[:_MOST_PARTS]) if secured is None else secured.send(unsent[0])
                 while unsent and count >= len(unsent[0]):
                     count -= len(unsent.pop(0))
                 if count:
                     unsent[0] = unsent[0][count:]
-        except BlockingIOError:
+        except _LATER:
             return
         except OSError as error:
             raise RefusedError(f"the connection broke: {error}") from error
@@ -78,9 +88,15 @@ class LoadConnection(ABC):
         Raises:
             RefusedError: the server closes the connection.
         """
+        complete = self._take_in(buffer)
+        while self._secured is not None and self._secured.pending():  # which no poller tells of
+            complete |= self._take_in(buffer)
+        return complete
+
+    def _take_in(self, buffer: memoryview) -> bool:
         try:
             count = self.socket.recv_into(buffer)
-        except BlockingIOError:
+        except _LATER:
             return False
         except OSError as error:
             raise RefusedError(f"the connection broke: {error}") from error
@@ -111,8 +127,8 @@ class LoadConnection(ABC):
 class HttpLoadConnection(LoadConnection):
     """HTTP/1.1; the parts of a request are the whole of its bytes."""
 
-    def __init__(self, port: int, number: int, host: str = "127.0.0.1") -> None:
-        super().__init__(port, number, host)
+    def __init__(self, port: int, number: int, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> None:
+        super().__init__(port, number, host, tls)
         self._parser = httptools.HttpResponseParser(self)
         self._complete = False
         self._keeps_alive = True

@@ -7,6 +7,7 @@ decoded only where an answer has no message: there they say why.
 
 from __future__ import annotations
 
+import ssl
 import struct
 from collections.abc import Sequence
 from urllib.parse import unquote
@@ -61,8 +62,9 @@ class GrpcLoadConnection(LoadConnection):
         host: str = "127.0.0.1",
         path: str = INFER_PATH,
         metadata: Sequence[tuple[str, str]] = (),
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        super().__init__(port, number, host)
+        super().__init__(port, number, host, tls)
         self.message = b""
         self._stream = -1
         self._received = bytearray()
@@ -70,7 +72,7 @@ class GrpcLoadConnection(LoadConnection):
         self._consumed = 0
         self._window, self._stream_window, self._initial_window = _FIRST_WINDOW, 0, _FIRST_WINDOW
         self._unframed: list[memoryview] = []
-        self._block = _request_block(f"{host}:{port}", path, metadata)
+        self._block = _request_block("http" if tls is None else "https", f"{host}:{port}", path, metadata)
         settings = struct.pack(">HLHL", _TABLE_SIZE, 0, _INITIAL_WINDOW, _WINDOW)
         more = struct.pack(">L", _WINDOW - _FIRST_WINDOW)
         self.send(PREFACE, frame(SETTINGS, 0, 0, settings), frame(WINDOW_UPDATE, 0, 0, more))
@@ -192,12 +194,12 @@ class GrpcLoadConnection(LoadConnection):
             self._consumed = 0
 
 
-def _request_block(authority: str, path: str, metadata: Sequence[tuple[str, str]]) -> bytes:
+def _request_block(scheme: str, authority: str, path: str, metadata: Sequence[tuple[str, str]]) -> bytes:
     """The headers of a call, which refer to no table either."""
     encoder = hpack.Encoder()
     fields = [
         (":method", "POST"),
-        (":scheme", "http"),
+        (":scheme", scheme),
         (":path", path),
         (":authority", authority),
         ("te", "trailers"),

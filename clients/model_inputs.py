@@ -79,7 +79,10 @@ def describe_model(target: LoadTarget, name: str, version: int = LATEST) -> Mode
 
 
 def _http_config(target: LoadTarget, name: str, version: int) -> Mapping[str, Any]:
-    connection = http.client.HTTPConnection(target.host, target.port, timeout=_TIMEOUT_S)
+    if target.tls is None:
+        connection = http.client.HTTPConnection(target.host, target.port, timeout=_TIMEOUT_S)
+    else:
+        connection = http.client.HTTPSConnection(target.host, target.port, timeout=_TIMEOUT_S, context=target.tls)
     try:
         path = f"/v2/models/{quote(name, safe='')}{'' if version == LATEST else f'/versions/{version}'}/config"
         connection.request("GET", path, headers=dict(target.headers()))
@@ -98,7 +101,7 @@ def _http_config(target: LoadTarget, name: str, version: int) -> Mapping[str, An
 
 
 def _grpc_config(target: LoadTarget, name: str, version: int) -> Mapping[str, Any]:
-    connection = GrpcLoadConnection(target.port, 0, target.host, _CONFIG_PATH, target.headers())
+    connection = GrpcLoadConnection(target.port, 0, target.host, _CONFIG_PATH, target.headers(), target.tls)
     connection.keeps_messages = True
     try:
         asked = inference.ModelConfigRequest(name=name, version="" if version == LATEST else str(version))

@@ -168,9 +168,9 @@ class ConnectionPool:
         target = self._target
         number, self._made = self._made, self._made + 1
         if target.protocol is LoadProtocol.HTTP:
-            opened: LoadConnection = HttpLoadConnection(target.port, number, target.host)
+            opened: LoadConnection = HttpLoadConnection(target.port, number, target.host, target.tls)
         else:
-            opened = GrpcLoadConnection(target.port, number, target.host, metadata=target.headers())
+            opened = GrpcLoadConnection(target.port, number, target.host, metadata=target.headers(), tls=target.tls)
         self._open[opened.socket.fileno()] = opened
         self._poller.register(opened.socket, opened.wanted)
         return opened

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+import ssl
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from ..engine.errors import InvalidArgumentError
+from .tls import TlsFiles
 
 
 class LoadProtocol(enum.Enum):
@@ -25,21 +27,30 @@ class LoadTarget:
 
     Attributes:
         api_key: what clients present; empty for nothing.
+        tls: None for connections without.
     """
 
     host: str
     port: int
     protocol: LoadProtocol = LoadProtocol.HTTP
     api_key: str = ""
+    tls: ssl.SSLContext | None = field(default=None, compare=False, repr=False)
 
     @classmethod
-    def of(cls, url: str, protocol: LoadProtocol | None = None, api_key: str = "") -> LoadTarget:
+    def of(
+        cls, url: str, protocol: LoadProtocol | None = None, api_key: str = "", tls: TlsFiles | None = None
+    ) -> LoadTarget:
         """Of `http://HOST:PORT`, `grpc://HOST:PORT`, or `HOST:PORT` with a protocol.
 
+        Args:
+            tls: for `https://` and `grpcs://` as well, and for the others where it names files; None for no TLS.
+
         Raises:
-            InvalidArgumentError: it is none, or the key cannot be sent.
+            InvalidArgumentError: it is none, the key cannot be sent, or a file for TLS cannot be read.
         """
         known = {each.value: each for each in LoadProtocol}
+        if tls is not None:
+            known |= {f"{each.value}s": each for each in LoadProtocol}
         try:
             split = urlsplit(url if "://" in url else f"{(protocol or LoadProtocol.HTTP).value}://{url}")
             found = known[split.scheme]
@@ -50,11 +61,14 @@ class LoadTarget:
             raise InvalidArgumentError(f"found {url!r}, expected http://HOST:PORT or grpc://HOST:PORT")
         if not (api_key.isascii() and api_key.isprintable()):
             raise InvalidArgumentError("the API key has characters that no header can have, expected printable ASCII")
-        return cls(split.hostname, port, found, api_key)
+        context = None
+        if tls is not None and (tls.named or split.scheme != found.value):
+            context = tls.context("h2" if found is LoadProtocol.GRPC else "http/1.1")
+        return cls(split.hostname, port, found, api_key, context)
 
     def headers(self) -> tuple[tuple[str, str], ...]:
         """What goes with each request, names in lower case."""
         return (("x-api-key", self.api_key),) if self.api_key else ()
 
     def __str__(self) -> str:
-        return f"{self.protocol.value}://{self.host}:{self.port}"
+        return f"{self.protocol.value}{'' if self.tls is None else 's'}://{self.host}:{self.port}"

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .parser import UNREACHABLE, USAGE, CommandError
+from .server_options import add_tls_options, tls_files
 
 if TYPE_CHECKING:
     from ...clients.played import PlayedSummary
@@ -70,8 +71,11 @@ def add_bench_command(commands: Any) -> None:
     parser.add_argument("--sequence-length", type=float, default=0.0, help="mean; for models with sequences")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument(
-        "--url", default="http://localhost:8000", help="http:// or grpc://HOST:PORT; default %(default)s"
+        "--url",
+        default="http://localhost:8000",
+        help="http:// or grpc://HOST:PORT, with TLS https:// or grpcs://; default %(default)s",
     )
+    add_tls_options(parser)
     parser.add_argument(
         "--api-key", default=os.environ.get("TRIREME_API_KEY", ""), help="by default the variable TRIREME_API_KEY"
     )
@@ -99,7 +103,7 @@ def run_bench(given: argparse.Namespace) -> int:
                 USAGE,
             )
     try:
-        target = LoadTarget.of(given.url, api_key=given.api_key)
+        target = LoadTarget.of(given.url, api_key=given.api_key, tls=tls_files(given))
         preparer = RequestPreparer(target)
         results = [_measure(level, given, target, preparer) for level in levels]
     except InvalidArgumentError as error:

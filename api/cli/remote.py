@@ -85,11 +85,20 @@ class ServerConnection(ABC):
 
     Args:
         headers: sent with each call, names in lower case.
+        tls: None for a connection without.
     """
 
-    def __init__(self, url: str, host: str, port: int, headers: Sequence[tuple[str, str]], timeout_s: float) -> None:
+    def __init__(
+        self,
+        url: str,
+        host: str,
+        port: int,
+        headers: Sequence[tuple[str, str]],
+        timeout_s: float,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.url, self._host, self._port = url, host, port
-        self._headers, self._timeout_s = tuple(headers), timeout_s
+        self._headers, self._timeout_s, self._tls = tuple(headers), timeout_s, tls
 
     @abstractmethod
     def model(self, name: str, version: str = "") -> ModelInfo:
@@ -140,6 +149,10 @@ class ServerConnection(ABC):
     def unreachable(self, error: BaseException) -> CommandError:
         """That there is no server."""
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        if isinstance(error, ssl.SSLError):
+            reason = getattr(error, "verify_message", "") or getattr(error, "reason", "") or reason
+            remedy = "name whom to trust with --ssl-root-certificates FILE, or correct --url"
+            return CommandError(f"TLS with {self.url} fails: {reason}", remedy, UNREACHABLE)
         return CommandError(
             f"no server answers at {self.url}: {reason}",
             "start one with: trireme serve --model-repository models; or name another with --url",
@@ -163,13 +176,11 @@ class HttpRemote(ServerConnection):
         port: int,
         headers: Sequence[tuple[str, str]],
         timeout_s: float,
-        *,
-        secure: bool = False,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        super().__init__(url, host, port, headers, timeout_s)
-        if secure:
-            context = ssl.create_default_context()
-            self._connection = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
+        super().__init__(url, host, port, headers, timeout_s, tls)
+        if tls is not None:
+            self._connection = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=tls)
         else:
             self._connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
 

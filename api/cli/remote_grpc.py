@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -23,8 +24,16 @@ M = TypeVar("M", bound=betterproto2.Message)
 class GrpcRemote(ServerConnection):
     """Each method on a connection of its own, which stays open."""
 
-    def __init__(self, url: str, host: str, port: int, headers: Sequence[tuple[str, str]], timeout_s: float) -> None:
-        super().__init__(url, host, port, headers, timeout_s)
+    def __init__(
+        self,
+        url: str,
+        host: str,
+        port: int,
+        headers: Sequence[tuple[str, str]],
+        timeout_s: float,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        super().__init__(url, host, port, headers, timeout_s, tls)
         self._connections: dict[str, GrpcLoadConnection] = {}
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
 
@@ -116,7 +125,7 @@ class GrpcRemote(ServerConnection):
         try:
             connection = self._connections.get(method)
             if connection is None or not connection.usable:
-                connection = GrpcLoadConnection(self._port, 0, self._host, _SERVICE + method, self._headers)
+                connection = GrpcLoadConnection(self._port, 0, self._host, _SERVICE + method, self._headers, self._tls)
                 connection.keeps_messages = True
                 self._connections[method] = connection
             connection.ask((bytes(request),))

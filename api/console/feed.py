@@ -35,7 +35,7 @@ LEAST_INTERVAL_S = 0.4
 MOST_CONSOLES = 16
 
 _SHARE = 100
-_MOST_BATCHES = 192
+_MOST_BATCHES = 96
 """Of all models together, in a window."""
 _LEAST_BATCHES = 12
 _MOST_TAPPED = 64
