@@ -46,11 +46,10 @@ class LoadConnection(ABC):
 
     def __init__(self, port: int, number: int, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> None:
         source = (f"127.0.0.{number % SOURCES + 1}", 0) if host == "127.0.0.1" else None
-        self.socket = socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S, source_address=source)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._secured: ssl.SSLSocket | None = None
-        if tls is not None:
-            self.socket = self._secured = tls.wrap_socket(self.socket, server_hostname=host)
+        plain = socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S, source_address=source)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._secured = None if tls is None else tls.wrap_socket(plain, server_hostname=host)
+        self.socket: socket.socket = plain if self._secured is None else self._secured
         self.socket.setblocking(False)
         self.began_s = 0.0
         self.status, self.reason = 0, ""
