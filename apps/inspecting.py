@@ -44,7 +44,9 @@ def declared_models(app: Path, account: Mapping[str, Any] | None = None) -> list
         AppError: it cannot be imported, a declaration is faulty, or there is none.
     """
     if not app.is_file():
-        raise AppError(Problem("there is no such file", "name one that is there", str(app)))
+        raise AppError(
+            Problem("there is no such file", f"correct the path, or make one: trireme init {app.name}", str(app))
+        )
     reads, writes = os.pipe()
     with open(reads, "rb") as told:
         try:

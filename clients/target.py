@@ -49,16 +49,18 @@ class LoadTarget:
             InvalidArgumentError: it is none, the key cannot be sent, or a file for TLS cannot be read.
         """
         known = {each.value: each for each in LoadProtocol}
+        expected = " or ".join(f"{each}://HOST:PORT" for each in ("http", "grpc"))
         if tls is not None:
             known |= {f"{each.value}s": each for each in LoadProtocol}
+            expected += ", with TLS https:// or grpcs://"
         try:
             split = urlsplit(url if "://" in url else f"{(protocol or LoadProtocol.HTTP).value}://{url}")
             found = known[split.scheme]
             port = split.port or _DEFAULT_PORTS[found]
         except (KeyError, ValueError) as error:
-            raise InvalidArgumentError(f"found {url!r}, expected http://HOST:PORT or grpc://HOST:PORT") from error
+            raise InvalidArgumentError(f"found {url!r}, expected {expected}") from error
         if not split.hostname or split.path not in ("", "/") or (protocol is not None and found is not protocol):
-            raise InvalidArgumentError(f"found {url!r}, expected http://HOST:PORT or grpc://HOST:PORT")
+            raise InvalidArgumentError(f"found {url!r}, expected {expected}")
         if not (api_key.isascii() and api_key.isprintable()):
             raise InvalidArgumentError("the API key has characters that no header can have, expected printable ASCII")
         context = None

@@ -73,13 +73,16 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str]) -> int:
-    from .parser import CommandError
+    from .parser import USAGE, CommandError
 
     name = "trireme"
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # what the terminal's encoding lacks, as in a chart
     try:
         parser = command_parser(words[0] if words else None)
+        if not words:
+            sys.stderr.write(parser.format_help())
+            return USAGE
         given = parser.parse_args(words)
         name = f"trireme {words[0]}"
         exit_code = given.run(given)

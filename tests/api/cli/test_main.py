@@ -31,7 +31,7 @@ def test_help_names_the_sub_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "serve" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [[], ["nosuch"], ["--model-repository=x"]])
+@pytest.mark.parametrize("words", [["nosuch"], ["--model-repository=x"]])
 def test_anything_else_is_a_usage_error(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words)
@@ -193,3 +193,8 @@ print(few, gc.isenabled(), gc.get_freeze_count() > 10_000)
 def test_the_server_is_imported_without_garbage_collections() -> None:
     done = subprocess.run([sys.executable, "-c", COLLECTIONS], capture_output=True, text=True, check=True)
     assert done.stdout == "True True True\n"
+
+
+def test_without_a_word_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert capsys.readouterr().err.startswith("usage: trireme ")
