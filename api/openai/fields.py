@@ -119,6 +119,27 @@ class BodyFields:
             raise FieldError(param, f"Invalid '{param}': expected 1 to {most} strings, but got {len(value)}.")
         return value
 
+    def texts_or_tokens(self, name: str, most: int) -> list[str | list[int]]:
+        """A string, an array of integers, or an array of at most so many of either."""
+        value = self.get(name)
+        if not isinstance(value, list) or not value or isinstance(value[0], str):
+            return list(self.texts(name, most) or ())
+        several = isinstance(value[0], list)
+        rows: list[Any] = value if several else [value]
+        for place, row in enumerate(rows):
+            path = f"{self.param(name)}[{place}]" if several else self.param(name)
+            if not isinstance(row, list):
+                raise wrong_type(path, "an array of integers", row)
+            for number, each in enumerate(row):
+                if type(each) is not int:
+                    raise wrong_type(f"{path}[{number}]", "an integer", each)
+                if not 0 <= each < 1 << 63:
+                    raise FieldError(path, f"Invalid '{path}[{number}]': expected the number of a token, got {each}.")
+        if len(rows) > most:
+            param = self.param(name)
+            raise FieldError(param, f"Invalid '{param}': expected 1 to {most} arrays of tokens, but got {len(rows)}.")
+        return rows
+
     def fields(self, name: str) -> BodyFields | None:
         """An object."""
         value = self.get(name)

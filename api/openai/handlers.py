@@ -1,44 +1,31 @@
-"""``/v1/models``, ``/v1/chat/completions``, ``/v1/completions`` and ``/v1/embeddings`` (docs/openai.md)."""
+"""``/v1/models``, ``/v1/chat/completions`` and ``/v1/completions`` (docs/openai.md)."""
 
 from __future__ import annotations
 
-import base64
 import secrets
-from collections.abc import Callable, Mapping
-from contextlib import aclosing, suppress
-from copy import copy
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
-import numpy as np
 import orjson
 
 from ...engine.access.callers import Right
 from ...engine.description import ModelDescription
-from ...engine.errors import InternalError, TriremeError, UnavailableError
-from ...engine.request import InferenceRequest
+from ...engine.errors import TriremeError
 from ..http.bodies import read_json
 from ..http.exchange import JSON, Answer, Context, Handler, HttpRequest, StreamedAnswer
-from ..http.responses import NOT_READ, IncomingResponses
 from ..pipeline import find_model
 from .adapters import find_named, listed_models
 from .answers import AnswerHead, model_entry
 from .chat import render_prompt
 from .errors import FieldError, refused
 from .generating import TextAnswer
-from .inference import admit_all, text_of, text_requests
-from .models import EmbeddingModel, embedding_model, served_model, text_model
-from .requests import (
-    MOST_CHOICES,
-    EmbeddingRequest,
-    TextRequest,
-    all_prompts,
-    read_chat,
-    read_completion,
-    read_embeddings,
-)
+from .inference import admit_all, text_requests
+from .models import served_model, text_model
+from .requests import TextRequest, all_prompts, read_chat, read_completion
 
 T = TypeVar("T")
 
@@ -57,7 +44,7 @@ def answering(handler: Handler) -> Handler:
     return answer
 
 
-async def _read(context: Context, request: HttpRequest, read: Callable[[Any], T]) -> T:
+async def read_body(context: Context, request: HttpRequest, read: Callable[[Any], T]) -> T:
     """What the body asks for. FieldError if it is no JSON, or not what it has to be."""
     try:
         document = await read_json(context, request)
@@ -66,7 +53,7 @@ async def _read(context: Context, request: HttpRequest, read: Callable[[Any], T]
     return read(document)
 
 
-async def _find(context: Context, request: HttpRequest, given: str) -> tuple[ModelDescription, str]:
+async def find_served(context: Context, request: HttpRequest, given: str) -> tuple[ModelDescription, str]:
     """The model that a request is for, and its adapter, if its caller may use it.
 
     Raises:
@@ -81,7 +68,8 @@ async def _find(context: Context, request: HttpRequest, given: str) -> tuple[Mod
     return await find_model(context.server, name, request.match.model_version()), adapter
 
 
-def _created(context: Context) -> int:
+def created_s(context: Context) -> int:
+    """The time of an answer, in seconds since the Unix epoch."""
     return context.server.tracer.clock.wall_ms() // 1000
 
 
@@ -97,7 +85,7 @@ async def list_models(context: Context, request: HttpRequest) -> Answer:
         if caller is None or caller.may(Right.INFER, name):
             with suppress(TriremeError):  # it is not ready any more
                 descriptions.append(context.server.describe(name))
-    created = _created(context)
+    created = created_s(context)
     rows = [model_entry(name, created, parent) for name, parent in listed_models(descriptions)]
     return Answer(200, JSON, orjson.dumps({"object": "list", "data": rows}))
 
@@ -105,10 +93,10 @@ async def list_models(context: Context, request: HttpRequest) -> Answer:
 async def show_model(context: Context, request: HttpRequest) -> Answer:
     """``GET /v1/models/M``."""
     name = unquote(request.match.name)
-    described, adapter = await _find(context, request, name)
+    described, adapter = await find_served(context, request, name)
     served_model(described)
     parent = described.name if adapter else None
-    return Answer(200, JSON, orjson.dumps(model_entry(name, _created(context), parent)))
+    return Answer(200, JSON, orjson.dumps(model_entry(name, created_s(context), parent)))
 
 
 # Text.
@@ -116,9 +104,9 @@ async def show_model(context: Context, request: HttpRequest) -> Answer:
 
 async def chat_completions(context: Context, request: HttpRequest) -> StreamedAnswer:
     """``POST /v1/chat/completions``."""
-    asked = await _read(context, request, read_chat)
+    asked = await read_body(context, request, read_chat)
     assert asked.messages is not None, "it is a chat"
-    model, adapter = await _find(context, request, asked.model)
+    model, adapter = await find_served(context, request, asked.model)
     text_model(model)  # which is said before what templates say
     values = asked.template_values or {}
     wall_ms = context.server.tracer.clock.wall_ms()
@@ -128,8 +116,8 @@ async def chat_completions(context: Context, request: HttpRequest) -> StreamedAn
 
 async def completions(context: Context, request: HttpRequest) -> StreamedAnswer:
     """``POST /v1/completions``."""
-    asked = await _read(context, request, read_completion)
-    return await _generate(context, request, asked, *await _find(context, request, asked.model), "")
+    asked = await read_body(context, request, read_completion)
+    return await _generate(context, request, asked, *await find_served(context, request, asked.model), "")
 
 
 async def _generate(
@@ -146,58 +134,5 @@ async def _generate(
     prompts = all_prompts(asked, chat_prompt)
     replies = await admit_all(context, request, described, text_requests(model, asked, prompts, request_id, adapter))
     request.accepted = True
-    head = AnswerHead(request_id, _created(context), asked.model, chat, asked.usage)
+    head = AnswerHead(request_id, created_s(context), asked.model, chat, asked.usage)
     return TextAnswer(context, request, model, asked, head, prompts, replies).send
-
-
-# Embeddings.
-
-
-async def embeddings(context: Context, request: HttpRequest) -> Answer:
-    """``POST /v1/embeddings``."""
-    asked = await _read(context, request, lambda body: read_embeddings(body, MOST_CHOICES))
-    described, _ = await _find(context, request, asked.model)
-    model = embedding_model(described)
-    requests = []
-    for text in asked.texts:
-        made = InferenceRequest(described.name, described.version, requested_outputs=(model.output,))
-        made.inputs.append(text_of(model.text_input, model.shape, text))
-        requests.append(made)
-    replies = await admit_all(context, request, described, requests)
-    request.accepted = True
-    incoming = IncomingResponses(replies, context.server, request.exchange.address)
-    try:
-        return Answer(200, JSON, await context.server.offload(_document, asked, await _vectors(model, incoming)))
-    finally:
-        incoming.close()
-
-
-async def _vectors(model: EmbeddingModel, incoming: IncomingResponses) -> dict[int, np.ndarray]:
-    """The vector of each text. TriremeError if one fails, or has none or several."""
-    vectors: dict[int, np.ndarray] = {}
-    async with aclosing(incoming.each()) as responses:
-        async for number, outcome in responses:
-            if isinstance(outcome, TriremeError):
-                raise copy(outcome)
-            if number in vectors:
-                raise InternalError(f"the model has given several embeddings of text {number}")
-            try:
-                vectors[number] = outcome.output(model.output).array.reshape(-1).astype("<f4")
-            except KeyError:
-                raise InternalError(f"the model's response has no output '{model.output}'") from None
-    if incoming.given_up:
-        raise UnavailableError(NOT_READ)
-    return vectors
-
-
-def _document(asked: EmbeddingRequest, vectors: Mapping[int, np.ndarray]) -> bytes:
-    """The answer. InternalError if a text has no vector."""
-    rows = []
-    for number in range(len(asked.texts)):
-        vector = vectors.get(number)
-        if vector is None:
-            raise InternalError(f"the model has given no embedding of text {number}")
-        shown = base64.b64encode(vector.tobytes()).decode() if asked.base64 else vector.tolist()
-        rows.append({"object": "embedding", "index": number, "embedding": shown})
-    usage = {"prompt_tokens": 0, "total_tokens": 0}
-    return orjson.dumps({"object": "list", "data": rows, "model": asked.model, "usage": usage})

@@ -6,7 +6,10 @@ Rules:
     ``sampling_parameters``, and output ``text_output``, all of strings.
  3. A model of rule 2 is told what its text has to be (`formats`) if its backend is `generation`, or if it has the
     parameter ``openai_formats``, which is the name that this has among its sampling parameters.
- 4. Every input that a model needs has to be one of those that are known here.
+ 4. One that has the tensors of an encoder of the backend ``generation`` is for embeddings, with the input
+    ``text_input`` and the output ``embedding``, or ranks texts, with the inputs ``text_input`` and ``text_pair`` and
+    the output ``score``.
+ 5. Every input that a model needs has to be one of those that are known here.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...engine.config.model import ModelConfig, ModelInput
-from ...engine.datatypes import BOOL, BYTES, FP16, FP32, FP64, DataType
+from ...engine.datatypes import BOOL, BYTES, FP16, FP32, FP64, INT64, DataType
 from ...engine.description import ModelDescription
 from ...engine.errors import InvalidArgumentError, NotFoundError
 
@@ -37,6 +40,10 @@ FLAGS = (
     "return_num_output_tokens",
 )
 """Inputs of the vLLM backend that are always asked for, where a model has them."""
+
+EMBEDDING, SCORE = "embedding", "score"
+TEXT, PAIR, TOKENS, COUNT = "text_input", "text_pair", "input_ids", "num_tokens"
+"""Tensors of encoders of the backend ``generation`` (`engine.backends.generation.encoding.asked`)."""
 
 _KNOWN = ("text_input", SAMPLING, STREAM, RETURN_LOGPROBS, *FLAGS)
 
@@ -82,15 +89,34 @@ class EmbeddingModel:
 
     Attributes:
         shape: of the input for one text.
+        token_dims: dimensions of the input ``input_ids`` before that of a text's tokens; None if tokens are not taken.
+        counts: it says how many tokens a text has.
     """
 
     description: ModelDescription
     text_input: str
     output: str
     shape: tuple[int, ...] = field(default=(1,))
+    token_dims: tuple[int, ...] | None = None
+    counts: bool = False
 
 
-def served_model(description: ModelDescription) -> TextModel | EmbeddingModel:
+@dataclass(frozen=True, slots=True)
+class RankingModel:
+    """A model that says how well two texts go together.
+
+    Attributes:
+        shape: of each input.
+    """
+
+    description: ModelDescription
+    shape: tuple[int, ...]
+
+
+ServedModel = TextModel | EmbeddingModel | RankingModel
+
+
+def served_model(description: ModelDescription) -> ServedModel:
     """What a model is for OpenAI's clients.
 
     Raises:
@@ -109,7 +135,7 @@ def text_model(description: ModelDescription) -> TextModel:
     found = served_model(description)
     if isinstance(found, TextModel):
         return found
-    raise NotFoundError(f"The model '{description.name}' generates no text: it is for embeddings")
+    raise NotFoundError(f"The model '{description.name}' generates no text: {_purpose(found)}")
 
 
 def embedding_model(description: ModelDescription) -> EmbeddingModel:
@@ -118,12 +144,30 @@ def embedding_model(description: ModelDescription) -> EmbeddingModel:
     if isinstance(found, EmbeddingModel):
         return found
     raise NotFoundError(
-        f"The model '{description.name}' gives no embeddings: its configuration names no parameter "
-        f"'{EMBEDDINGS_OUTPUT}'"
+        f"The model '{description.name}' gives no embeddings: it has no output '{EMBEDDING}', and its configuration "
+        f"names no parameter '{EMBEDDINGS_OUTPUT}'"
     )
 
 
-def _served_model(description: ModelDescription) -> TextModel | EmbeddingModel:
+def ranking_model(description: ModelDescription) -> RankingModel:
+    """A model that ranks texts. NotFoundError if it is none."""
+    found = served_model(description)
+    if isinstance(found, RankingModel):
+        return found
+    raise NotFoundError(f"The model '{description.name}' ranks no texts: {_purpose(found)}")
+
+
+def _purpose(model: ServedModel) -> str:
+    match model:
+        case TextModel():
+            return "it generates text"
+        case EmbeddingModel():
+            return "it is for embeddings"
+        case RankingModel():
+            return "it ranks texts"
+
+
+def _served_model(description: ModelDescription) -> ServedModel:
     config = description.config
     given = config.parameters
     if EMBEDDINGS_OUTPUT in given:
@@ -136,6 +180,9 @@ def _served_model(description: ModelDescription) -> TextModel | EmbeddingModel:
         _check_output(config, text_output, TEXT_OUTPUT, (BYTES,))
         shapes = _shapes(description, (text_input,), (text_input,))
         return TextModel(description, text_input, text_output, shapes, _read_parameters(given.get(PARAMETERS, "")))
+    encoder = _encoder(description)
+    if encoder is not None:
+        return encoder
     if config.find_input("text_input") is None or config.find_input(SAMPLING) is None:
         raise InvalidArgumentError(
             f"it has no inputs 'text_input' and '{SAMPLING}', and its configuration no parameter '{TEXT_INPUT}'"
@@ -145,6 +192,24 @@ def _served_model(description: ModelDescription) -> TextModel | EmbeddingModel:
     logprobs = RETURN_LOGPROBS in shapes and config.find_output(LOGPROBS) is not None
     formats = given.get(FORMATS, "structured_outputs" if config.backend == "generation" else "")
     return TextModel(description, "text_input", "text_output", shapes, None, logprobs, formats)
+
+
+def _encoder(description: ModelDescription) -> EmbeddingModel | RankingModel | None:
+    """Rule 4."""
+    config = description.config
+    counts = config.find_output(COUNT) is not None
+    if config.find_output(EMBEDDING) is not None and config.find_input(TEXT) is not None:
+        _check_output(config, EMBEDDING, EMBEDDINGS_OUTPUT, (FP32, FP16, FP64))
+        shapes = _shapes(description, (TEXT,), (TEXT,))
+        tokens = config.find_input(TOKENS)
+        dims = None if tokens is None or tokens.datatype is not INT64 else description.client_shape(tokens)[:-1]
+        return EmbeddingModel(
+            description, TEXT, EMBEDDING, shapes[TEXT], None if dims is None else (1,) * len(dims), counts
+        )
+    if config.find_output(SCORE) is not None and config.find_input(PAIR) is not None and counts:
+        shapes = _shapes(description, (TEXT, PAIR), (TEXT, PAIR))
+        return RankingModel(description, shapes[TEXT])
+    return None
 
 
 def _check_output(config: ModelConfig, name: str, parameter: str, datatypes: Sequence[DataType]) -> None:

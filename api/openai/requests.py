@@ -80,11 +80,31 @@ class TextRequest:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingRequest:
-    """Embeddings."""
+    """Embeddings.
+
+    Attributes:
+        texts: each as a string, or as its tokens.
+    """
 
     model: str
-    texts: tuple[str, ...]
+    texts: tuple[str | list[int], ...]
     base64: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RankingRequest:
+    """How well documents go with a query.
+
+    Attributes:
+        most: so many are wanted, the best ones.
+        returns: the documents are to be told again.
+    """
+
+    model: str
+    query: str
+    documents: tuple[str, ...]
+    most: int
+    returns: bool
 
 
 def read_chat(body: Any) -> TextRequest:
@@ -152,7 +172,7 @@ def read_embeddings(body: Any, most: int) -> EmbeddingRequest:
     fields = BodyFields(body)
     model = _model(fields)
     fields.required("input")
-    texts = tuple(fields.texts("input", most) or ())
+    texts = tuple(fields.texts_or_tokens("input", most))
     form = fields.text("encoding_format", "float")
     if form not in ("float", "base64"):
         raise FieldError(
@@ -161,6 +181,32 @@ def read_embeddings(body: Any, most: int) -> EmbeddingRequest:
     if fields.integer("dimensions", 1, _MOST_INTEGER) is not None:
         raise _unsupported("dimensions")
     return EmbeddingRequest(model, texts, form == "base64")
+
+
+def read_ranking(body: Any, most: int) -> RankingRequest:
+    """A request to rank at most so many documents. FieldError for what is none."""
+    fields = BodyFields(body)
+    model = _model(fields)
+    fields.required("query")
+    fields.required("documents")
+    given = fields.array("documents") or []
+    if not 1 <= len(given) <= most:
+        raise FieldError("documents", f"Invalid 'documents': expected 1 to {most} of them, but got {len(given)}.")
+    documents = tuple(_read_document(each, f"documents[{place}]") for place, each in enumerate(given))
+    wanted = fields.integer("top_n", 1, _MOST_INTEGER) or len(documents)
+    returns = fields.get("return_documents") is None or fields.flag("return_documents")
+    return RankingRequest(model, fields.text("query"), documents, min(wanted, len(documents)), returns)
+
+
+def _read_document(value: Any, path: str) -> str:
+    """A string, or an object with a ``text``."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, dict):
+        raise wrong_type(path, "a string or an object with a text", value)
+    fields = BodyFields(value, path)
+    fields.required("text")
+    return fields.text("text")
 
 
 def _unsupported(param: str, what: str = "this parameter") -> FieldError:

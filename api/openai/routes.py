@@ -7,7 +7,7 @@ import re
 from ...actors.facade import Facade
 from ..http.app import HttpApplication
 from ..http.exchange import JSON, Answer, BodyKind, Exchange, Handler, HttpOptions, Match, Route
-from . import handlers
+from . import handlers, vectors
 from .errors import openai_form, refusal
 
 PREFIX = "/v1"
@@ -38,7 +38,8 @@ OPENAI_ROUTES = (
     ),
     _post("/chat/completions", handlers.chat_completions),
     _post("/completions", handlers.completions),
-    _post("/embeddings", handlers.embeddings),
+    _post("/embeddings", vectors.embeddings),
+    _post("/rerank", vectors.rerank),
 )
 """As in `api.http.routes.ROUTES`."""
 

@@ -46,6 +46,8 @@ _OPENVINO = _Framework("openvino", "model.xml", may_be_directory=True)
 _LIBTORCH = _Framework("pytorch", "model.pt", "pytorch_libtorch", ("pytorch_libtorch", "libtorch"))
 _AOTI = _Framework("pytorch", "model.pt2", "torch_aoti", ("torch_aoti",))
 _PYTHON = _Framework("python", "model.py", may_be_directory=True)
+_HUGGING_FACE = ("config.json", "modules.json")
+"""Files of the layout that the backend ``generation`` reads."""
 
 
 def complete_backend(message: Any, model_directory: Path) -> None:
@@ -64,7 +66,11 @@ def complete_backend(message: Any, model_directory: Path) -> None:
             return
     if _complete_pytorch(message, version_directory) or _complete(message, _PYTHON, version_directory):
         return
-    if not (message.backend or message.platform or message.default_model_filename):
+    if message.backend or message.platform or message.default_model_filename:
+        return
+    if version_directory is not None and any((version_directory / name).is_file() for name in _HUGGING_FACE):
+        message.backend = "generation"
+    else:
         _complete_from_name(message, model_directory.name)
 
 

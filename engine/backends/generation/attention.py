@@ -18,18 +18,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...errors import UnsupportedError
 from ...generation.blocks import Copy
 from ...generation.iterations import Move, Piece, SwapOut
+from ..hugging_face import check_attention
 
 NAME = "trireme_blocks"
 """What transformers calls this kind of attention."""
 
 _MOST_PADDING = 2
 """Pieces of one token are computed together if the longest generation is no longer than so many times the shortest."""
-
-_UNSUPPORTED = ("softcap", "s_aux", "position_bias")
-"""What some networks add to attention, and is not computed here."""
 
 
 class _Part(NamedTuple):
@@ -271,12 +268,6 @@ def attention(
         UnsupportedError: the network has something in its attention that is not computed here.
     """
     del attention_mask
-    unknown = [name for name in _UNSUPPORTED if rest.get(name) is not None]
-    if unknown:
-        raise UnsupportedError(f"the network's attention has '{unknown[0]}', which the backend 'generation' lacks")
+    check_attention(rest)
     step: StepView = rest["step"]
     return step.attend(module.layer_idx, query, key, value, scaling, rest.get("sliding_window")), None
-
-
-def no_mask(**_arguments: Any) -> None:
-    """What transformers calls for the mask of a batch: there is none, as each step has its own (`StepView`)."""

@@ -3,24 +3,23 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ...config.adapters import find_adapters
 from ...config.model import ModelConfig, ModelInput, ModelOutput
-from ...errors import InvalidArgumentError, UnavailableError
+from ...errors import InvalidArgumentError
 from ...generation.blocks import BlockMemory
 from ...generation.iterations import IterationLimits
 from ...metrics.statistics import GenerationStatistics
+from ..hugging_face import CONFIG, check_tensors, integer_setting, read_object
 from ..interface import Backend, Completion, InstanceSpec, LoadedModel, ModelFiles, ModelInstance
-from ..parameters import parse_int
 from .asked import INPUTS, OUTPUTS
+from .encoding import EncoderModel, EncoderNetwork, encoder_completion, read_layout
 from .first_steps import compute, warm_up
 from .instance import GenerationInstance
-from .network import CONFIG, Network
+from .network import Network
 from .tokenizer import Tokenizer
 
 _DEFAULTS = {
@@ -43,19 +42,26 @@ _MOST_DEFAULT_TOKENS = 32_768
 
 
 class GenerationBackend(Backend):
-    """Runs networks that generate text."""
+    """Runs networks that generate text, and encoders (`encoding`)."""
 
     name = "generation"
     network_class: ClassVar[type[Network]] = Network
+    encoder_class: ClassVar[type[EncoderNetwork]] = EncoderNetwork
 
     def auto_complete(self, config: ModelConfig, files: ModelFiles) -> Completion | None:
+        layout = read_layout(files.version_directory, config.parameters)
+        if layout is not None:
+            return encoder_completion(config, layout)
         _check_batching(config)
-        _read(files.version_directory / CONFIG)
+        read_object(files.version_directory / CONFIG)
         inputs = [ModelInput(name, *about, optional=True) for name, about in INPUTS.items()]
         outputs = [ModelOutput(name, *about) for name, about in OUTPUTS.items()]
         return Completion(0, tuple(inputs), tuple(outputs), decoupled=True)
 
-    def load(self, config: ModelConfig, files: ModelFiles) -> GenerationModel:
+    def load(self, config: ModelConfig, files: ModelFiles) -> GenerationModel | EncoderModel:
+        layout = read_layout(files.version_directory, config.parameters)
+        if layout is not None:
+            return EncoderModel(config, files, layout, self.encoder_class)
         return GenerationModel(config, files, self.network_class)
 
 
@@ -72,23 +78,16 @@ class GenerationModel(LoadedModel):
             raise InvalidArgumentError(
                 f"unable to load model '{config.name}': model_transaction_policy.decoupled is false; expected true"
             )
-        for kind, tensors, known in (("input", config.input, INPUTS), ("output", config.output, OUTPUTS)):
-            for tensor in tensors:
-                if known.get(tensor.name, (None,))[0] is not tensor.datatype:
-                    expected = ", ".join(f"{name} ({datatype.name})" for name, (datatype, _) in known.items())
-                    raise InvalidArgumentError(
-                        f"unable to load model '{config.name}': {kind} '{tensor.name}' of type {tensor.datatype.name}; "
-                        f"expected some of {expected}"
-                    )
+        check_tensors(config, INPUTS, OUTPUTS)
         self._directory = files.version_directory
         self._network_class = network_class
-        self._settings = {name: _setting(config, name) for name in _DEFAULTS}
+        self._settings = {name: integer_setting(config, name, usual) for name, usual in _DEFAULTS.items()}
         self._kv_bytes = _kv_bytes(config)
         if config.message is not None and config.message.model_warmup:
             self._settings["warm_up"] = 0
         self._ends = _ends(self._directory)
         self.generated = GenerationStatistics()
-        _read(self._directory / CONFIG)
+        read_object(self._directory / CONFIG)
         self._adapters = find_adapters(self._directory)
         self.adapters = tuple(self._adapters)
 
@@ -99,7 +98,7 @@ class GenerationModel(LoadedModel):
         settings = self._settings
         device = "cpu" if spec.gpu is None else f"cuda:{spec.gpu}"
         size, running = settings["block_tokens"], settings["max_running"]
-        text = _read(self._directory / CONFIG)
+        text = read_object(self._directory / CONFIG)
         context = int(text.get("max_position_embeddings") or text.get("n_positions") or 0)
         tokens = settings["kv_tokens"] or min(running * context or _MOST_DEFAULT_TOKENS, _MOST_DEFAULT_TOKENS)
         blocks, held = max(tokens // size, 1), settings["swap_tokens"] // size
@@ -149,19 +148,6 @@ def _check_batching(config: ModelConfig) -> None:
         )
 
 
-def _setting(config: ModelConfig, name: str) -> int:
-    text = config.parameters.get(name)
-    if text is None:
-        return _DEFAULTS[name]
-    value = parse_int(text)
-    least = 1 if _DEFAULTS[name] > 1 else 0
-    if value < least:
-        raise InvalidArgumentError(
-            f"unable to load model '{config.name}': parameter '{name}' is {text}; expected {least} or more"
-        )
-    return value
-
-
 def _kv_bytes(config: ModelConfig) -> int:
     """What is said of the memory of keys and values in bytes; 0 if nothing is."""
     text = config.parameters.get(_KV_BYTES)
@@ -184,19 +170,7 @@ def _ends(directory: Path) -> frozenset[int]:
     """The tokens that end a text: what ``generation_config.json`` says, else ``config.json``."""
     for file in ("generation_config.json", CONFIG):
         path = directory / file
-        found = _read(path).get("eos_token_id") if path.is_file() else None
+        found = read_object(path).get("eos_token_id") if path.is_file() else None
         if found is not None:
             return frozenset(found if isinstance(found, list) else [found])
     return frozenset()
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    if not path.is_file():
-        raise UnavailableError(f"unable to find '{path}'; expected a model in Hugging Face's layout")
-    try:
-        found = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise InvalidArgumentError(f"unable to read '{path}': {error}") from None
-    if not isinstance(found, dict):
-        raise InvalidArgumentError(f"unable to read '{path}': expected a JSON object")
-    return found

@@ -11,12 +11,12 @@ import numpy as np
 from ...errors import InternalError, TriremeError, UnavailableError
 from ...generation.iterations import Step
 from ...plugins import import_package
+from ..hugging_face import CONFIG, first_line, no_mask
 from .adapters import Adapters
-from .attention import NAME, KeyValueMemory, StepView, attention, no_mask
+from .attention import NAME, KeyValueMemory, StepView, attention
 
 _USER = "the backend 'generation' needs"
 _EXTRA = "generate"
-CONFIG = "config.json"
 
 
 class Network:
@@ -59,7 +59,7 @@ class Network:
                 directory, local_files_only=True, attn_implementation=NAME, dtype="auto", use_safetensors=True
             )
         except (OSError, ValueError, KeyError, RuntimeError, broken) as error:
-            raise InternalError(f"unable to load the network in '{directory}': {_first_line(error)}") from error
+            raise InternalError(f"unable to load the network in '{directory}': {first_line(error)}") from error
         self._torch = torch
         self._model = model.to(device).eval()
         if device == "cpu":
@@ -106,7 +106,7 @@ class Network:
             except TriremeError:
                 raise
             except (RuntimeError, IndexError) as error:
-                raise InternalError(f"a step of {step.tokens} tokens failed: {_first_line(error)}") from error
+                raise InternalError(f"a step of {step.tokens} tokens failed: {first_line(error)}") from error
             return answer.logits[0].float().cpu().numpy()
 
 
@@ -117,7 +117,3 @@ def _lay_out(torch: Any, model: Any) -> None:
     for layer in model.modules():
         if isinstance(layer, torch.nn.Linear) and id(layer.weight) not in embeddings:
             layer.weight.data = layer.weight.data.t().contiguous().t()
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__

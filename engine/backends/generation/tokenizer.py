@@ -34,6 +34,8 @@ class Tokenizer:
                 self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
             except Exception as error:
                 raise InternalError(f"unable to read '{path}': {error}") from error
+            self._tokenizer.no_padding()
+            self._tokenizer.no_truncation()
 
     @property
     def there(self) -> bool:
@@ -41,9 +43,30 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Raises InvalidArgumentError: there is no tokenizer."""
+        return self._asked().encode(text).ids
+
+    def encode_pair(self, text: str, other: str | None, most: int | None) -> tuple[list[int], list[int]]:
+        """Tokens of a text or a pair of texts, and for each which of the two it belongs to.
+
+        Args:
+            most: tokens; what is longer is cut, the special tokens kept.
+
+        Raises:
+            InvalidArgumentError: there is no tokenizer.
+        """
+        tokenizer = self._asked()
+        if most is not None:
+            tokenizer.enable_truncation(most)
+        try:
+            found = tokenizer.encode(text, other)
+        finally:
+            tokenizer.no_truncation()
+        return found.ids, found.type_ids
+
+    def _asked(self) -> Any:
         if self._tokenizer is None:
             raise InvalidArgumentError(f"the model has no tokenizer ('{self._path}'); send 'input_ids'")
-        return self._tokenizer.encode(text).ids
+        return self._tokenizer
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text, without special tokens; empty if there is no tokenizer."""

@@ -6,9 +6,16 @@ from typing import Any
 
 import pytest
 
-from trireme.api.openai.models import EmbeddingModel, TextModel, served_model, text_model
+from trireme.api.openai.models import (
+    EmbeddingModel,
+    TextModel,
+    embedding_model,
+    ranking_model,
+    served_model,
+    text_model,
+)
 from trireme.engine.config.model import ModelConfig, ModelInput, ModelOutput
-from trireme.engine.datatypes import BOOL, BYTES, FP32, UINT32
+from trireme.engine.datatypes import BOOL, BYTES, FP32, INT64, UINT32
 from trireme.engine.description import ModelDescription
 from trireme.engine.errors import NotFoundError
 
@@ -61,6 +68,30 @@ def test_a_model_for_embeddings() -> None:
     assert isinstance(model, EmbeddingModel)
     with pytest.raises(NotFoundError, match="generates no text"):
         text_model(model.description)
+
+
+ENCODER = (
+    ModelInput("text_input", BYTES, (1,), optional=True),
+    ModelInput("text_pair", BYTES, (1,), optional=True),
+    ModelInput("input_ids", INT64, (-1,), optional=True),
+)
+COUNT = ModelOutput("num_tokens", UINT32, (1,))
+
+
+def test_encoders_are_known_by_their_tensors() -> None:
+    model = embedding_model(described(input=ENCODER, output=(ModelOutput("embedding", FP32, (8,)), COUNT)))
+    assert (model.text_input, model.output, model.token_dims, model.counts) == ("text_input", "embedding", (), True)
+    with pytest.raises(NotFoundError, match="ranks no texts: it is for embeddings"):
+        ranking_model(model.description)
+    ranking = ranking_model(described(input=ENCODER, output=(ModelOutput("score", FP32, (1,)), COUNT)))
+    assert ranking.shape == (1,)
+    with pytest.raises(NotFoundError, match="generates no text: it ranks texts"):
+        text_model(ranking.description)
+    with pytest.raises(NotFoundError, match="gives no embeddings"):
+        embedding_model(ranking.description)
+    labels = described(input=ENCODER, output=(ModelOutput("scores", FP32, (3,)), COUNT))
+    with pytest.raises(NotFoundError, match="no inputs 'text_input' and 'sampling_parameters'"):
+        served_model(labels)
 
 
 TEXT = {"openai_text_input": "text_input"}

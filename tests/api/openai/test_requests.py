@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trireme.api.openai.errors import FieldError
-from trireme.api.openai.requests import all_prompts, read_chat, read_completion, read_embeddings
+from trireme.api.openai.requests import all_prompts, read_chat, read_completion, read_embeddings, read_ranking
 
 HELLO = [{"role": "user", "content": "hello"}]
 CHAT = {"model": "m", "messages": HELLO}
@@ -152,12 +152,44 @@ def test_what_is_wrong_with_completions_is_named(body: Any, param: str, code: st
 def test_embeddings() -> None:
     request = read_embeddings({"model": "m", "input": ["a", "b"], "encoding_format": "base64"}, 2)
     assert (request.model, request.texts, request.base64) == ("m", ("a", "b"), True)
+    assert read_embeddings({"model": "m", "input": "a"}, 2).texts == ("a",)
+    assert read_embeddings({"model": "m", "input": [5, 6]}, 2).texts == ([5, 6],)
+    assert read_embeddings({"model": "m", "input": [[5, 6], [7]]}, 2).texts == ([5, 6], [7])
     for wrong, param in (
         ({"input": ["a"] * 3}, "input"),
-        ({"input": [1]}, "input[0]"),
+        ({"input": [[1]] * 3}, "input"),
+        ({"input": []}, "input"),
+        ({"input": [1, "a"]}, "input[1]"),
+        ({"input": ["a", 1]}, "input[1]"),
+        ({"input": [[1], "a"]}, "input[1]"),
+        ({"input": [[1, 2.5]]}, "input[0][1]"),
+        ({"input": [-1]}, "input"),
+        ({"input": {}}, "input"),
         ({"input": "a", "encoding_format": "int8"}, "encoding_format"),
         ({"input": "a", "dimensions": 5}, "dimensions"),
     ):
         with pytest.raises(FieldError) as caught:
             read_embeddings({"model": "m", **wrong}, 2)
+        assert caught.value.param == param
+
+
+def test_rankings() -> None:
+    request = read_ranking({"model": "m", "query": "q", "documents": ["a", {"text": "b"}]}, 2)
+    assert (request.query, request.documents, request.most, request.returns) == ("q", ("a", "b"), 2, True)
+    request = read_ranking(
+        {"model": "m", "query": "q", "documents": ["a", "b"], "top_n": 1, "return_documents": False}, 2
+    )
+    assert (request.most, request.returns) == (1, False)
+    for wrong, param in (
+        ({"query": "q"}, "documents"),
+        ({"documents": ["a"]}, "query"),
+        ({"query": 1, "documents": ["a"]}, "query"),
+        ({"query": "q", "documents": []}, "documents"),
+        ({"query": "q", "documents": ["a"] * 3}, "documents"),
+        ({"query": "q", "documents": [1]}, "documents[0]"),
+        ({"query": "q", "documents": ["a", {}]}, "documents[1].text"),
+        ({"query": "q", "documents": ["a"], "top_n": 0}, "top_n"),
+    ):
+        with pytest.raises(FieldError) as caught:
+            read_ranking({"model": "m", **wrong}, 2)
         assert caught.value.param == param

@@ -80,6 +80,14 @@ def test_a_given_backend_tells_the_filename(make_model: MakeModel, backend: str,
     assert _complete(make_model(), backend=backend) == (backend, platform, filename)
 
 
+@pytest.mark.parametrize("file", ["config.json", "modules.json"])
+def test_a_network_of_hugging_face_is_known_by_its_files(make_model: MakeModel, file: str) -> None:
+    """Unless there is something else that tells the backend."""
+    assert _complete(make_model(files=(file,))) == ("generation", "", "")
+    assert _complete(make_model(files=(file, "model.onnx")))[0] == "onnxruntime"
+    assert _complete(make_model(files=(file,)), backend="my_own") == ("my_own", "", "")
+
+
 def test_given_values_stay(make_model: MakeModel) -> None:
     directory = make_model(files=("model.onnx",))
     assert _complete(directory, backend="onnxruntime", default_model_filename="other.onnx") == (

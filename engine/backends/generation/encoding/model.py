@@ -1,0 +1,60 @@
+"""A model that is an encoder, as the backend ``generation`` serves it (docs/encoders.md)."""
+
+from __future__ import annotations
+
+from ....config.model import ModelConfig, ModelInput, ModelOutput
+from ....errors import InvalidArgumentError
+from ...hugging_face import check_tensors, integer_setting
+from ...interface import Completion, InstanceSpec, LoadedModel, ModelFiles, ModelInstance
+from ...parameters import parse_bool
+from ..tokenizer import Tokenizer
+from .asked import INPUTS, TRUNCATE, outputs_of
+from .instance import EncoderInstance
+from .layout import EncoderLayout
+from .network import EncoderNetwork
+
+_DEFAULTS = {"max_tokens_per_step": 2048, "max_running": 64}
+"""Parameters of a model, and what they are if it has none."""
+
+_MOST_ROWS = 128
+"""Of a request, if the configuration does not say."""
+
+
+def encoder_completion(config: ModelConfig, layout: EncoderLayout) -> Completion:
+    """What an encoder's configuration is, where that leaves it open."""
+    inputs = [ModelInput(name, *about, optional=True) for name, about in INPUTS.items()]
+    outputs = [ModelOutput(name, *about) for name, about in outputs_of(layout).items()]
+    rows = config.max_batch_size if config.max_batch_size or config.input else _MOST_ROWS
+    return Completion(rows, tuple(inputs), tuple(outputs))
+
+
+class EncoderModel(LoadedModel):
+    """A model whose configuration is one that can be served.
+
+    Raises:
+        TriremeError: it is not.
+    """
+
+    def __init__(
+        self, config: ModelConfig, files: ModelFiles, layout: EncoderLayout, network_class: type[EncoderNetwork]
+    ) -> None:
+        if config.decoupled:
+            raise InvalidArgumentError(
+                f"unable to load model '{config.name}': model_transaction_policy.decoupled is true; expected false, as "
+                "an encoder answers once"
+            )
+        check_tensors(config, INPUTS, outputs_of(layout))
+        self._layout = layout
+        self._network_class = network_class
+        self._tokens, self._requests = (integer_setting(config, name, usual) for name, usual in _DEFAULTS.items())
+        self._truncates = parse_bool(config.parameters.get(TRUNCATE, "false"))
+        self._batched = config.max_batch_size > 0
+
+    def instance_class(self, spec: InstanceSpec) -> type[ModelInstance]:
+        return EncoderInstance
+
+    def create_instance(self, spec: InstanceSpec) -> EncoderInstance:
+        layout = self._layout
+        network = self._network_class(layout, "cpu" if spec.gpu is None else f"cuda:{spec.gpu}")
+        tokenizer = Tokenizer(layout.directory)
+        return EncoderInstance(network, tokenizer, layout, self._tokens, self._requests, self._truncates, self._batched)
