@@ -127,12 +127,12 @@ def test_tritonclient_gets_scores_and_labels(server: ServeProcess, networks: dic
     texts = grpcclient.InferInput("text_input", [3, 1], "BYTES")
     texts.set_data_from_numpy(np.array([[text.encode()] for text in TEXTS], object))
     with grpcclient.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
-        answer = client.infer("labels", [texts])
+        answer: Any = client.infer("labels", [texts])
     rows = [make_tokenizer().encode(text).ids for text in TEXTS]
     with torch.no_grad():
         logits = torch.stack([networks["labels"](input_ids=torch.tensor([row])).logits[0] for row in rows])
     np.testing.assert_allclose(answer.as_numpy("scores"), logits.softmax(-1), rtol=1e-4, atol=1e-5)
-    labels = [label.decode() for (label,) in answer.as_numpy("label").tolist()]  # type: ignore[union-attr]
+    labels = [label.decode() for (label,) in answer.as_numpy("label").tolist()]
     assert labels == [f"LABEL_{place}" for place in logits.argmax(dim=-1).tolist()]
 
 

@@ -197,7 +197,7 @@ class EncoderInstance(SteppedInstance):
                 result.refused[request] = backend_failure(error)
         if step.rows:
             try:
-                result.found = network.run(step.rows)
+                result.found = list(network.run(step.rows))
             except TriremeError as error:
                 result.error = error
         return result

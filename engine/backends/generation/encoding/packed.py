@@ -31,7 +31,7 @@ class _Group(NamedTuple):
     """Texts of one length, side by side: where they begin, how many there are, and their length."""
 
     start: int
-    count: int
+    texts: int
     length: int
 
 
