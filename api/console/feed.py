@@ -134,7 +134,8 @@ class Feed:
             settings,
             self._why.sentences(entries, settings, now_s),
         )
-        made = frame(look, self._began_ns, self._windows.turn(entries))
+        streams = {key_of(entry): entry.statistics.tap.take_streams() for entry in entries}
+        made = frame(look, self._began_ns, self._windows.turn(entries), streams)
         self._frame = orjson.dumps(made)
         self._number += 1
         took_s = (self._cpu_ns() - computed_ns) / 1e9

@@ -1,8 +1,8 @@
 """What one frame of the console's stream says: pure functions from what the server counts anyway to plain JSON.
 
-A frame is about now, and complete but for `batches`, which are new in it; so a reader that misses some has lost
-nothing else. Counters are since the model was loaded: the page subtracts. Times are nanoseconds since the stream began,
-or, where the name says so, microseconds. At most `MOST_MODELS` models are told of, the busiest first.
+A frame is about now, and complete but for `batches` and `streams`, which are new in it; so a reader that misses some
+has lost nothing else. Counters are since the model was loaded: the page subtracts. Times are nanoseconds since the
+stream began, or, where the name says so, microseconds. At most `MOST_MODELS` models are told of, the busiest first.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from ...engine.admission.budget import BudgetStatistics
 from ...engine.description import ActorNode, IndexEntry, ModelActorStatistics, ModelState
 from ...engine.errors import RefusalReason
 from ...engine.job import SealReason
-from ...engine.metrics.batch_tap import TappedBatch
+from ...engine.metrics.batch_tap import TappedBatch, TappedStream
 from ...engine.metrics.batching_reasons import BatchingCounts, BatchingSettings
 from ...engine.metrics.statistics import ModelStatistics, ModelStatisticsEntry
 
@@ -56,12 +57,18 @@ class Look:
     why: Mapping[ModelKey, Sequence[str]]
 
 
-def frame(look: Look, began_ns: int, batches: Mapping[ModelKey, Sequence[TappedBatch]]) -> dict[str, Any]:
+def frame(
+    look: Look,
+    began_ns: int,
+    batches: Mapping[ModelKey, Sequence[TappedBatch]],
+    streams: Mapping[ModelKey, Sequence[TappedStream]] = MappingProxyType({}),
+) -> dict[str, Any]:
     """One frame.
 
     Args:
         began_ns: when the stream began.
         batches: that were seen since the last frame.
+        streams: of decoupled models, likewise.
     """
     actors = {(each.namespace, each.name, each.version): each for each in look.actors}
     rows = []
@@ -71,7 +78,9 @@ def frame(look: Look, began_ns: int, batches: Mapping[ModelKey, Sequence[TappedB
             settings = look.settings.get(key)
             slots = settings is not None and settings.slots
             seen = [_batch(each, began_ns, slots=slots) for each in batches.get(key, ())]
-            rows.append(_model(entry, settings, actors.get(key), look.why.get(key, ()), seen))
+            row = _model(entry, settings, actors.get(key), look.why.get(key, ()), seen)
+            row["streams"] = [_stream(each, began_ns) for each in streams.get(key, ())]
+            rows.append(row)
     return {
         "t": look.now_ns - began_ns,
         "models": rows,
@@ -145,6 +154,11 @@ def _batch(batch: TappedBatch, began_ns: int, *, slots: bool) -> list[Any]:
     about = [batch.number, batch.instance, gpu, batch.rows, _SEALS.index(batch.sealed)]
     places = list(batch.slots or range(batch.request_count)) if slots else []
     return [*about, start, infer, output, end, over, batch.request_count, batch.failed, waits, totals, places]
+
+
+def _stream(stream: TappedStream, began_ns: int) -> list[Any]:
+    """``[instance, start, end, failed]``."""
+    return [stream.instance, stream.start_ns - began_ns, stream.end_ns - began_ns, stream.failed]
 
 
 def _batching(settings: BatchingSettings) -> dict[str, Any]:

@@ -4,7 +4,9 @@ Rules:
  1. While there are no windows, a batch costs one look at a number. A window takes in `left` batches, the next ones
     after `skip` others, and is closed then.
  2. What is kept holds no tensor and no client's text: times, sizes, reasons.
- 3. Of a window too small for all batches, the place among them is spread evenly (`place_window`), so that what is
+ 3. Of requests to decoupled models, which are answered while other batches run, so many are noted between two windows
+    as there is `room` for, the first ones.
+ 4. Of a window too small for all batches, the place among them is spread evenly (`place_window`), so that what is
     measured in windows, such as percentiles, is measured at all times alike.
 """
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 MOST_REQUESTS = 32
 """Of one batch whose times are kept."""
+MOST_STREAMS = 32
+"""Requests to a decoupled model that are noted between two windows."""
 
 _GOLDEN = 0.6180339887498949
 
@@ -49,29 +53,47 @@ class TappedBatch(NamedTuple):
     slots: Sequence[int] = ()
 
 
+class TappedStream(NamedTuple):
+    """A request to a decoupled model that has its last response.
+
+    Attributes:
+        start_ns: when its execution began.
+        end_ns: when the last response came.
+        failed: that was an error.
+    """
+
+    instance: str
+    start_ns: int
+    end_ns: int
+    failed: bool
+
+
 class BatchTap:
     """Of one model version.
 
     Attributes:
         left: batches that the window still takes in; 0 while there is none.
         skip: batches before these.
+        room: for streams.
     """
 
-    __slots__ = ("_taken", "left", "skip")
+    __slots__ = ("_streams", "_taken", "left", "room", "skip")
 
     def __init__(self) -> None:
         self.left = 0
         self.skip = 0
+        self.room = 0
         self._taken: list[TappedBatch] = []
+        self._streams: list[TappedStream] = []
 
     def open(self, skip: int, most: int) -> None:
         """A new window, instead of the one before."""
-        self.skip, self.left = skip, most
+        self.skip, self.left, self.room = skip, most, MOST_STREAMS
 
     def close(self) -> None:
         """No window; what was taken in is dropped."""
-        self.left = 0
-        self._taken = []
+        self.left = self.room = 0
+        self._taken, self._streams = [], []
 
     def note(self, batch: ExecutionBatch, number: int, over_ns: int, succeeded: int) -> None:
         """A batch is over, while there is a window.
@@ -104,6 +126,16 @@ class BatchTap:
             )
         )
 
+    def note_stream(self, instance: str, start_ns: int, end_ns: int, *, failed: bool) -> None:
+        """A request has its last response, while there is room."""
+        self.room -= 1
+        self._streams.append(TappedStream(instance, start_ns, end_ns, failed))
+
+    def take_streams(self) -> list[TappedStream]:
+        """As `take`, of streams."""
+        taken, self._streams = self._streams, []
+        return taken
+
     def take(self) -> list[TappedBatch]:
         """What was taken in since the last call, oldest first."""
         taken, self._taken = self._taken, []
@@ -111,7 +143,7 @@ class BatchTap:
 
 
 def place_window(expected: int, most: int, turn: int) -> int:
-    """How many batches to skip before a window (rule 3).
+    """How many batches to skip before a window (rule 4).
 
     Args:
         expected: batches until the next window.

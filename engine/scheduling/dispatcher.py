@@ -471,6 +471,9 @@ class Accounts:
                 statistics.record_responses(batch.take_reported())
         if not final:
             return
+        if statistics.tap.room and batch is not None:
+            failed = isinstance(outcome, TriremeError)
+            statistics.tap.note_stream(batch.instance_name, batch.marks_until(now_ns)[0], now_ns, failed=failed)
         if isinstance(outcome, TriremeError):
             statistics.record_failure(job.received_ns, now_ns, outcome.reason, None if batch is None else batch.gpu)
             return

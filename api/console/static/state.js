@@ -44,7 +44,7 @@ export class State {
       there.add(key);
       let known = this.models.get(key);
       if (!known || known.model.executions > model.executions || known.model.success > model.success) {
-        this.models.set(key, known = {model, history: [], batches: [], samples: [], refusals: [], depths: []});
+        this.models.set(key, known = {model, history: [], batches: [], samples: [], refusals: [], depths: [], streams: []});
       }
       this.takeModel(known, model, frame.t);
     }
@@ -68,7 +68,9 @@ export class State {
       const parts = [(infer - start) / 1000, (output - infer) / 1000, (end - output) / 1000];
       totals.forEach((total, at) => known.samples.push([total, waits[at], ...parts]));
     }
+    for (const [instance, start, end, failed] of model.streams) known.streams.push({instance, start, end, failed});
     const old = t - BATCHES_NS;
+    known.streams = known.streams.filter((each) => each.end >= old).slice(-MOST_BATCHES);
     known.batches = known.batches.filter((each) => each.over >= old).slice(-MOST_BATCHES);
     known.samples = known.samples.slice(-MOST_SAMPLES);
     known.refusals = known.refusals.filter((each) => each.t >= old);

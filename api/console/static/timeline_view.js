@@ -26,6 +26,7 @@ export function modelGroup(known, from) {
     }
   }
   const sorted = [...lanes].sort(([a], [b]) => a.localeCompare(b, "en", {numeric: true})).map(([, lane]) => lane);
+  sorted.push(...streamLanes(known.streams.filter((each) => each.end >= from)));
   const depths = gaps.length ? known.depths.filter(([at]) => at >= from) : depthsOf(batches);
   const queue = {kind: "queue", title: gaps.length ? "queue, now and then" : "queue", depths};
   const errors = new Map();
@@ -36,6 +37,18 @@ export function modelGroup(known, from) {
     errors.set(text, error);
   }
   return {name: titleOf(model), lanes: [queue, ...sorted], errors: [...errors.values()]};
+}
+
+/* Requests to a decoupled model, from the start of their execution to their last response, beside each other. */
+function streamLanes(streams) {
+  const lanes = [];
+  for (const {start, end, failed} of [...streams].sort((a, b) => a.start - b.start)) {
+    let lane = lanes.find((each) => each.busyUntil <= start);
+    if (!lane) lanes.push(lane = {kind: "stream", title: `stream ${lanes.length + 1}`, bars: [], busyUntil: 0});
+    lane.busyUntil = end;
+    lane.bars.push([start, end, failed ? "failed" : "answered", 0, 0, -1, 0]);
+  }
+  return lanes;
 }
 
 /* A GPU's work: the part of each batch that the model took. */
@@ -113,7 +126,7 @@ export class TimelineView {
 
   data(state) {
     const end = state.frame.t, from = Math.max(0, end - WINDOW_NS);
-    const busy = state.all.filter((known) => known.batches.some((each) => each.over >= from) || known.refusals.some((each) => each.t >= from));
+    const busy = state.all.filter((known) => known.batches.some((each) => each.over >= from) || known.streams.some((each) => each.end >= from) || known.refusals.some((each) => each.t >= from));
     const groups = [...busy.map((known) => modelGroup(known, from)), ...gpuGroups(busy, from)];
     const missing = groups.some((group) => group.lanes.some((lane) => (lane.gaps || []).length));
     const notes = groups.length ? [] : ["No batch was executed in these seconds."];

@@ -158,7 +158,7 @@ def test_the_timeline_is_stopped_and_zoomed(browser: Any, server: ServeProcess) 
         assert page.evaluate(span) == before
         page.get_by_text(re.compile("as a table")).click()
         page.get_by_role("columnheader", name="Closed because").wait_for()
-        assert page.locator("details tbody tr").count() > 5
+        page.locator("details tbody tr").nth(5).wait_for()  # filled once it is open
         page.get_by_role("button", name="Go on").click()
         page.wait_for_function("before => document.querySelector('canvas').toDataURL() !== before", arg=before)
 
@@ -183,6 +183,21 @@ def test_sequences_have_lanes_for_their_rows(browser: Any, server: ServeProcess)
         open_view(page, server, "timeline")
         rows = page.evaluate(ROWS)
         assert rows == ["row 0", "row 1", "row 2"]
+
+
+STREAMS = """async () => {
+  const {modelGroup} = await import("./console/timeline_view.js");
+  const streams = [[1, 5, false], [2, 4, true], [6, 7, false]].map(([start, end, failed]) => ({start, end, failed}));
+  const known = {model: {name: "m", version: 1, namespace: ""}, batches: [], depths: [], refusals: [], streams};
+  const lanes = modelGroup(known, 0).lanes.filter((lane) => lane.kind === "stream");
+  return lanes.map((lane) => [lane.title, ...lane.bars.map((bar) => bar[2])]);
+}"""
+
+
+def test_streams_that_overlap_have_lanes_beside_each_other(browser: Any, server: ServeProcess) -> None:
+    with page_of(browser) as page:
+        open_view(page, server, "timeline")
+        assert page.evaluate(STREAMS) == [["stream 1", "answered", "answered"], ["stream 2", "failed"]]
 
 
 def test_the_tree_of_actors(browser: Any, server: ServeProcess) -> None:

@@ -12,7 +12,7 @@ from trireme.engine.errors import FailureReason, RefusalReason
 from trireme.engine.generation.blocks import BlockMemory
 from trireme.engine.generation.iterations import IterationCounts, IterationLimits, Iterations
 from trireme.engine.job import SealReason
-from trireme.engine.metrics.batch_tap import TappedBatch
+from trireme.engine.metrics.batch_tap import TappedBatch, TappedStream
 from trireme.engine.metrics.batching_reasons import BatchingSettings
 from trireme.engine.metrics.statistics import GenerationStatistics, ModelStatistics, ModelStatisticsEntry
 
@@ -68,6 +68,7 @@ def test_a_model() -> None:
         "batching": {"scheduler": "dynamic", "maxBatchSize": 4, "delayUs": 100, "preferred": [2], "members": []},
         "why": ["because"],
         "batches": [],
+        "streams": [],
     }
 
 
@@ -112,6 +113,12 @@ def test_batches_are_relative_to_the_begin_of_the_stream() -> None:
         "models"
     ]
     assert [each[-1] for each in model["batches"]] == [[0, 1], [0, 3]]
+
+
+def test_streams_are_relative_to_the_begin_of_the_stream_of_frames() -> None:
+    tapped = TappedStream("m_0_0", 3_000, 9_000, failed=True)
+    (model,) = frame(look(entry()), 1_000, {}, {("", "m", 1): [tapped]})["models"]
+    assert model["streams"] == [["m_0_0", 2_000, 8_000, True]]
 
 
 def test_of_many_models_the_busiest_are_told_of() -> None:

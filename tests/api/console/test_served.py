@@ -75,6 +75,22 @@ def test_with_front_ends_in_processes_of_their_own(tmp_path: Path) -> None:
         watching.close()
 
 
+def test_streams_of_a_decoupled_model_are_noted(tmp_path: Path) -> None:
+    with serve_process(link_models(tmp_path, "repeat_int32")) as server:
+        watching = frames(server)
+        next(watching)
+        body = {"IN": [1, 2], "DELAY": [0, 0], "WAIT": 0}
+        connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=PATIENCE_S)
+        connection.request("POST", "/v2/models/repeat_int32/generate_stream", json.dumps(body))
+        assert connection.getresponse().read().count(b"data: ") == 2
+        connection.close()
+        streams = next(found for frame in watching if (found := frame["models"][0]["streams"]))
+        ((instance, start, end, failed),) = streams
+        assert (instance.startswith("repeat_int32_0"), failed) == (True, False)
+        assert 0 < start < end
+        watching.close()
+
+
 def test_access_rules_hold(tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
     rules.write_text(

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from trireme.engine.job import ExecutionBatch, SealReason
-from trireme.engine.metrics.batch_tap import MOST_REQUESTS, BatchTap, place_window
+from trireme.engine.metrics.batch_tap import MOST_REQUESTS, MOST_STREAMS, BatchTap, place_window
 
 
 class OneJob:
@@ -87,3 +87,18 @@ def test_small_windows_are_spread_evenly() -> None:
     tenths = [sum(at * 90 <= place < (at + 1) * 90 for place in places) for at in range(10)]
     assert min(tenths) >= 7
     assert max(tenths) <= 11
+
+
+def test_streams_are_noted_while_there_is_room() -> None:
+    tap = BatchTap()
+    assert tap.room == 0
+    tap.open(0, 1)
+    for number in range(MOST_STREAMS + 3):
+        if tap.room:
+            tap.note_stream("m_0_0", number, number + 5, failed=False)
+    assert len(tap.take_streams()) == MOST_STREAMS
+    assert tap.take_streams() == []
+    tap.open(0, 1)
+    tap.note_stream("m_0_0", 1, 2, failed=True)
+    tap.close()
+    assert (tap.room, tap.take_streams()) == (0, [])
