@@ -57,7 +57,15 @@ _INTERRUPTED, _PIPE_CLOSED = 130, 141
 def main(words: Sequence[str] | None = None) -> int:
     """Run a sub-command. The words are the command line after the command's name, by default that of the process.
     Returns the exit code."""
-    words = sys.argv[1:] if words is None else words
+    if words is None:
+        exit_code = _main(sys.argv[1:])
+        if exit_code == _INTERRUPTED or _threads_given_up():
+            _leave(exit_code)
+        return exit_code
+    return _main(words)
+
+
+def _main(words: Sequence[str]) -> int:
     if words == ["sagemaker"]:
         try:
             words = _sagemaker_words()
@@ -149,13 +157,10 @@ def _installed() -> Iterator[Callable[[Any], None]]:
 
 def _serve(name: str, words: Sequence[str]) -> int:
     try:
-        exit_code = _import_command(name)(words)
+        return _import_command(name)(words)
     except KeyboardInterrupt:  # before there is an event loop, or after its end
         sys.stdout.write(f"Signal ({signal.SIGINT.value}) received.\n")
-        exit_code = 0
-    if _threads_given_up():
-        _leave(exit_code)
-    return exit_code
+        return 0
 
 
 def _sagemaker_words() -> list[str]:
@@ -202,7 +207,8 @@ def _threads_given_up() -> bool:
 def _leave(exit_code: int) -> NoReturn:
     """End the process without the interpreter's and the libraries' cleaning up.
 
-    They would take down what the thread inside of the backend is using: ONNX Runtime aborts the process then.
+    They would take down what the thread inside of the backend is using: ONNX Runtime aborts the process then. After an
+    interrupt that may be any thread, one that loads a model included.
     """
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):

@@ -198,3 +198,18 @@ def test_the_server_is_imported_without_garbage_collections() -> None:
 def test_without_a_word_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert capsys.readouterr().err.startswith("usage: trireme ")
+
+
+@pytest.mark.parametrize(("exit_code", "cleans_up"), [(0, True), (130, False)])
+def test_after_an_interrupt_the_process_ends_without_cleaning_up(exit_code: int, cleans_up: bool) -> None:
+    """A thread may be inside of a framework that takes the process down when the interpreter ends under it."""
+    code = f"""
+import atexit, sys
+from trireme.api.cli import main
+atexit.register(print, "cleaned up")
+main._main = lambda words: print("said") or {exit_code}
+sys.exit(main.main())
+"""
+    ended = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
+    assert ended.returncode == exit_code
+    assert ended.stdout == ("said\ncleaned up\n" if cleans_up else "said\n")
