@@ -1,10 +1,11 @@
 """Predicted beside measured: twelve cases, profiled, played against a real server, and predicted.
 
-    python benchmarks/foresight.py [--work DIR] [--cases NAME ...] [--steps profile measure predict table]
+    python benchmarks/foresight.py [--work DIR] [--cases NAME ...] [--steps measure predict table]
 
-One call does all of it, in a quarter of an hour. With --work the steps can be done one by one, which a machine that is
-only quiet for minutes needs: what a step has found is kept there, and --stop-after-secs ends the measuring early. The
-last step writes the table of docs/foresight.md, between its marks.
+One call does all of it, in a quarter of an hour. The models of a case are profiled right before it is measured: many a
+machine is a tenth faster in one minute than in the next. With --work the steps can be done one by one, which a machine
+that is only quiet for minutes needs: what a step has found is kept there, and --stop-after-secs ends the measuring
+early. The last step writes the table of docs/foresight.md, between its marks.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,9 @@ from trireme.foresight.summary import mean_rows
 DOCUMENT = Path(__file__).parents[1] / "docs" / "foresight.md"
 BEGIN, END = "<!-- residuals begin -->\n", "<!-- residuals end -->\n"
 SECONDS = 10.0
+PROFILE_S = 1.5
+"""For one size of batches."""
 WARM_UP = 400
-LIKE = {"levels": "heavy", "limited": "heavy"}
-"""Models that are the same but for their schedulers, so that one profile serves both."""
 CLIENT_S = 0.00008
 """Processor time of the player, a request."""
 SHOWN = {"p50": (1e3, " ms"), "p99": (1e3, " ms"), "throughput": (1, "/s"), "batch": (1, "")}
@@ -98,34 +99,29 @@ class Bench:
         self.work = work
         self.repository = work / "models"
         self.options = ServerOptions(model_repository=(self.repository,))
-        self.models = ForeseenModels(self.options, ProfileStore(), NO_GPUS)
         self.found = work / "found"
         self.found.mkdir(parents=True, exist_ok=True)
 
-    def members(self, cases: Sequence[Case]) -> list[str]:
-        names = self.models.with_members(dict.fromkeys(model for case in cases for model in case.models))
-        return [name for name in names if not self.models.written_config(name).has_ensemble_scheduling]
+    def models(self, case: Case) -> ForeseenModels:
+        return ForeseenModels(self.options, ProfileStore(self.found / case.name), NO_GPUS)
 
-    def profile(self, cases: Sequence[Case]) -> None:
-        if not self.repository.exists():
-            write_models(self.repository)
-        plan = MeasuringPlan(error=0.005, most_s=2.5)
-        for name in self.members(cases):
-            if self.models.store.path(self.models.directory(name)).exists() or time.monotonic() > self.stop_s:
-                continue
-            like = self.models.store.read(self.models.directory(LIKE[name])) if name in LIKE else None
-            if like is not None:
-                same = replace(like, model=name, config={**like.config, "name": name})
-                self.models.store.write(self.models.directory(name), same)
-                continue
+    def members(self, case: Case) -> list[str]:
+        models = self.models(case)
+        names = models.with_members(case.models)
+        return [name for name in names if not models.written_config(name).has_ensemble_scheduling]
+
+    def profile(self, case: Case) -> None:
+        plan = MeasuringPlan(error=0.003, most_s=PROFILE_S)
+        models = self.models(case)
+        for name in self.members(case):
             with quiet_server():
-                profile = Profiler(self.models, plan, ways=("http", "grpc")).profile(name, lambda _text, _part: None)
-            self.models.store.write(self.models.directory(name), profile)
+                profile = Profiler(models, plan, ways=(case.way.value,)).profile(name, lambda _text, _part: None)
+            models.store.write(models.directory(name), profile)
             _say(f"profiled {name}: {_alone(profile)}")
 
     def log(self, case: Case) -> list[LoggedRequest]:
         """What is asked, a function of the profiles alone."""
-        rate = case.rate_hz or case.load * min(self.capacity(name) for name in self.members([case]))
+        rate = case.rate_hz or case.load * min(self.capacity(case, name) for name in self.members(case))
         if len(case.models) > 1:
             rate *= len(case.models)
         kinds = [
@@ -138,9 +134,9 @@ class Bench:
         arrivals = BurstArrivals(1.5 * rate, 0.5, 0.5, 0.5 * rate) if case.burst else PoissonArrivals(rate)
         return list(generate(arrivals, kinds, SECONDS, seed=18).requests)
 
-    def capacity(self, name: str) -> float:
+    def capacity(self, case: Case, name: str) -> float:
         """Requests of one row a second that a model's instances can do side by side, their batches full."""
-        found = self.models.foreseen(name)
+        found = self.models(case).foreseen(name)
         assert found.profile is not None
         count = instance_count(found.config)
         points = [point for point in found.profile.service if point.side_by_side <= count]
@@ -148,10 +144,13 @@ class Bench:
         return count * most.rows / most.time.mean_s
 
     def measure(self, cases: Sequence[Case]) -> None:
+        if not self.repository.exists():
+            write_models(self.repository)
         for case in cases:
             path = self.found / f"{case.name}.measured.json"
             if path.exists() or time.monotonic() > self.stop_s:
                 continue
+            self.profile(case)
             log = self.log(case)
             flags = ["--model-control-mode", "explicit"]
             for model in case.models:
@@ -160,7 +159,7 @@ class Bench:
                 target = server.target(case.way)
                 warm = [RequestKind(model, sequence_length=case.sequence) for model in case.models]
                 play(generate_closed(LoggedLoop(4), warm, WARM_UP, seed=1), target)
-                members = self.members([case])
+                members = self.members(case)
                 before = {name: server.statistics(name) for name in members}
                 played = play(RequestTraffic(log), target)
                 after = {name: server.statistics(name) for name in members}
@@ -182,14 +181,15 @@ class Bench:
     def predict(self, cases: Sequence[Case]) -> None:
         for case in cases:
             log = self.log(case)
-            models = [self.models.foreseen(name) for name in self.models.with_members(case.models)]
+            known = self.models(case)
+            models = [known.foreseen(name) for name in known.with_members(case.models)]
             rate = len(log) / SECONDS
             host = ForeseenHost(float(psutil.cpu_count() or 1), rate * CLIENT_S, case.way)
             began_s = time.monotonic()
             found = predict(models, log, self.options, host)
             took_s = time.monotonic() - began_s
             stateful = [model.config.name for model in models if model.config.has_sequence_batching]
-            rows = [mean_rows(run, self.members([case]), stateful) for run in found.runs]
+            rows = [mean_rows(run, self.members(case), stateful) for run in found.runs]
             predicted: dict[str, Any] = {
                 "p50": asdict(found.estimate("p50_s")),
                 "p99": asdict(found.estimate("p99_s")),
@@ -240,7 +240,7 @@ def _say(text: str) -> None:
     sys.stderr.flush()
 
 
-STEPS = ("profile", "measure", "predict", "table")
+STEPS = ("measure", "predict", "table")
 
 
 def main() -> None:

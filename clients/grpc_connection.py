@@ -54,6 +54,8 @@ class GrpcLoadConnection(LoadConnection):
     """
 
     keeps_messages = False
+    _ends_stream = END_STREAM
+    """Flag of the last frame of a request."""
 
     def __init__(
         self,
@@ -121,7 +123,7 @@ class GrpcLoadConnection(LoadConnection):
                     unframed.pop(0)
             self._window -= nbytes
             self._stream_window -= nbytes
-            parts += [frame_header(DATA, 0 if unframed else END_STREAM, self._stream, nbytes), *chunk]
+            parts += [frame_header(DATA, 0 if unframed else self._ends_stream, self._stream, nbytes), *chunk]
         return parts
 
     def take(self, data: memoryview) -> bool:

@@ -18,7 +18,7 @@ from ..engine.request import LATEST
 from ..proto.messages import inference
 from .connections import BUFFER_BYTES, RefusedError
 from .grpc_connection import GrpcLoadConnection
-from .target import LoadProtocol, LoadTarget
+from .target import LoadTarget
 
 _CONFIG_PATH = "/inference.GRPCInferenceService/ModelConfig"
 _TIMEOUT_S = 30.0
@@ -64,7 +64,7 @@ def describe_model(target: LoadTarget, name: str, version: int = LATEST) -> Mode
         RefusedError: it does not describe the model, or cannot be reached.
     """
     try:
-        ask = _http_config if target.protocol is LoadProtocol.HTTP else _grpc_config
+        ask = _http_config if target.protocol.is_http else _grpc_config
         config = ask(target, name, version)
     except (OSError, http.client.HTTPException) as error:
         raise RefusedError(f"no server answers at {target}: {error}") from error

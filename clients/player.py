@@ -29,6 +29,7 @@ from .connections import BUFFER_BYTES, HttpLoadConnection, LoadConnection, Refus
 from .grpc_connection import GrpcLoadConnection
 from .played import UNANSWERED, PlayedLog
 from .prepared import Parts, RequestPreparer
+from .stream_connection import StreamLoadConnection
 from .target import LoadProtocol, LoadTarget
 
 DEFAULT_CONNECTIONS = 256
@@ -167,10 +168,11 @@ class ConnectionPool:
     def _connect(self) -> LoadConnection:
         target = self._target
         number, self._made = self._made, self._made + 1
-        if target.protocol is LoadProtocol.HTTP:
+        if target.protocol.is_http:
             opened: LoadConnection = HttpLoadConnection(target.port, number, target.host, target.tls)
         else:
-            opened = GrpcLoadConnection(target.port, number, target.host, metadata=target.headers(), tls=target.tls)
+            made = StreamLoadConnection if target.protocol is LoadProtocol.STREAM else GrpcLoadConnection
+            opened = made(target.port, number, target.host, metadata=target.headers(), tls=target.tls)
         self._open[opened.socket.fileno()] = opened
         self._poller.register(opened.socket, opened.wanted)
         return opened

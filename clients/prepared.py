@@ -7,9 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from urllib.parse import quote
 
+import numpy as np
+
+from ..engine.datatypes import BF16, BY_NAME, BYTES, FP16
 from ..engine.logs.request_log import LoggedRequest
 from ..engine.request import LATEST
+from ..engine.tensor import iter_bytes
 from ..proto.messages import inference
+from .connections import RefusedError
 from .model_inputs import MadeInput, ModelInputs, describe_model, make_inputs
 from .target import LoadProtocol, LoadTarget
 
@@ -34,7 +39,7 @@ class RequestPreparer:
         self._models: dict[tuple[str, int], ModelInputs] = {}
         self._inputs: dict[LoggedRequest, list[MadeInput]] = {}
         self._made: dict[LoggedRequest, Parts] = {}
-        self._write = _http_parts if target.protocol is LoadProtocol.HTTP else _grpc_parts
+        self._write = _WRITERS[target.protocol]
 
     def make(self, request: LoggedRequest) -> Parts:
         """A request as a connection of the target's protocol takes it.
@@ -65,7 +70,43 @@ class RequestPreparer:
 
 
 def _http_parts(target: LoadTarget, request: LoggedRequest, inputs: Sequence[MadeInput]) -> Parts:
-    parameters: dict[str, object] = {"binary_data_output": True}
+    tensors = [{**_described(each), "parameters": {"binary_data_size": len(each.data)}} for each in inputs]
+    parameters = {"binary_data_output": True, **_parameters(request)}
+    document = json.dumps({"parameters": parameters, "inputs": tensors}, separators=(",", ":")).encode()
+    nbytes = len(document) + sum([len(each.data) for each in inputs])
+    head = _head(target, request, [f"Inference-Header-Content-Length: {len(document)}", f"Content-Length: {nbytes}"])
+    return _joined([head + document, *(each.data for each in inputs)])
+
+
+def _json_parts(target: LoadTarget, request: LoggedRequest, inputs: Sequence[MadeInput]) -> Parts:
+    tensors = [{**_described(each), "data": _values(each)} for each in inputs]
+    parameters = _parameters(request)
+    wanted = {"inputs": tensors, **({"parameters": parameters} if parameters else {})}
+    document = json.dumps(wanted, separators=(",", ":")).encode()
+    head = _head(target, request, ["Content-Type: application/json", f"Content-Length: {len(document)}"])
+    return _joined([head, document])
+
+
+def _described(made: MadeInput) -> dict[str, object]:
+    return {"name": made.name, "datatype": made.datatype, "shape": made.shape}
+
+
+def _values(made: MadeInput) -> list[object]:
+    """The elements, as JSON has them.
+
+    Raises:
+        RefusedError: it has none of this type.
+    """
+    datatype = BY_NAME[made.datatype]
+    if datatype in (FP16, BF16):
+        raise RefusedError(f"input '{made.name}' is of type {made.datatype}, which JSON cannot say")
+    if datatype is BYTES:
+        return [text.decode() for text in iter_bytes(made.data)]
+    return np.frombuffer(made.data, datatype.storage).tolist()
+
+
+def _parameters(request: LoggedRequest) -> dict[str, object]:
+    parameters: dict[str, object] = {}
     if request.priority:
         parameters["priority"] = request.priority
     if request.timeout_us:
@@ -76,27 +117,19 @@ def _http_parts(target: LoadTarget, request: LoggedRequest, inputs: Sequence[Mad
             "sequence_start": request.start,
             "sequence_end": request.end,
         }
-    tensors = [
-        {
-            "name": each.name,
-            "datatype": each.datatype,
-            "shape": each.shape,
-            "parameters": {"binary_data_size": len(each.data)},
-        }
-        for each in inputs
-    ]
-    document = json.dumps({"parameters": parameters, "inputs": tensors}, separators=(",", ":")).encode()
-    nbytes = len(document) + sum([len(each.data) for each in inputs])
+    return parameters
+
+
+def _head(target: LoadTarget, request: LoggedRequest, headers: Sequence[str]) -> bytes:
     version = "" if request.version == LATEST else f"/versions/{request.version}"
     lines = [
         f"POST /v2/models/{quote(request.model, safe='')}{version}/infer HTTP/1.1",
         f"Host: {target.host}:{target.port}",
-        f"Inference-Header-Content-Length: {len(document)}",
-        f"Content-Length: {nbytes}",
+        *headers,
         *(f"{name}: {value}" for name, value in target.headers()),
         "\r\n",
     ]
-    return _joined(["\r\n".join(lines).encode() + document, *(each.data for each in inputs)])
+    return "\r\n".join(lines).encode()
 
 
 def _grpc_parts(_target: LoadTarget, request: LoggedRequest, inputs: Sequence[MadeInput]) -> Parts:
@@ -145,3 +178,11 @@ _SMALL_BYTES = 16_384
 def _joined(parts: list[bytes]) -> Parts:
     """In one piece if they are small, so that large ones are not copied for each request of a sequence."""
     return (b"".join(parts),) if sum(map(len, parts)) <= _SMALL_BYTES else tuple(parts)
+
+
+_WRITERS = {
+    LoadProtocol.HTTP: _http_parts,
+    LoadProtocol.JSON: _json_parts,
+    LoadProtocol.GRPC: _grpc_parts,
+    LoadProtocol.STREAM: _grpc_parts,
+}

@@ -12,13 +12,23 @@ from .tls import TlsFiles
 
 
 class LoadProtocol(enum.Enum):
-    """How requests go to the server."""
+    """How requests go to the server.
+
+    HTTP: tensors in binary.
+    JSON: over HTTP, tensors as text.
+    GRPC: unary calls.
+    STREAM: over gRPC, those of a connection on one stream.
+    """
 
     HTTP = "http"
+    JSON = "json"
     GRPC = "grpc"
+    STREAM = "stream"
 
-
-_DEFAULT_PORTS = {LoadProtocol.HTTP: 8000, LoadProtocol.GRPC: 8001}
+    @property
+    def is_http(self) -> bool:
+        """Requests are those of HTTP/1.1."""
+        return self in (LoadProtocol.HTTP, LoadProtocol.JSON)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +50,7 @@ class LoadTarget:
     def of(
         cls, url: str, protocol: LoadProtocol | None = None, api_key: str = "", tls: TlsFiles | None = None
     ) -> LoadTarget:
-        """Of `http://HOST:PORT`, `grpc://HOST:PORT`, or `HOST:PORT` with a protocol.
+        """Of `PROTOCOL://HOST:PORT`, or `HOST:PORT` with a protocol.
 
         Args:
             tls: for `https://` and `grpcs://` as well, and for the others where it names files; None for no TLS.
@@ -56,7 +66,7 @@ class LoadTarget:
         try:
             split = urlsplit(url if "://" in url else f"{(protocol or LoadProtocol.HTTP).value}://{url}")
             found = known[split.scheme]
-            port = split.port or _DEFAULT_PORTS[found]
+            port = split.port or (8000 if found.is_http else 8001)
         except (KeyError, ValueError) as error:
             raise InvalidArgumentError(f"found {url!r}, expected {expected}") from error
         if not split.hostname or split.path not in ("", "/") or (protocol is not None and found is not protocol):
@@ -65,7 +75,7 @@ class LoadTarget:
             raise InvalidArgumentError("the API key has characters that no header can have, expected printable ASCII")
         context = None
         if tls is not None and (tls.named or split.scheme != found.value):
-            context = tls.context("h2" if found is LoadProtocol.GRPC else "http/1.1")
+            context = tls.context("http/1.1" if found.is_http else "h2")
         return cls(split.hostname, port, found, api_key, context)
 
     def headers(self) -> tuple[tuple[str, str], ...]:

@@ -7,11 +7,13 @@ Rules:
     in company (`C`). Of what is shared, n requests of a batch pay one part each: request + shared = A, request +
     shared / n = C.
  2. What is executed on the event loop is taken off before: its time is in the service times.
- 3. What is outside of the loop is the rest of one request's latency alone: without the loop, the execution, and the two
-    ways to its thread. Its spread is that of the latencies, about their mean.
- 4. Then the client waits for `_RESTS_S` before it asks again. What a request costs the loop more than in rule 1, but
-    for what the loop does without any, and by how much the median latency is longer, is what a rested loop costs. In
-    rule 1 the loop slept while a request was executed and outside, each half of the time.
+ 3. What is outside of the loop is the rest of the median latency of one request alone: without the loop, the execution,
+    and the two ways to its thread. Its spread is that of the latencies, about their median. Medians, since a few
+    requests that other programs held up would be most of what is left.
+ 4. Then the client waits for each of `_RESTS_S` before it asks again: what that costs more is what a rested loop costs.
+    It grows about as the square root of the rest, by which `_grows_by` is fitted. So it is known what the loop's rests
+    cost in rule 1 (while a client had its answer, and while a batch was executed elsewhere); that is taken off before.
+ 5. One client asks for as many rows as there may be, too: what that costs the loop and outside more, is by the byte.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from ..clients.target import LoadProtocol, LoadTarget
 from ..engine.errors import UnavailableError
 from ..engine.logs.request_log import LoggedLoop, LoggedRequest, RequestTraffic
 from ..engine.options import ServerOptions
-from ..engine.profiles import HostPoint, RestedLoop, TimeDistribution, Way
+from ..engine.profiles import HostPoint, RestedLoop, ServicePoint, TimeDistribution, Way
 from ..engine.profiles.profile import runs_on_loop
 from .service_times import MeasuredModel
 
@@ -47,13 +49,18 @@ _WARM_UP = 100
 _LEAST, _MOST = 60, 6_000
 _START_S = 120.0
 _SEQUENCE = 50
-_RESTS_S = (0.01, 0.05)
-_LEAST_RESTED, _MOST_RESTED = 12, 100
+_RESTS_S = (0.001, 0.003, 0.01, 0.05)
+_LEAST_RESTED, _MOST_RESTED = 30, 200
 _IDLE_S = 0.3
-_SHORTEST_REST_S = 0.00005
+_MOST_OF_IT = 0.8
+"""So much of what a request costs may come of rests: a fit of a few measurements is not to say that nothing is left."""
 
-_PROTOCOLS = {Way.HTTP: LoadProtocol.HTTP, Way.GRPC: LoadProtocol.GRPC}
-"""Ways that the player knows."""
+_PROTOCOLS = {
+    Way.HTTP: LoadProtocol.HTTP,
+    Way.JSON: LoadProtocol.JSON,
+    Way.GRPC: LoadProtocol.GRPC,
+    Way.STREAM: LoadProtocol.STREAM,
+}
 
 
 class ServedModels:
@@ -103,7 +110,7 @@ class ServedModels:
     def target(self, way: Way) -> LoadTarget:
         """Where clients find it."""
         protocol = _PROTOCOLS[way]
-        return LoadTarget("127.0.0.1", self.http_port if protocol is LoadProtocol.HTTP else self.grpc_port, protocol)
+        return LoadTarget("127.0.0.1", self.http_port if protocol.is_http else self.grpc_port, protocol)
 
     def loop_s(self) -> float:
         """Processor seconds of the event loop's thread so far."""
@@ -142,10 +149,11 @@ class _Load:
 def measure_host(
     measured: MeasuredModel, options: ServerOptions, ways: Sequence[Way], nbytes: int, most_s: float
 ) -> list[HostPoint]:
-    """What a request of one row costs, by each way that the player knows.
+    """What a request costs, by each way: one of one row, and, of a model with batches, one of as many as there may be
+    (rule 5).
 
     Args:
-        nbytes: of its inputs.
+        nbytes: of the inputs of one row.
         most_s: seconds that each way may take, about.
 
     Raises:
@@ -157,7 +165,17 @@ def measure_host(
         return []  # which the player does not ask
     flags = ("--model-control-mode", "explicit", "--load-model", name)
     with ServedModels(options, flags) as server:
-        return [_point(server, measured, way, nbytes, _PART * most_s) for way in ways if way in _PROTOCOLS]
+        return [point for way in ways for point in _points(server, measured, way, nbytes, _PART * most_s)]
+
+
+def _points(
+    server: ServedModels, measured: MeasuredModel, way: Way, nbytes: int, seconds: float
+) -> Iterator[HostPoint]:
+    small = _point(server, measured, way, nbytes, seconds)
+    yield small
+    largest = measured.service[-1]
+    if largest.rows > 1 and not measured.config.has_sequence_batching:
+        yield _large_point(server, measured, small, largest, seconds)
 
 
 def _point(server: ServedModels, measured: MeasuredModel, way: Way, nbytes: int, seconds: float) -> HostPoint:
@@ -167,32 +185,53 @@ def _point(server: ServedModels, measured: MeasuredModel, way: Way, nbytes: int,
     alone = _load(server, measured, way, 1, round(min(max(seconds / one, _LEAST), _MOST)))
     crowd = _load(server, measured, way, _CROWD, round(min(max(seconds / one, 4 * _LEAST), _MOST)))
     on_loop = runs_on_loop(measured.executor, service_s)
-    taken = alone.batch_s if on_loop else 0.0
-    a = max(0.0, alone.loop_s - taken)
-    c = max(0.0, crowd.loop_s - (crowd.batch_s / crowd.requests if on_loop else 0.0))
+    usual_s = float(np.median(alone.latencies_s))
+    ways_s = measured.start.quantile(0.5) + measured.notice.quantile(0.5)
+    aside_s = 0.0 if on_loop else measured.service[0].time.quantile(0.5) + ways_s
+    outside_s = max(0.0, usual_s - alone.loop_s - aside_s)
+    rested = list(_rested(server, measured, way, alone, seconds))
+    grows_by = _grows_by(rested, outside_s)
+    a = _without_rests(alone.loop_s - (alone.batch_s if on_loop else 0.0), grows_by * (outside_s**0.5 + aside_s**0.5))
+    c = crowd.loop_s - (crowd.batch_s / crowd.requests if on_loop else 0.0)
+    c = _without_rests(c, 0.0 if on_loop else grows_by * crowd.batch_s**0.5 / crowd.requests)
     company = max(crowd.requests, 2.0)
     shared = min(max(0.0, (a - c) / (1 - 1 / company)), a)
-    ways_s = 0.0 if on_loop else measured.start.mean_s + measured.notice.mean_s
-    mean_s = float(alone.latencies_s.mean())
-    outside_s = max(0.0, mean_s - a - alone.batch_s - ways_s)
-    spread = np.maximum(0.0, outside_s + (_calm(alone.latencies_s, service_s) - mean_s))
-    base = RestedLoop(max(0.5 * (mean_s - a), _SHORTEST_REST_S), 0.0, 0.0)
-    rested = [base, *_rested(server, measured, way, alone, base.rest_s, seconds)]
+    spread = np.maximum(0.0, outside_s + (_calm(alone.latencies_s, service_s) - usual_s))
     outside = TimeDistribution.of([float(each) for each in spread])
-    return HostPoint(way, nbytes, 0, a - shared, shared, outside, tuple(rested))
+    more_s = grows_by * outside_s**0.5
+    known = [replace(each, loop_s=each.loop_s + more_s) for each in rested]
+    return HostPoint(way, nbytes, 0, a - shared, shared, outside, (RestedLoop(0.0, 0.0, 0.0), *known))
+
+
+def _large_point(
+    server: ServedModels, measured: MeasuredModel, small: HostPoint, largest: ServicePoint, seconds: float
+) -> HostPoint:
+    """Rule 5."""
+    way, rows, service_s = small.way, largest.rows, largest.time.quantile(0.5)
+    on_loop = runs_on_loop(measured.executor, largest.time.mean_s)
+    ways_s = measured.start.quantile(0.5) + measured.notice.quantile(0.5)
+    aside_s = 0.0 if on_loop else service_s + ways_s
+    _load(server, measured, way, 1, _WARM_UP, rows=rows)
+    count = round(min(max(seconds / max(largest.time.mean_s + 0.0005, 0.0005), _LEAST), _MOST))
+    alone = _load(server, measured, way, 1, count, rows=rows)
+    usual_s = float(np.median(alone.latencies_s))
+    outside_s = max(0.0, usual_s - alone.loop_s - aside_s)
+    grows_by = small.rested[-1].loop_s / small.rested[-1].rest_s ** 0.5
+    loop_s = alone.loop_s - (alone.batch_s if on_loop else 0.0)
+    request_s = _without_rests(loop_s, grows_by * (outside_s**0.5 + aside_s**0.5)) - small.batch_s
+    outside = TimeDistribution.constant(max(outside_s, small.outside.quantile(0.5)))
+    return HostPoint(way, rows * small.nbytes, 0, max(request_s, small.request_s), small.batch_s, outside, small.rested)
 
 
 def _rested(
-    server: ServedModels, measured: MeasuredModel, way: Way, alone: _Load, base_s: float, seconds: float
+    server: ServedModels, measured: MeasuredModel, way: Way, alone: _Load, seconds: float
 ) -> Iterator[RestedLoop]:
-    """Rule 4."""
+    """Rule 4: by rest, what a request costs more than one that came after none."""
     before_s, began_s = server.loop_s(), time.monotonic()
     time.sleep(_IDLE_S)
     idle = (server.loop_s() - before_s) / (time.monotonic() - began_s)  # what it does without requests
     usual_s = float(np.median(alone.latencies_s))
     for rest_s in _RESTS_S:
-        if rest_s < 2 * base_s:
-            continue
         apart_s = rest_s + usual_s
         count = round(min(max(seconds / apart_s, _LEAST_RESTED), _MOST_RESTED))
         load = _load(server, measured, way, 1, count, apart_s)
@@ -201,18 +240,37 @@ def _rested(
         yield RestedLoop(rest_s, loop_s, outside_s)
 
 
+def _grows_by(rested: Sequence[RestedLoop], usual_s: float) -> float:
+    """What a rest costs the loop, by the square root of it, if it costs so much more than the usual one (rule 4); least
+    squares."""
+    roots = [each.rest_s**0.5 - usual_s**0.5 for each in rested]
+    square = sum(root * root for root in roots)
+    return max(0.0, sum(root * each.loop_s for root, each in zip(roots, rested, strict=True)) / square)
+
+
+def _without_rests(loop_s: float, rests_s: float) -> float:
+    """What is left of what a request costs the loop."""
+    return max(0.0, loop_s - min(rests_s, _MOST_OF_IT * loop_s))
+
+
 def _calm(latencies: np.ndarray, service_s: float) -> np.ndarray:
     """Latencies whose spread is that of what is outside. Where batches take long their own spread hides that: then only
-    the mean counts."""
-    return latencies if service_s < 0.001 else np.full(len(latencies), latencies.mean())
+    the median counts."""
+    return latencies if service_s < 0.001 else np.full(len(latencies), np.median(latencies))
 
 
 def _load(
-    server: ServedModels, measured: MeasuredModel, way: Way, clients: int, count: int, apart_s: float = 0.0
+    server: ServedModels,
+    measured: MeasuredModel,
+    way: Way,
+    clients: int,
+    count: int,
+    apart_s: float = 0.0,
+    rows: int = 1,
 ) -> _Load:
     """So many clients ask, each one request after the other; or requests come at times that are so far apart."""
     name = measured.config.name
-    requests = list(_requests(name, count, measured.config.has_sequence_batching, clients))
+    requests = list(_requests(name, count, measured.config.has_sequence_batching, clients, rows))
     traffic = RequestTraffic(requests, LoggedLoop(clients))
     if apart_s:
         traffic = RequestTraffic([replace(each, offset_s=at * apart_s) for at, each in enumerate(requests)])
@@ -224,7 +282,7 @@ def _load(
     if wrong:
         raise UnavailableError(f"requests to '{name}' failed: {wrong[0][0]}")
 
-    done = max(1, after["inference_count"] - before["inference_count"])
+    done = max(1, (after["inference_count"] - before["inference_count"]) // rows)
     executed = max(1, after["execution_count"] - before["execution_count"])
     stats = _batch_totals(after), _batch_totals(before)
     return _Load(
@@ -241,9 +299,9 @@ def _batch_totals(statistics: dict[str, Any]) -> int:
     return sum(each[kind]["ns"] for each in statistics["batch_stats"] for kind in kinds)
 
 
-def _requests(name: str, count: int, stateful: bool, clients: int) -> Iterator[LoggedRequest]:
+def _requests(name: str, count: int, stateful: bool, clients: int, rows: int) -> Iterator[LoggedRequest]:
     if not stateful:
-        yield from (LoggedRequest(0.0, name) for _ in range(count))
+        yield from (LoggedRequest(0.0, name, rows=rows) for _ in range(count))
         return
     base = time.monotonic_ns() % (1 << 40)
     rounds = max(1, count // (_SEQUENCE * clients))

@@ -9,7 +9,9 @@ Rules:
  3. A request's work on the event loop is split between taking it in and answering it, a batch's between waking up,
     beginning it and hearing of its end; a batch on the event loop needs one wake-up, and has no end to be heard of.
     What is outside of the loop lies before and behind it.
- 4. A wake-up after a rest costs more than was measured one request after the other, on the loop and outside of it.
+ 4. Of two measured sizes of requests the difference is by the byte of the inputs, of an answer by its rows.
+ 5. A wake-up after a rest costs more, on the loop and, for the requests that it brings, outside of it. Between two
+    measured rests that grows as the square root of the rest.
 """
 
 from __future__ import annotations
@@ -33,8 +35,11 @@ _WAKING = 0.6
 _WAY_IN = 0.4
 """Of what is outside."""
 _LEAST_FACTOR = 0.8
+_TIMER_STEP_S = 0.001
+"""Of the sleep of an event loop: Linux's epoll counts in milliseconds, and Python rounds up."""
 _FINENESS = 10
 """Rests that differ by less than a tenth are taken to be alike."""
+_NOTHING = 0.0, 0.0
 _ALONE = ServicePoint(1, 1, 1.0, TimeDistribution.constant(0.0))
 
 _PLACES = {
@@ -111,14 +116,16 @@ def _between(low: TimeDistribution, high: TimeDistribution, part: float) -> Time
 
 
 def interference(profile: ModelProfile) -> list[tuple[int, float]]:
-    """By instances side by side, ascending, what their batches take more than one alone and cores explain (rule 2)."""
+    """By instances side by side, ascending, what their batches take more than one alone and cores explain (rule 2). Of
+    medians: a few batches that other programs held up are not slower for their company."""
     alone = {point.rows: point for point in profile.service if point.side_by_side == 1}
     ratios: dict[int, list[float]] = {1: [1.0]}
     for point in profile.service:
         base = alone.get(point.rows)
-        if point.side_by_side > 1 and base is not None and base.time.mean_s > 0:
+        alone_s = base.time.quantile(0.5) if base is not None else 0.0
+        if point.side_by_side > 1 and base is not None and alone_s > 0:
             explained = max(1.0, point.side_by_side * base.cores / profile.origin.cores)
-            ratio = point.time.mean_s / base.time.mean_s / explained
+            ratio = point.time.quantile(0.5) / alone_s / explained
             ratios.setdefault(point.side_by_side, []).append(max(_LEAST_FACTOR, ratio))
     return [(count, sum(each) / len(each)) for count, each in sorted(ratios.items())]
 
@@ -174,6 +181,7 @@ class ProfiledCosts(HostCosts):
         self.loop_first = loop_first
         self._chance = chance
         self._points = {name: host_point(profile, way) for name, profile in profiles.items()}
+        self._by_byte = {name: _by_byte(profile, way) for name, profile in profiles.items()}
         known = [point for point in self._points.values() if point is not None]
         self._usual = _usual_point(known, way)
         self._factor = factor
@@ -182,7 +190,7 @@ class ProfiledCosts(HostCosts):
         self._wake_s = factor * self._usual.batch_s * part
         self._edges = {name: 1 if each else 2 for name, each in on_loop.items()}
         self._rested = resting(known)
-        self._late_s = 0.0  # what it makes later outside that the loop had slept
+        self._woken_late_s = self._late_s = 0.0  # outside, what this wake-up's rest costs; that of the last request
         self._outside = {name: drawing(self._of(name).outside) for name in self._points}
         self._usual_outside = drawing(self._usual.outside)
         self._start = {name: drawing(profile.start) for name, profile in profiles.items()}
@@ -192,14 +200,25 @@ class ProfiledCosts(HostCosts):
         return self._points.get(model) or self._usual
 
     def wake(self, events: int, rested_s: float) -> float:
-        loop_s, self._late_s = self._rested(rested_s)
+        loop_s, self._woken_late_s = self._rested(rested_s)
         return self._wake_s + self._factor * loop_s
 
     def admit(self, request: LoggedRequest) -> float:
-        return self._factor * self._of(request.model).request_s * _TAKING_IN
+        self._late_s = self._woken_late_s
+        point = self._of(request.model)
+        request_s = point.request_s + self._more_bytes(request) * self._by_byte.get(request.model, _NOTHING)[0]
+        return self._factor * request_s * _TAKING_IN
 
     def answer(self, model: PlannedModel, rows: int, well: bool) -> float:
-        return self._factor * self._of(model.name).request_s * (1 - _TAKING_IN)
+        point = self._of(model.name)
+        more = (rows - 1) * point.nbytes if well else 0
+        request_s = point.request_s + more * self._by_byte.get(model.name, _NOTHING)[0]
+        return self._factor * request_s * (1 - _TAKING_IN)
+
+    def _more_bytes(self, request: LoggedRequest) -> int:
+        """Of the inputs, than those of the request that was measured."""
+        point = self._of(request.model)
+        return max(0, (request.nbytes or request.rows * point.nbytes) - point.nbytes)
 
     def begin(self, model: PlannedModel, requests: int, rows: int) -> float:
         return self._factor * self._of(model.name).batch_s * (1 - _WAKING) / self._edges.get(model.name, 2)
@@ -215,8 +234,12 @@ class ProfiledCosts(HostCosts):
         draw = self._notice.get(model.name)
         return draw(self._chance.random()) if draw is not None else 0.0
 
+    def timer_late(self) -> float:
+        return self._chance.random() * _TIMER_STEP_S
+
     def way_in(self, request: LoggedRequest) -> float:
-        return self._of(request.model).outside.mean_s * _WAY_IN
+        more_s = self._more_bytes(request) * self._by_byte.get(request.model, _NOTHING)[1]
+        return self._of(request.model).outside.mean_s * _WAY_IN + more_s
 
     def way_out(self, model: PlannedModel, well: bool) -> float:
         draw = self._outside.get(model.name, self._usual_outside)
@@ -226,7 +249,7 @@ class ProfiledCosts(HostCosts):
 
 def resting(points: Sequence[HostPoint]) -> Callable[[float], tuple[float, float]]:
     """What a wake-up costs more, on the loop and outside of it, by how long the loop has slept: the mean of what was
-    measured, each interpolated by the logarithm of the rest, and no more than for the longest (rule 4)."""
+    measured, and no more than for the longest (rule 5)."""
     curves = [each.rested for each in points if len(each.rested) > 1]
     known: dict[int, tuple[float, float]] = {}
 
@@ -254,13 +277,33 @@ def _rested_cost(curve: Sequence[RestedLoop], rested_s: float) -> tuple[float, f
     if index == len(curve):
         return low.loop_s, low.outside_s
     high = curve[index]
-    part = math.log(rested_s / low.rest_s) / math.log(high.rest_s / low.rest_s)
+    part = (rested_s**0.5 - low.rest_s**0.5) / (high.rest_s**0.5 - low.rest_s**0.5)
     return low.loop_s + (high.loop_s - low.loop_s) * part, low.outside_s + (high.outside_s - low.outside_s) * part
 
 
 def host_point(profile: ModelProfile, way: Way) -> HostPoint | None:
-    """What requests of this way cost; those of another one, if that was not measured; None if nothing was."""
-    return next((point for point in profile.host if point.way is way), next(iter(profile.host), None))
+    """What the smallest requests of this way cost; of another one, if that was not measured; None if nothing was."""
+    return next(iter(_host_points(profile, way)), None)
+
+
+def _host_points(profile: ModelProfile, way: Way) -> list[HostPoint]:
+    """By size, the smallest first."""
+    for wanted in (way, next((point.way for point in profile.host), way)):
+        found = [point for point in profile.host if point.way is wanted]
+        if found:
+            return sorted(found, key=lambda point: point.nbytes)
+    return []
+
+
+def _by_byte(profile: ModelProfile, way: Way) -> tuple[float, float]:
+    """Seconds, of the event loop and outside of it, that a byte more costs (rule 4)."""
+    points = _host_points(profile, way)
+    if len(points) < 2 or points[-1].nbytes <= points[0].nbytes:
+        return _NOTHING
+    small, large = points[0], points[-1]
+    more = large.nbytes - small.nbytes
+    costs = large.request_s - small.request_s, large.outside.mean_s - small.outside.mean_s
+    return max(0.0, costs[0]) / more, max(0.0, costs[1]) / more
 
 
 def _usual_point(known: Sequence[HostPoint], way: Way) -> HostPoint:

@@ -91,7 +91,7 @@ _MOST = "seconds for one point; default %(default)g"
 _TRACES = "make the profile from trace files of real traffic (all requests traced), without any load"
 _LOG = "the same from a request log with results"
 _URL = "of a server that serves the model from this repository: measure there, in its idle times"
-_WAYS = "whose cost to the server is measured: some of http and grpc, or none; default both"
+_WAYS = "whose cost to the server is measured: some of http, json, grpc and stream, or none; default http,grpc"
 
 
 def add_repository_arguments(parser: argparse.ArgumentParser) -> None:
@@ -216,7 +216,7 @@ def _ways(text: str) -> tuple[str, ...]:
 
     if text == "none":
         return ()
-    known = [Way.HTTP.value, Way.GRPC.value]
+    known = [way.value for way in Way]
     ways = tuple(text.split(","))
     wrong = [way for way in ways if way not in known]
     if wrong:

@@ -4,11 +4,14 @@ Rules:
  1. A model without sequences is measured without its batching: a request of so many rows is a batch of so many rows.
     A stateful one keeps its scheduler, and as many sequences as there are to be rows go on at once.
  2. Each point is measured until the standard error of the mean is within its bound, for at least `LEAST_BATCHES`, and
-    no longer than it may take, unless there is nothing by then. The first `_WARM_UP` batches do not count, nor those
-    of another size.
+    no longer than it may take, unless there is nothing by then. The first `_WARM_UP` batches of an instance do not
+    count, nor those of another size.
  3. Instances side by side are all kept busy, each by a client of its own.
  4. Processor seconds are those of all threads and child processes but the event loop's, which asks; a batch on the
     event loop takes one core.
+ 5. Machines are faster at one time than at another, by the work of others and by temperature. So the points that have
+    as many instances are measured by turns, in `_ROUNDS` rounds of which each point gets a part of its time, at least
+    `_LEAST_ROUNDS` of them: so that each has seen the same times, and the error of its mean tells of them.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ LEAST_BATCHES = 40
 _WARM_UP = 48
 """An instance proves itself for 32 batches (`engine.instances.executing`)."""
 _LOOK_EVERY = 20
+_ROUNDS, _LEAST_ROUNDS = 6, 3
 _PATIENCE = 20
 """A point of which there is nothing yet when its time is over gets so many times as much."""
 _SEQUENCE = 64
@@ -114,20 +118,23 @@ async def measure_model(
         measured.starting = StartTimes(loaded_s, instance_s)
         points = list(_points(config, plan))
         aside: list[MeasuredBatch] = []
-        present = 0
         ids = itertools.count(1)  # of sequences
-        for index, (count, rows) in enumerate(points):
-            alone_s = next((p.time.mean_s for p in measured.service if p.rows == rows), 0.0)
-            if count > 1 and measured.executor is ExecutorKind.PROVING and alone_s * 1e9 < SHORT_NS:
-                continue  # executed on the event loop: never side by side
-            progress(f"{name}: {rows} rows, {count} side by side", index / len(points))
-            if count != present:
-                await server.load_model(name, {"config": measured_config(config, count)})
-                present = count
-            point, batches = await _measure_point(server, sink, config, inputs, rows, count, plan, ids)
-            measured.service.append(point)
-            measured.executor = next(reversed(sink.kinds.values()))
-            aside += [batch for batch in batches if batch.aside]
+        for count in dict.fromkeys(count for count, _ in points):
+            await server.load_model(name, {"config": measured_config(config, count)})
+            sizes = [rows for its, rows in points if its == count]
+            if count > 1 and measured.executor is ExecutorKind.PROVING:  # not those executed on the event loop
+                short = {point.rows for point in measured.service if point.time.mean_s * 1e9 < SHORT_NS}
+                sizes = [rows for rows in sizes if rows not in short]
+            turns = [_PointTurns(server, sink, config, inputs, rows, count, plan, ids) for rows in sizes]
+            for round_number in range(_ROUNDS):
+                for turn in turns:
+                    done = (points.index((count, turn.rows)) + round_number / _ROUNDS) / len(points)
+                    progress(f"{name}: {turn.rows} rows, {count} side by side", done)
+                    await turn.measure(round_number)
+            for turn in turns:
+                measured.service.append(turn.point())
+                measured.executor = next(reversed(sink.kinds.values()))
+                aside += [batch for batch in turn.batches if batch.aside]
         measured.service.sort(key=lambda point: (point.rows, point.side_by_side))
         if aside:
             measured.start = TimeDistribution.of([batch.start_s for batch in aside])
@@ -178,54 +185,82 @@ def measured_config(config: ModelConfig, instances: int) -> str:
     return json.dumps(document)
 
 
-async def _measure_point(
-    server: InferenceServer,
-    sink: BatchSink,
-    config: ModelConfig,
-    inputs: SampleInputs,
-    rows: int,
-    count: int,
-    plan: MeasuringPlan,
-    ids: Iterator[int],
-) -> tuple[ServicePoint, list[MeasuredBatch]]:
-    batches: list[MeasuredBatch] = []
-    seen = 0
-    processors = _Processors()
-    done, some = trio.Event(), trio.Event()
-    warm_by_s = trio.current_time() + plan.most_s / 3
+class _PointTurns:
+    """Measures one point in rounds (rule 5).
 
-    def take(batch: MeasuredBatch) -> None:
-        nonlocal seen
-        seen += 1
-        if seen <= _WARM_UP and trio.current_time() < warm_by_s:
+    Attributes:
+        batches: that count.
+    """
+
+    def __init__(
+        self,
+        server: InferenceServer,
+        sink: BatchSink,
+        config: ModelConfig,
+        inputs: SampleInputs,
+        rows: int,
+        count: int,
+        plan: MeasuringPlan,
+        ids: Iterator[int],
+    ) -> None:
+        self.rows = rows
+        self.batches: list[MeasuredBatch] = []
+        self._server, self._sink, self._config, self._inputs = server, sink, config, inputs
+        self._count, self._plan, self._ids = count, plan, ids
+        self._processors = _Processors()
+        self._seen = 0
+
+    def _exact(self) -> bool:
+        enough = len(self.batches) >= LEAST_BATCHES
+        return enough and TimeDistribution.of([each.took_s for each in self.batches]).relative_error <= self._plan.error
+
+    async def measure(self, round_number: int) -> None:
+        """One round; nothing if the point is known well enough."""
+        if round_number >= _LEAST_ROUNDS and self._exact():
             return
-        processors.note(batch.took_s)
-        if batch.rows == rows and (count == 1 or batch.executing >= max(2, count - 1)):
-            batches.append(batch)
-            some.set()
-            if len(batches) >= LEAST_BATCHES and len(batches) % _LOOK_EVERY == 0:
-                took = TimeDistribution.of([each.took_s for each in batches])
-                if took.relative_error <= plan.error:
+        batches, processors, count = self.batches, self._processors, self._count
+        done, some = trio.Event(), trio.Event()
+        slice_s = self._plan.most_s / _ROUNDS
+        warm_by_s = trio.current_time() + slice_s / 2
+        least = LEAST_BATCHES * (round_number + 1)
+
+        def take(batch: MeasuredBatch) -> None:
+            self._seen += 1
+            if self._seen <= _WARM_UP and trio.current_time() < warm_by_s:
+                return
+            processors.note(batch.took_s)
+            if batch.rows == self.rows and (count == 1 or batch.executing >= max(2, count - 1)):
+                batches.append(batch)
+                some.set()
+                if len(batches) >= least and len(batches) % _LOOK_EVERY == 0 and self._exact():
                     done.set()
 
-    sink.take = take
-    failures: list[TriremeError] = []
-    async with trio.open_nursery() as nursery:
-        for _ in range(count):
-            nursery.start_soon(_keep_asking, server, _requests(config, inputs, rows, ids, done), failures, done)
-        with trio.move_on_after(plan.most_s):
-            await done.wait()
-        if not failures:
-            with trio.move_on_after(_PATIENCE * plan.most_s):
-                await some.wait()
-        processors.end()
-        done.set()
-    sink.take = lambda _batch: None
-    if failures:
-        raise failures[0]
-    if not batches:
-        raise InvalidArgumentError(f"no batch of {rows} rows of '{config.name}' was executed")
-    return _point(rows, count, batches, processors), batches
+        self._sink.take = take
+        failures: list[TriremeError] = []
+        async with trio.open_nursery() as nursery:
+            for _ in range(count):
+                steps = _requests(self._config, self._inputs, self.rows, self._ids, done)
+                nursery.start_soon(_keep_asking, self._server, steps, failures, done)
+            with trio.move_on_after(slice_s):
+                await done.wait()
+            if not failures and not batches:
+                with trio.move_on_after(_PATIENCE * self._plan.most_s):
+                    await some.wait()
+            self._sink.take = lambda _batch: None
+            processors.end()
+            done.set()
+        if failures:
+            raise failures[0]
+
+    def point(self) -> ServicePoint:
+        """What was measured.
+
+        Raises:
+            InvalidArgumentError: nothing was.
+        """
+        if not self.batches:
+            raise InvalidArgumentError(f"no batch of {self.rows} rows of '{self._config.name}' was executed")
+        return _point(self.rows, self._count, self.batches, self._processors)
 
 
 def _requests(
@@ -305,8 +340,10 @@ class _Processors:
             self._running, self._before_s = True, self._used()
 
     def end(self) -> None:
+        """Of a round."""
         if self._running:
-            self._used_s = self._used() - self._before_s
+            self._used_s += self._used() - self._before_s
+            self._running = False
 
     @property
     def cores(self) -> float:

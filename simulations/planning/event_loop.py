@@ -4,6 +4,9 @@ The loop's time is the clock. What it works on moves the clock; what becomes due
 as sockets do, and all that is due at a wake-up is heard in one turn, as the server's loop hears it. None of this takes
 a task of trio's: as long as no task wants to run and no deadline of one is near, wake-ups follow each other in one call
 (`JumpingClock.free_until_s`).
+
+Timers of actors wake the loop as all else does, and later than they say: an event loop sleeps for whole milliseconds. A
+loop that is awake by then, or is woken by something else, sees them at once.
 """
 
 from __future__ import annotations
@@ -46,6 +49,7 @@ class PlannedLoop:
         self._costs = costs
         self._turn: Turn | None = None
         self._due: list[tuple[float, int, _Call, Any]] = []
+        self._timers: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = count()
         self._asked_s = math.inf  # when the clock is to call
         self._counted_s = 0.0  # until when the cores have been given out
@@ -62,6 +66,17 @@ class PlannedLoop:
         heapq.heappush(self._due, (when_s, next(self._numbers), call, what))
         if when_s < self._asked_s and not self._awake:
             self._ask_clock()
+
+    def call_at(self, when_s: float, call: Callable[[], object]) -> None:
+        """See `engine.clock.Timers`."""
+        if self._costs is None:
+            self._clock.call_at(when_s, call)
+            return
+        heapq.heappush(self._timers, (when_s, next(self._numbers), call))
+        self.at(when_s + self._costs.timer_late(), _see_timers, None)
+
+    def _timers_due(self, now: float) -> bool:
+        return bool(self._timers) and self._timers[0][0] <= now
 
     def compute(self, seconds: float, cores: float, ended: Ended, what: Any) -> None:
         """Something takes cores from now on (`Cores.begin`), of which there are only so many."""
@@ -93,9 +108,11 @@ class PlannedLoop:
             self.cores.idle(since, self._counted_s)
 
     def _next_s(self) -> float:
-        due = self._due
+        due, now = self._due, self._clock.now_s()
         when_s = due[0][0] if due else math.inf
-        return when_s if self.cores is None else min(when_s, self.cores.next_end_s(self._clock.now_s()))
+        if self._timers_due(now):
+            when_s = min(when_s, now)
+        return when_s if self.cores is None else min(when_s, self.cores.next_end_s(now))
 
     def _ask_clock(self) -> None:
         self._catch_up()
@@ -131,6 +148,8 @@ class PlannedLoop:
             self._catch_up()
             now = clock.now_s()
             when_s = due[0][0] if due else math.inf
+            if self._timers_due(now):
+                when_s = min(when_s, now)
             if cores is not None:
                 when_s = min(when_s, cores.next_end_s(now))
             if when_s > now:
@@ -142,15 +161,25 @@ class PlannedLoop:
                 now = when_s
             elif cores is not None:  # what is done now, or within less than the clock can tell
                 cores.idle(now, now)
-            if not due or due[0][0] > now:
+            timers = self._timers_due(now)
+            if not timers and (not due or due[0][0] > now):
                 continue  # something has been computed, which the loop will hear of later
+            if not timers and due[0][2] is _see_timers:
+                heapq.heappop(due)
+                continue  # they were seen before
             with turn:
                 if costs is not None:
                     self.work(costs.wake(count_due(due, now), now - self._asleep_s))
                 while due and due[0][0] <= now:
                     _, _, call, what = heapq.heappop(due)
                     call(what)
+            while self._timers_due(clock.now_s()):
+                heapq.heappop(self._timers)[2]()
             self._asleep_s = clock.now_s()
+
+
+def _see_timers(_nothing: object) -> None:
+    """A wake-up for timers, which are looked at after each, outside of a turn."""
 
 
 def count_due(heap: Sequence[tuple[float, int, Any, Any]], now: float) -> int:

@@ -19,7 +19,7 @@ class HostCosts:
     """Seconds that things take beside the batches themselves: none, unless a subclass says otherwise.
 
     `wake`, `admit`, `begin`, `over` and `answer` are work of the event loop, which does nothing else meanwhile.
-    `start`, `notice`, `way_in` and `way_out` pass beside it.
+    `start`, `notice`, `timer_late`, `way_in` and `way_out` pass beside it.
 
     Attributes:
         cores: which the event loop, threads and processes share, possibly with a fraction: when more are wanted, all
@@ -57,6 +57,10 @@ class HostCosts:
 
     def answer(self, model: PlannedModel, rows: int, well: bool) -> float:
         """An answer, or an error, of the model that was asked is encoded and written."""
+        return 0.0
+
+    def timer_late(self) -> float:
+        """How late the loop wakes up for a timer, if nothing else wakes it meanwhile."""
         return 0.0
 
     def way_in(self, request: LoggedRequest) -> float:

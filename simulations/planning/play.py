@@ -112,7 +112,7 @@ class _Run:
             executors=PlannedExecutors(self._executor),
             model_class=UncountedModel,
             clock=self.clock,
-            timers=self.clock,
+            timers=self._loop,
             backends=repository.backends(),
         )
         async with trio.open_nursery() as self._nursery, server:

@@ -6,14 +6,16 @@ import json
 import math
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from triton_messages import MESSAGES
 
+from trireme.clients.connections import RefusedError
 from trireme.clients.model_inputs import InputDescription, ModelInputs, make_inputs
 from trireme.clients.prepared import RequestPreparer
 from trireme.clients.target import LoadProtocol, LoadTarget
-from trireme.engine.datatypes import BY_NAME, BYTES, DATATYPES, FP32, INT64
+from trireme.engine.datatypes import BY_NAME, BYTES, DATATYPES, FP16, FP32, INT64
 from trireme.engine.logs.request_log import LoggedRequest
 
 INPUTS = st.builds(
@@ -81,6 +83,35 @@ def test_http_requests_say_what_the_log_says() -> None:
     }
     assert document["inputs"][0]["shape"] == [2, 4]
     assert len(body) - length == document["inputs"][0]["parameters"]["binary_data_size"] == 32
+
+
+def test_json_requests_say_what_the_log_says() -> None:
+    (made,) = maker(LoadProtocol.JSON, []).make(REQUEST)
+    head, _, body = made.partition(b"\r\n\r\n")
+    lines = head.decode().split("\r\n")
+    assert f"Content-Length: {len(body)}" in lines
+    document = json.loads(body)
+    assert document["parameters"] == {
+        "priority": 1,
+        "timeout": 7,
+        "sequence_id": "s",
+        "sequence_start": True,
+        "sequence_end": False,
+    }
+    (tensor,) = document["inputs"]
+    assert (tensor["name"], tensor["datatype"], tensor["shape"]) == ("A", "FP32", [2, 4])
+    assert len(tensor["data"]) == 8
+    assert all(0 <= each < 1 for each in tensor["data"])
+
+
+def test_json_has_texts_and_no_half_precision() -> None:
+    texts = ModelInputs((InputDescription("T", BYTES, (2,)),), False)
+    target = LoadTarget("127.0.0.1", 1, LoadProtocol.JSON)
+    (made,) = RequestPreparer(target, lambda *_: texts).make(LoggedRequest(0.0, "m", nbytes=2 * (4 + 3)))
+    assert json.loads(made.partition(b"\r\n\r\n")[2])["inputs"][0]["data"] == ["xxx", "xxx"]
+    halves = ModelInputs((InputDescription("H", FP16, (2,)),), False)
+    with pytest.raises(RefusedError, match="input 'H' is of type FP16, which JSON cannot say"):
+        RequestPreparer(target, lambda *_: halves).make(LoggedRequest(0.0, "m"))
 
 
 def test_names_of_models_are_quoted_in_paths() -> None:

@@ -211,6 +211,8 @@ def test_urls_that_are_none(url: str) -> None:
 
 
 def test_urls() -> None:
+    assert LoadTarget.of("json://h") == LoadTarget("h", 8000, LoadProtocol.JSON)
+    assert LoadTarget.of("stream://h") == LoadTarget("h", 8001, LoadProtocol.STREAM)
     assert LoadTarget.of("grpc://h") == LoadTarget("h", 8001, LoadProtocol.GRPC)
     assert LoadTarget.of("h:5", LoadProtocol.GRPC) == LoadTarget("h", 5, LoadProtocol.GRPC)
     assert str(LoadTarget.of("http://h:5/")) == "http://h:5"

@@ -47,7 +47,9 @@ def test_what_is_played_is_logged(tmp_path: Path, capsys: pytest.CaptureFixture[
     with serve_process(MODELS, *FLAGS, f"--request-log={path}", "--front-ends=1") as server:
         http = LoadTarget("127.0.0.1", server.http_port)
         grpc = LoadTarget("127.0.0.1", server.grpc_port, LoadProtocol.GRPC)
-        for target in (http, grpc):
+        text = LoadTarget("127.0.0.1", server.http_port, LoadProtocol.JSON)
+        stream = LoadTarget("127.0.0.1", server.grpc_port, LoadProtocol.STREAM)
+        for target in (http, grpc, text, stream):
             played = play(TRAFFIC, target, timeout_s=PATIENCE_S)
             assert not played.status.any(), played.summary().reasons
         assert not play(RequestTraffic(ASKED, LoggedLoop(4)), grpc).status.any()
@@ -61,9 +63,9 @@ def test_what_is_played_is_logged(tmp_path: Path, capsys: pytest.CaptureFixture[
         traffic = read_traffic(lines)
     assert traffic.dropped == 0
     counts = Counter((each.model, each.protocol) for each in traffic.requests)
-    assert counts["identity_fp32", "http"] == 21 + 21
+    assert counts["identity_fp32", "http"] == 42 + 21
     assert counts["identity_fp32", "grpc"] == 42 + 21
-    assert counts["identity_fp32", "stream"] == 1
+    assert counts["identity_fp32", "stream"] == 21 + 1
     assert counts["simple_sequence", "grpc"] == 16 + 8
     composed = [each for each in traffic.requests if each.model.startswith("digits")]
     assert [(each.model, each.ensemble, each.elements) for each in composed] == [
@@ -71,10 +73,12 @@ def test_what_is_played_is_logged(tmp_path: Path, capsys: pytest.CaptureFixture[
         ("digits_bls", False, (8,)),
     ]
     assert [each.result.outcome for each in composed if each.result is not None] == ["failed", "failed"]
+    last_stream_s = max(each.offset_s for each in traffic.requests if each.protocol == "stream")
     asked = Counter((each.model, each.rows, each.nbytes, each.start, each.end, each.timeout_us) for each in ASKED)
-    found = [each for each in traffic.requests if each.protocol != "stream" and not each.model.startswith("digits")]
+    alone = next(each for each in traffic.requests if each.protocol == "stream" and each.offset_s == last_stream_s)
+    found = [each for each in traffic.requests if each is not alone and not each.model.startswith("digits")]
     logged = Counter((each.model, each.rows, each.nbytes, each.start, each.end, each.timeout_us) for each in found)
-    assert logged == Counter({each: 5 * count for each, count in asked.items()})
+    assert logged == Counter({each: 7 * count for each, count in asked.items()})
     for each in found:
         assert each.result is not None
         assert (each.result.outcome, each.result.batch >= each.rows) == ("", True)
@@ -111,10 +115,8 @@ def test_large_requests_and_refusals(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     with serve_process(tmp_path / "models", f"--request-log={path}") as server:
         requests = [LoggedRequest(0.0, "wide", nbytes=4 * count, elements=(count,)) for count in (3, 1_000_000)]
-        for target in (
-            LoadTarget("127.0.0.1", server.http_port),
-            LoadTarget("127.0.0.1", server.grpc_port, LoadProtocol.GRPC),
-        ):
+        ports = {True: server.http_port, False: server.grpc_port}
+        for target in [LoadTarget("127.0.0.1", ports[each.is_http], each) for each in LoadProtocol]:
             assert not play(RequestTraffic(requests), target).status.any()
             expired = play(RequestTraffic([LoggedRequest(0.0, "wide", version=1, rows=99)]), target)
             assert expired.status[0] > 0
@@ -123,4 +125,4 @@ def test_large_requests_and_refusals(tmp_path: Path) -> None:
         assert server.wait() == 0
     with path.open() as lines:
         logged = read_traffic(lines).requests
-    assert sorted((each.nbytes, each.elements) for each in logged) == [(12, (3,))] * 2 + [(4_000_000, (1_000_000,))] * 2
+    assert sorted((each.nbytes, each.elements) for each in logged) == [(12, (3,))] * 4 + [(4_000_000, (1_000_000,))] * 4

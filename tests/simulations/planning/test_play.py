@@ -369,3 +369,23 @@ def test_time_up_to_a_timer_of_the_server_is_time_of_the_cores(cores: float) -> 
     model = planned(fixed_s=0.020, instances=2, batching=DynamicBatching((8,), 15_000))
     run = play([model], at(0.0, 0.018), OPTIONS, 1, costs=costs)
     assert run.answered_s.tolist() == pytest.approx([0.035, 0.053])
+
+
+def test_timers_are_late_unless_something_else_wakes_the_loop() -> None:
+    """A delay of 15 ms, and a loop that oversleeps it by 2 ms: the request that comes 1 ms after its end sends the first
+    on its way, and is in time for its batch."""
+
+    class Oversleeping(HostCosts):
+        def timer_late(self) -> float:
+            return 0.002
+
+        def wake(self, events: int, rested_s: float) -> float:
+            woken.append(events)
+            return 0.0
+
+    for arrivals_s, begun_s, events in (((0.0,), [0.017], [1, 1, 1]), ((0.0, 0.016), [0.016], [1, 1, 1])):
+        woken: list[int] = []
+        model = planned(fixed_s=0.020, batching=DynamicBatching((8,), 15_000))
+        run = play([model], at(*arrivals_s), OPTIONS, 1, costs=Oversleeping())
+        assert run.batch_begun_s.tolist() == pytest.approx(begun_s)
+        assert woken == events  # a timer that was seen before wakes nobody
