@@ -14,6 +14,9 @@ Rules:
     It grows about as the square root of the rest, by which `_grows_by` is fitted. So it is known what the loop's rests
     cost in rule 1 (while a client had its answer, and while a batch was executed elsewhere); that is taken off before.
  5. One client asks for as many rows as there may be, too: what that costs the loop and outside more, is by the byte.
+ 6. Batches that are executed elsewhere take longer while a server reads and writes: caches and memory are shared, and
+    the lock of the interpreter. By how much, the batches of the crowd tell, beside those of the same size that were
+    measured alone.
 """
 
 from __future__ import annotations
@@ -50,8 +53,9 @@ _LEAST, _MOST = 60, 6_000
 _START_S = 120.0
 _SEQUENCE = 50
 _RESTS_S = (0.001, 0.003, 0.01, 0.05)
-_LEAST_RESTED, _MOST_RESTED = 30, 200
+_LEAST_RESTED, _MOST_RESTED = 30, 1_500
 _IDLE_S = 0.3
+_MOST_SLOWED = 1.5
 _MOST_OF_IT = 0.8
 """So much of what a request costs may come of rests: a fit of a few measurements is not to say that nothing is left."""
 
@@ -200,7 +204,8 @@ def _point(server: ServedModels, measured: MeasuredModel, way: Way, nbytes: int,
     outside = TimeDistribution.of([float(each) for each in spread])
     more_s = grows_by * outside_s**0.5
     known = [replace(each, loop_s=each.loop_s + more_s) for each in rested]
-    return HostPoint(way, nbytes, 0, a - shared, shared, outside, (RestedLoop(0.0, 0.0, 0.0), *known))
+    slowed = 1.0 if on_loop else _slowed(crowd, measured)
+    return HostPoint(way, nbytes, 0, a - shared, shared, outside, (RestedLoop(0.0, 0.0, 0.0), *known), slowed)
 
 
 def _large_point(
@@ -216,11 +221,20 @@ def _large_point(
     alone = _load(server, measured, way, 1, count, rows=rows)
     usual_s = float(np.median(alone.latencies_s))
     outside_s = max(0.0, usual_s - alone.loop_s - aside_s)
-    grows_by = small.rested[-1].loop_s / small.rested[-1].rest_s ** 0.5
+    grows_by = _grows_by(small.rested, 0.0)
     loop_s = alone.loop_s - (alone.batch_s if on_loop else 0.0)
     request_s = _without_rests(loop_s, grows_by * (outside_s**0.5 + aside_s**0.5)) - small.batch_s
     outside = TimeDistribution.constant(max(outside_s, small.outside.quantile(0.5)))
-    return HostPoint(way, rows * small.nbytes, 0, max(request_s, small.request_s), small.batch_s, outside, small.rested)
+    request_s = max(request_s, small.request_s)
+    return replace(small, nbytes=rows * small.nbytes, request_s=request_s, outside=outside)
+
+
+def _slowed(crowd: _Load, measured: MeasuredModel) -> float:
+    """Rule 6."""
+    most = max(point.side_by_side for point in measured.service)
+    alone = {point.rows: point.time.mean_s for point in measured.service if point.side_by_side == most}
+    expected_s = float(np.interp(crowd.requests, list(alone), list(alone.values())))
+    return min(max(1.0, crowd.batch_s / expected_s), _MOST_SLOWED) if expected_s > 0 else 1.0
 
 
 def _rested(
@@ -232,6 +246,8 @@ def _rested(
     idle = (server.loop_s() - before_s) / (time.monotonic() - began_s)  # what it does without requests
     usual_s = float(np.median(alone.latencies_s))
     for rest_s in _RESTS_S:
+        if rest_s < usual_s / 2:
+            continue  # a request that takes a little longer would hold up the next one
         apart_s = rest_s + usual_s
         count = round(min(max(seconds / apart_s, _LEAST_RESTED), _MOST_RESTED))
         load = _load(server, measured, way, 1, count, apart_s)
@@ -245,7 +261,7 @@ def _grows_by(rested: Sequence[RestedLoop], usual_s: float) -> float:
     squares."""
     roots = [each.rest_s**0.5 - usual_s**0.5 for each in rested]
     square = sum(root * root for root in roots)
-    return max(0.0, sum(root * each.loop_s for root, each in zip(roots, rested, strict=True)) / square)
+    return sum(root * each.loop_s for root, each in zip(roots, rested, strict=True)) / square if square else 0.0
 
 
 def _without_rests(loop_s: float, rests_s: float) -> float:

@@ -295,6 +295,12 @@ def _host_points(profile: ModelProfile, way: Way) -> list[HostPoint]:
     return []
 
 
+def served_factor(profile: ModelProfile | None, way: Way) -> float:
+    """What a batch takes longer on a server that reads and writes meanwhile (`HostPoint.slowed`)."""
+    point = host_point(profile, way) if profile is not None else None
+    return point.slowed if point is not None else 1.0
+
+
 def _by_byte(profile: ModelProfile, way: Way) -> tuple[float, float]:
     """Seconds, of the event loop and outside of it, that a byte more costs (rule 4)."""
     points = _host_points(profile, way)

@@ -23,7 +23,7 @@ from ..engine.options import ServerOptions
 from ..engine.profiles import ModelProfile, Way
 from ..simulations.planning import PlayedRun, merged_runs, play
 from .models import ForeseenModel
-from .planned_models import ProfiledCosts, planned_model
+from .planned_models import ProfiledCosts, planned_model, served_factor
 from .summary import Estimate, RunSummary, estimate, summarise
 
 PLAYS = 5
@@ -103,7 +103,10 @@ def predict(
     for number in range(plays):
         chance = Random(f"prediction {seed} {number}")
         planned = [
-            planned_model(model, _factor(model.profile, chance), configs.get(name)) for name, model in known.items()
+            planned_model(
+                model, _factor(model.profile, chance) * served_factor(model.profile, host.way), configs.get(name)
+            )
+            for name, model in known.items()
         ]
         loop_factor = _drawn_factor(_outside_error(profiles), chance)
         free = max(0.1, host.cores - host.client_cores)

@@ -17,7 +17,7 @@ from ..instances.executing import SHORT_NS
 from .durations import TimeDistribution
 from .origin import ProfileOrigin
 
-FORMAT = 2
+FORMAT = 3
 """Of the JSON form."""
 
 T = TypeVar("T")
@@ -92,8 +92,8 @@ class HostPoint:
         request_s: seconds of the event loop for the request: decode, admit, schedule, encode, write.
         batch_s: seconds of the event loop for each wake-up and batch, which requests share that come together.
         outside: from the client to the loop and back: system calls, network, wake-ups, front ends, the client's own.
-        rested: ascending by `rest_s`; the first costs nothing more: so long the loop slept when the rest was measured.
-            Empty if it was not measured.
+        rested: ascending by `rest_s`; the first costs nothing more. Empty if it was not measured.
+        slowed: the factor by which batches took longer than in `service`, since the server read and wrote meanwhile.
     """
 
     way: Way
@@ -103,6 +103,7 @@ class HostPoint:
     batch_s: float
     outside: TimeDistribution
     rested: tuple[RestedLoop, ...] = ()
+    slowed: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +245,7 @@ def _host_point(part: _Part) -> HostPoint:
         batch_s=part.number("batch_s"),
         outside=TimeDistribution.from_json(part.get("outside"), f"{part.where}.outside"),
         rested=tuple(sorted(part.each("rested", _rested_loop), key=lambda each: each.rest_s)),
+        slowed=part.number("slowed"),
     )
 
 

@@ -27,10 +27,9 @@ from ...clients.connections import RefusedError
 from ...clients.played import PlayedLog
 from ...clients.player import play
 from ...clients.target import LoadTarget
-from ...engine.errors import InvalidArgumentError, UnavailableError, UnsupportedError
+from ...engine.errors import InvalidArgumentError, UnavailableError
 from ...engine.logs.request_log import LoggedRequest, RequestTraffic
 from ...engine.options import ServerOptions
-from ...engine.profiles import Way
 from ..host_costs import ServedModels
 from ..prediction import replica_parts
 from ..summary import Estimate, RunSummary, latencies
@@ -126,8 +125,6 @@ def prove(
     """
     log = replica_parts(part_of_log(ground.log, seconds), setting.replicas)[0]
     way = inputs.host.way
-    if way not in (Way.HTTP, Way.GRPC):
-        raise UnsupportedError(f"a proof needs requests that come by http or grpc, not by {way.value}; see --way")
     with tempfile.TemporaryDirectory(prefix="trireme-proof-") as folder:
         repository = Path(folder)
         link_repository(inputs, ground, setting, repository)

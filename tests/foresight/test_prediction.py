@@ -114,6 +114,47 @@ def test_a_loop_that_has_rested_costs_more() -> None:
         assert loop == pytest.approx(0.0003 + loop_s, rel=0.08)
 
 
+def test_larger_requests_cost_more() -> None:
+    """By the byte, of the loop and outside of it; a log without sizes has those of the model's rows."""
+    outside = TimeDistribution.constant(0.0005), TimeDistribution.constant(0.0012)
+    small = HostPoint(Way.HTTP, 16, 0, 0.0001, 0.0002, outside[0])
+    large = HostPoint(Way.HTTP, 16 * 8, 0, 0.0015, 0.0002, outside[1])
+    other = HostPoint(Way.JSON, 16, 0, 1.0, 1.0, outside[0])
+    model = foreseen_model("m", constant(seconds=0.0003), host=(other, large, small))
+    for rows, nbytes, part in ((1, 0, 0.0), (8, 0, 1.0), (8, 16 * 8, 1.0), (4, 16 * 4, 3 / 7)):
+        log = [LoggedRequest(at, "m", rows=rows, nbytes=nbytes) for at in range(50)]
+        prediction = predict([model], log, OPTIONS, ROOMY, plays=1)
+        loop_s = 0.0003 + part * 0.0014
+        assert prediction.runs[0].loop_busy_s / 50 == pytest.approx(loop_s, rel=0.01)
+        usual_s = loop_s + 0.0003 + 0.0005 + part * 0.0007
+        assert prediction.estimate("p50_s").value == pytest.approx(usual_s, rel=0.01)
+
+
+def test_batches_are_slower_on_a_server_that_serves() -> None:
+    outside = TimeDistribution.constant(0.0)
+    for way, factor in ((Way.HTTP, 1.2), (Way.GRPC, 1.1)):
+        hosts = (
+            HostPoint(Way.HTTP, 16, 0, 0.0, 0.0, outside, slowed=1.2),
+            HostPoint(Way.GRPC, 16, 0, 0.0, 0.0, outside, slowed=1.1),
+        )
+        model = foreseen_model("m", constant(), host=hosts)
+        prediction = predict([model], poisson(1.0, 20), OPTIONS, replace(ROOMY, way=way), plays=1)
+        assert prediction.estimate("p50_s").value == pytest.approx(SERVICE_S * factor)
+
+
+@pytest.mark.parametrize(("ways_s", "refused"), [(0.0, 0), (0.0015, 100)])
+def test_an_adaptive_batcher_learns_what_its_batches_cost_the_host(ways_s: float, refused: int) -> None:
+    """Of two requests that come together the second waits for the first: within 22 ms if each takes 10, and not if the
+    way to the thread and back takes another 1.5 ms each. That holds up the first one only until it is learnt."""
+    ways = TimeDistribution.constant(ways_s)
+    model = foreseen_model("m", constant(), batching=DynamicBatching(), max_batch_size=1, start=ways, notice=ways)
+    model = replace(model, config=replace(model.config, parameters={"LATENCY_OBJECTIVE_MS": "22"}))
+    log = [LoggedRequest(at / 10, "m") for at in range(100) for _ in range(2)]
+    prediction = predict([model], log, OPTIONS, ROOMY, plays=1)
+    assert prediction.overall[0].refused.get("objective", 0) == pytest.approx(refused, abs=1)
+    assert prediction.overall[0].answered == len(log) - sum(prediction.overall[0].refused.values())
+
+
 def test_replicas_share_the_traffic() -> None:
     """Two machines do twice as much, each as one with its part of the requests would."""
     model, log = foreseen_model("m", constant(seconds=0.010)), poisson(400.0, 4_000)

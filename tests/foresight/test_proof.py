@@ -17,7 +17,7 @@ from some_profiles import some_profile
 from trireme.api.cli.main import main
 from trireme.clients.played import PlayedLog
 from trireme.clients.target import LoadTarget
-from trireme.engine.errors import UnavailableError, UnsupportedError
+from trireme.engine.errors import UnavailableError
 from trireme.engine.logs.request_log import LoggedRequest, RequestTraffic
 from trireme.engine.profiles import ServicePoint, TimeDistribution, Way
 from trireme.foresight.prediction import ForeseenHost
@@ -107,8 +107,8 @@ def test_a_log_is_played_for_some_seconds() -> None:
     assert part[-1].offset_s - log[0].offset_s <= 2.0 < log[len(part)].offset_s - log[0].offset_s
 
 
-def inputs_of(repository: Path, log: Path, way: Way = Way.HTTP) -> PlanInputs:
-    return PlanInputs((repository,), None, log, ForeseenHost(2.0, way=way), OBJECTIVE)
+def inputs_of(repository: Path, log: Path) -> PlanInputs:
+    return PlanInputs((repository,), None, log, ForeseenHost(2.0), OBJECTIVE)
 
 
 def test_the_repository_that_is_served_has_the_setting(tmp_path: Path) -> None:
@@ -124,15 +124,6 @@ def test_the_repository_that_is_served_has_the_setting(tmp_path: Path) -> None:
     assert "count: 3" in (tmp_path / "more" / "m" / "config.pbtxt").read_text()
     assert (tmp_path / "more" / "m" / "1").resolve() == tmp_path / "models" / "m" / "1"
     assert "count" not in config.read_text()
-
-
-def test_requests_that_the_player_cannot_send_are_not_proven(tmp_path: Path) -> None:
-    write_planned_model(tmp_path / "models")
-    inputs = inputs_of(tmp_path / "models", write_plan_log(tmp_path / "log.jsonl", count=5), Way.STREAM)
-    ground = read_ground(inputs)
-    present = present_setting({"m": ground.models[0].config})
-    with pytest.raises(UnsupportedError, match="not by stream"):
-        prove(inputs, ground, "present", present, seconds=1.0, plays=1)
 
 
 def test_a_log_that_the_server_does_not_serve_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

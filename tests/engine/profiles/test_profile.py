@@ -31,6 +31,7 @@ hosts = st.builds(
     HostPoint,
     *(st.sampled_from(Way), st.integers(0, 1 << 20), st.integers(0, 4), st.floats(0, 1), st.floats(0, 1), durations),
     rests.map(lambda found: tuple(sorted(found, key=lambda each: each.rest_s))),
+    st.floats(1, 2),
 )
 
 
@@ -55,7 +56,7 @@ def _with(name: str, value: Any) -> Callable[[dict[str, Any]], object]:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (_with("format", 1), "format 1 of profiles is not known; expected 2"),
+        (_with("format", 1), "format 1 of profiles is not known; expected 3"),
         (_without("model"), "model is missing"),
         (_with("model", ""), "model: expected a text, not ''"),
         (_with("more", 1), "unknown member 'more'"),

@@ -372,8 +372,8 @@ def test_time_up_to_a_timer_of_the_server_is_time_of_the_cores(cores: float) -> 
 
 
 def test_timers_are_late_unless_something_else_wakes_the_loop() -> None:
-    """A delay of 15 ms, and a loop that oversleeps it by 2 ms: the request that comes 1 ms after its end sends the first
-    on its way, and is in time for its batch."""
+    """A delay of 15 ms, and a loop that oversleeps it by 2 ms: the request that comes 1 ms after its end sends the
+    first on its way, and is in time for its batch."""
 
     class Oversleeping(HostCosts):
         def timer_late(self) -> float:
