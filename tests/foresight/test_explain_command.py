@@ -46,7 +46,7 @@ def test_a_request_behind_another_waits_for_the_instance() -> None:
 
 def test_a_batch_that_waits_to_grow_is_delayed() -> None:
     found = phases_of([LoggedRequest(0.0, "m")], batching=DynamicBatching((8,), 5_000))
-    assert found["delay"] == pytest.approx(0.005)
+    assert 0.005 <= found["delay"] <= 0.006  # event loops sleep for whole milliseconds
     assert found["wait for an instance"] == pytest.approx(0.0)
 
 
