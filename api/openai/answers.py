@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .choices import TextChoice
+from .tool_calls import ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +33,34 @@ class AnswerHead:
         return made | {"usage": None} if piece and self.usage else made
 
 
-def whole_choice(head: AnswerHead, number: int, text: str, choice: TextChoice, logprobs: Any) -> dict[str, Any]:
-    """A choice of an answer that comes at once."""
+def whole_choice(
+    head: AnswerHead, number: int, text: str, calls: Sequence[Mapping[str, Any]], reason: str | None, logprobs: Any
+) -> dict[str, Any]:
+    """A choice of an answer that comes at once.
+
+    Args:
+        calls: of tools (`call_document`).
+    """
     said: dict[str, Any] = {"text": text}
     if head.chat:
-        said = {"message": {"role": "assistant", "content": text, "refusal": None}}
-    return {"index": number, **said, "logprobs": logprobs, "finish_reason": choice.finish_reason}
+        message = {"role": "assistant", "content": text or None if calls else text, "refusal": None}
+        said = {"message": {**message, "tool_calls": calls} if calls else message}
+    return {"index": number, **said, "logprobs": logprobs, "finish_reason": reason}
+
+
+def call_document(call: ToolCall, call_id: str) -> dict[str, Any]:
+    """A call of a tool."""
+    return {"id": call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def call_piece(head: AnswerHead, number: int, index: int, document: Mapping[str, Any]) -> dict[str, Any]:
+    """A call of a choice of a stream, the whole of it.
+
+    Args:
+        index: of the call in its choice.
+    """
+    delta = {"tool_calls": [{"index": index, **document}]}
+    return head.document([{"index": number, "delta": delta, "logprobs": None, "finish_reason": None}], piece=True)
 
 
 def choice_piece(head: AnswerHead, number: int, text: str | None, reason: str | None, logprobs: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ after that is an event of its own, the last one. Sending that stops, because the
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from copy import copy
@@ -20,6 +21,8 @@ from ..http.exchange import JSON, Answer, Context, Exchange, HttpRequest
 from ..http.responses import EVENTS, NOT_READ, IncomingResponses, event
 from .answers import (
     AnswerHead,
+    call_document,
+    call_piece,
     chat_logprobs,
     choice_piece,
     completion_logprobs,
@@ -31,6 +34,7 @@ from .errors import refused
 from .inference import new_choice, take_logprobs, take_response
 from .models import TextModel
 from .requests import TextRequest
+from .tool_calls import CallFormat, ToolCall, ToolCallFinder
 
 _DONE = event(b"[DONE]")
 
@@ -41,6 +45,7 @@ class TextAnswer:
     Args:
         prompts: of the choices, in their order, as far as they are to be repeated (`TextRequest.echo`).
         replies: of the requests for them.
+        calls: how the model writes calls of tools, where they are looked for.
     """
 
     def __init__(
@@ -52,8 +57,12 @@ class TextAnswer:
         head: AnswerHead,
         prompts: Sequence[str],
         replies: Sequence[Reply],
+        calls: CallFormat | None = None,
     ) -> None:
         self._model = model
+        self._call_format = calls
+        tools = request.tools
+        self._finders = [calls and ToolCallFinder(calls, tools.names, tools.most) for _ in replies]
         self._request = request
         self._head = head
         self._prompts = prompts
@@ -123,11 +132,30 @@ class TextAnswer:
         choices = []
         for number, choice in enumerate(self._choices):
             texts[number].append(choice.end())
+            parts = self._parts(number, "".join(texts[number]), final=True)
+            text = "".join(part for part in parts if isinstance(part, str))
+            calls = [call_document(part, self._call_id()) for part in parts if isinstance(part, ToolCall)]
             found = self._logprobs(number, logprobs[number])
-            choices.append(whole_choice(self._head, number, "".join(texts[number]), choice, found))
+            choices.append(whole_choice(self._head, number, text, calls, self._reason(number), found))
         document = self._head.document(choices)
         document["usage"] = usage_of(self._choices, self._request.choices)
         return Answer(200, JSON, orjson.dumps(document))
+
+    def _parts(self, number: int, text: str, *, final: bool = False) -> list[str | ToolCall]:
+        """What there is to hand on when a choice has more text, or, finally, no more: texts, and calls of tools."""
+        finder = self._finders[number]
+        if finder is None:
+            return [text] if text else []
+        return finder.take(text) + (finder.end() if final else [])
+
+    def _reason(self, number: int) -> str | None:
+        """Why a choice is over."""
+        finder, reason = self._finders[number], self._choices[number].finish_reason
+        return "tool_calls" if finder is not None and finder.count and reason == "stop" else reason
+
+    def _call_id(self) -> str:
+        short = self._call_format is CallFormat.MISTRAL  # whose templates take nine letters or digits
+        return secrets.token_hex(5)[:9] if short else f"call_{secrets.token_hex(12)}"
 
     def _logprobs(self, number: int, positions: list[list[dict[str, Any]]]) -> dict[str, Any] | None:
         alternatives = self._request.sampling.logprobs
@@ -176,22 +204,31 @@ class TextAnswer:
 
     def _pieces(self, number: int, text: str, positions: list[list[dict[str, Any]]]) -> list[bytes]:
         """What a response of a choice becomes."""
-        choice = self._choices[number]
-        pieces = []
-        if text or positions:
-            found = self._logprobs(number, positions)
-            pieces.append(_event(choice_piece(self._head, number, text, None, found)))
-            self._characters[number] += len(text)
-        if choice.finish_reason is not None:
+        pieces = self._said(number, self._parts(number, text), self._logprobs(number, positions) if positions else None)
+        self._characters[number] += len(text)
+        if self._choices[number].finish_reason is not None:
             pieces += self._end(number)
         return pieces
 
-    def _end(self, number: int) -> list[bytes]:
-        choice = self._choices[number]
-        rest = choice.end()
-        pieces = [choice_piece(self._head, number, rest, None, None)] if rest else []
-        pieces.append(choice_piece(self._head, number, None, choice.finish_reason, None))
+    def _said(self, number: int, parts: Sequence[str | ToolCall], logprobs: Any = None) -> list[bytes]:
+        """Pieces with these parts; the first one has the log-probabilities."""
+        finder = self._finders[number]
+        index = 0 if finder is None else finder.count - sum(isinstance(part, ToolCall) for part in parts)
+        pieces = []
+        if logprobs is not None and not (parts and isinstance(parts[0], str)):
+            parts = ["", *parts]
+        for part in parts:
+            if isinstance(part, ToolCall):
+                pieces.append(call_piece(self._head, number, index, call_document(part, self._call_id())))
+                index += 1
+            else:
+                pieces.append(choice_piece(self._head, number, part, None, logprobs))
+                logprobs = None
         return list(map(_event, pieces))
+
+    def _end(self, number: int) -> list[bytes]:
+        pieces = self._said(number, self._parts(number, self._choices[number].end(), final=True))
+        return [*pieces, _event(choice_piece(self._head, number, None, self._reason(number), None))]
 
     def _last_pieces(self) -> list[bytes]:
         numbers = range(len(self._choices))

@@ -24,7 +24,7 @@ from .chat import render_prompt
 from .errors import FieldError, refused
 from .generating import TextAnswer
 from .inference import admit_all, text_requests
-from .models import served_model, text_model
+from .models import call_format, served_model, text_model
 from .requests import TextRequest, all_prompts, read_chat, read_completion
 
 T = TypeVar("T")
@@ -110,7 +110,7 @@ async def chat_completions(context: Context, request: HttpRequest) -> StreamedAn
     text_model(model)  # which is said before what templates say
     values = asked.template_values or {}
     wall_ms = context.server.tracer.clock.wall_ms()
-    render = partial(render_prompt, model.chat, asked.messages, asked.tools, values, wall_ms)
+    render = partial(render_prompt, model.chat, asked.messages, asked.tools.offered, values, wall_ms)
     return await _generate(context, request, asked, model, adapter, await context.server.offload(render))
 
 
@@ -135,4 +135,5 @@ async def _generate(
     replies = await admit_all(context, request, described, text_requests(model, asked, prompts, request_id, adapter))
     request.accepted = True
     head = AnswerHead(request_id, created_s(context), asked.model, chat, asked.usage)
-    return TextAnswer(context, request, model, asked, head, prompts, replies).send
+    calls = call_format(described) if asked.tools.offered else None
+    return TextAnswer(context, request, model, asked, head, prompts, replies, calls).send

@@ -26,8 +26,9 @@ from ..pipeline import Adapter
 from ..request_parameters import HeaderPattern
 from .choices import TextChoice
 from .errors import FieldError
-from .models import FLAGS, LOGPROBS, RETURN_LOGPROBS, SAMPLING, STREAM, TextModel
+from .models import FLAGS, LOGPROBS, RETURN_LOGPROBS, SAMPLING, STREAM, TextModel, call_format
 from .requests import AskedSampling, TextRequest
+from .tool_calls import SPECIAL_MARKS
 
 
 class _ChoiceTask(Adapter):
@@ -166,6 +167,8 @@ def _vllm_inputs(
     given: dict[str, Any] = {name: value for name, value in values.items() if name != "user"}
     if adapter:
         given["lora_name"] = adapter
+    if request.tools.offered and call_format(model.description) in SPECIAL_MARKS:
+        given["skip_special_tokens"] = False
     if sampling.stop:
         given["stop"] = sampling.stop
     if sampling.logit_bias is not None:

@@ -23,6 +23,7 @@ from ...engine.config.model import ModelConfig, ModelInput
 from ...engine.datatypes import BOOL, BYTES, FP16, FP32, FP64, INT64, DataType
 from ...engine.description import ModelDescription
 from ...engine.errors import InvalidArgumentError, NotFoundError
+from .tool_calls import FORMAT_PARAMETER, CallFormat, shown_format
 
 TEXT_INPUT = "openai_text_input"
 TEXT_OUTPUT = "openai_text_output"
@@ -167,9 +168,25 @@ def _purpose(model: ServedModel) -> str:
             return "it ranks texts"
 
 
+def call_format(description: ModelDescription) -> CallFormat | None:
+    """How a model writes calls of tools: as its parameter says, else as its chat template shows.
+
+    Raises:
+        InvalidArgumentError: there is no such format.
+    """
+    named = description.config.parameters.get(FORMAT_PARAMETER)
+    if named is None:
+        return None if description.chat is None else shown_format(description.chat.text)
+    known = {"none": None, **{each.value: each for each in CallFormat}}
+    if named not in known:
+        raise InvalidArgumentError(f"parameter '{FORMAT_PARAMETER}' is '{named}', expected one of: {', '.join(known)}")
+    return known[named]
+
+
 def _served_model(description: ModelDescription) -> ServedModel:
     config = description.config
     given = config.parameters
+    call_format(description)
     if EMBEDDINGS_OUTPUT in given:
         text_input = given.get(TEXT_INPUT, "text_input")
         _check_output(config, given[EMBEDDINGS_OUTPUT], EMBEDDINGS_OUTPUT, (FP32, FP16, FP64))

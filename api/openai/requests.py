@@ -9,6 +9,7 @@ from typing import Any
 from .errors import FieldError
 from .fields import BodyFields, wrong_type
 from .formats import AskedFormat, read_format
+from .tools import NO_TOOLS, AskedTools, read_calls, read_tools
 
 MOST_CHOICES = 128
 """Of one request, over all its prompts."""
@@ -60,7 +61,6 @@ class TextRequest:
     Attributes:
         prompts: of completions.
         messages: of a chat; None for completions.
-        tools: as the client gave them.
         choices: for each prompt.
         usage: the stream is to end with it.
         echo: the prompt is to stand before the text.
@@ -70,7 +70,7 @@ class TextRequest:
     sampling: AskedSampling
     prompts: tuple[str, ...] = ()
     messages: tuple[Mapping[str, Any], ...] | None = None
-    tools: tuple[Any, ...] = ()
+    tools: AskedTools = NO_TOOLS
     template_values: Mapping[str, Any] | None = None
     choices: int = 1
     stream: bool = False
@@ -134,7 +134,7 @@ def read_chat(body: Any) -> TextRequest:
         model,
         _read_sampling(fields, limit, logprobs),
         messages=tuple(_read_message(each, number) for number, each in enumerate(messages)),
-        tools=_read_tools(fields),
+        tools=read_tools(fields),
         template_values=extra,
         choices=fields.integer("n", 1, MOST_CHOICES) or 1,
         stream=stream,
@@ -258,23 +258,6 @@ def _read_sampling(fields: BodyFields, limit: int | None, logprobs: int | None) 
     return AskedSampling(given, tuple(stops), bias or None, logprobs, read_format(fields))
 
 
-def _read_tools(fields: BodyFields) -> tuple[Any, ...]:
-    tools = fields.array("tools") or []
-    for number, each in enumerate(tools):
-        function = BodyFields(each, f"tools[{number}]").fields("function")
-        if function is None:
-            BodyFields(each, f"tools[{number}]").required("function")
-        else:
-            function.required("name")
-            function.text("name")
-    choice = fields.get("tool_choice")
-    if choice == "none":
-        return ()
-    if choice not in (None, "auto"):
-        raise _unsupported("tool_choice", "choices other than 'auto' and 'none'")
-    return tuple(tools)
-
-
 def _read_message(value: Any, number: int) -> dict[str, Any]:
     """A message as templates expect it: its content is one text."""
     path = f"messages[{number}]"
@@ -284,10 +267,11 @@ def _read_message(value: Any, number: int) -> dict[str, Any]:
         raise wrong_type(f"{path}.role", "a string", role)
     if role not in _ROLES:
         raise FieldError(f"{path}.role", f"Invalid '{path}.role': expected one of {sorted(_ROLES)}, but got '{role}'.")
-    calls = fields.array("tool_calls")
+    calls = read_calls(fields)
     if calls is None and role != "assistant":
         fields.required("content")
-    return {**value, "role": role, "content": _read_content(fields.get("content"), f"{path}.content")}
+    message = {**value, "role": role, "content": _read_content(fields.get("content"), f"{path}.content")}
+    return message if calls is None else {**message, "tool_calls": calls}
 
 
 def _read_content(content: Any, path: str) -> str:

@@ -96,6 +96,7 @@ ECHO_CONFIG = (
     model_transaction_policy { decoupled: true }
     parameters { key: "openai_formats" value { string_value: "structured_outputs" } }
     instance_group { kind: KIND_CPU count: 2 }
+    parameters { key: "openai_tool_calls" value { string_value: "hermes" } }
     """
     + "\n".join(f'    input {{ name: "{name}" data_type: TYPE_BOOL dims: [ 1 ] optional: true }}' for name in _FLAGS)
     + "\n"

@@ -126,6 +126,41 @@ def test_tools_reach_the_template(client: openai.OpenAI) -> None:
     assert caught.value.param == "messages"
 
 
+def test_calls_of_tools(client: openai.OpenAI) -> None:
+    tools: list[Any] = [{"type": "function", "function": {"name": "weather", "parameters": {}}}]
+    calls = "".join(
+        f'<tool_call>{{"name": "weather", "arguments": {{"city": "{city}"}}}}</tool_call> ' for city in ("Rome", "Oslo")
+    )
+    messages: list[Any] = [{"role": "user", "content": f"let me see {calls.rstrip()}"}]
+    asked: dict[str, Any] = {"model": "echo", "messages": messages, "tools": tools}
+    (choice,) = client.chat.completions.create(**asked, max_completion_tokens=3).choices
+    assert (choice.finish_reason, choice.message.content) == ("length", "let me see")
+    (choice,) = client.chat.completions.create(**asked).choices
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", "let me see weather say")
+    made = choice.message.tool_calls or []
+    assert [(each.type, each.function.name, each.function.arguments) for each in made if each.type == "function"] == [
+        ("function", "weather", '{"city": "Rome"}'),
+        ("function", "weather", '{"city": "Oslo"}'),
+    ]
+    assert len({each.id for each in made}) == 2
+    text, pieces, reason = "", [], None
+    for chunk in client.chat.completions.create(**asked, stream=True, logprobs=True):
+        text += chunk.choices[0].delta.content or ""
+        pieces += chunk.choices[0].delta.tool_calls or []
+        reason = chunk.choices[0].finish_reason
+    assert (text, reason) == ("let me see weather say", "tool_calls")
+    assert [(each.index, each.function and each.function.arguments) for each in pieces] == [
+        (0, '{"city": "Rome"}'),
+        (1, '{"city": "Oslo"}'),
+    ]
+    assert all(each.id and each.function and each.function.name == "weather" for each in pieces)
+    (choice,) = client.chat.completions.create(**asked, parallel_tool_calls=False).choices
+    assert len(choice.message.tool_calls or []) == 1
+    (choice,) = client.chat.completions.create(**asked, tool_choice="none").choices
+    assert (choice.finish_reason, choice.message.tool_calls) == ("stop", None)
+    assert (choice.message.content or "").startswith("let me see <tool_call>")
+
+
 def test_the_model_gets_vllms_names(client: openai.OpenAI) -> None:
     asked: dict[str, Any] = {
         "max_tokens": 5,

@@ -68,6 +68,7 @@ class Asked:
         returned: the outputs that are wanted beside the text.
         most_new: tokens; None for as many as there is room for.
         adapter: that computes it; empty for none.
+        special: tokens are part of the text.
         ignores_end: the model's own token for the end does not end the text.
         constraint: what the text has to be.
     """
@@ -85,6 +86,7 @@ class Asked:
     ignores_end: bool
     adapter: str
     constraint: Constraint | None
+    special: bool
 
 
 def asked(job: Job) -> Asked:
@@ -140,6 +142,7 @@ def asked(job: Job) -> Asked:
         ignores_end=given.flag("ignore_eos"),
         adapter=given.text("lora_name"),
         constraint=given.constraint(),
+        special=not given.flag("skip_special_tokens", default=True),
     )
     given.finish()
     return result
@@ -170,8 +173,8 @@ class _Parameters:
             raise InvalidArgumentError(f"{name} is {value}; expected {expected}")
         return value
 
-    def flag(self, name: str) -> bool:
-        return self._taken(name, False, _boolean, "true or false")
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        return self._taken(name, default, _boolean, "true or false")
 
     def text(self, name: str) -> str:
         """Empty if it is not there."""

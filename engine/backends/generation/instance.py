@@ -18,6 +18,7 @@ import itertools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -380,9 +381,10 @@ class GenerationInstance(SteppedInstance):
         if of.constraint is not None:
             ends = () if of.ignores_end else tuple(self._ends)
             constrained = self.constraints.begin(of.constraint, of.choices, ends, tuple(of.stop_tokens))
+        decode = partial(self._tokenizer.decode, special=of.special)
         for number in range(of.choices):
             sampler = Sampler(of.sampling, prompt, vocabulary, number)
-            text = GeneratedText(self._tokenizer.decode, of.stops)
+            text = GeneratedText(decode, of.stops)
             request.choices.append(_Choice(sampler, text, constrained[number]))
         request.asked, request.prompt = of, prompt
         room = min(self.core.limits.context, self.core.memory.count * self.core.memory.size) - len(prompt)

@@ -68,9 +68,9 @@ class Tokenizer:
             raise InvalidArgumentError(f"the model has no tokenizer ('{self._path}'); send 'input_ids'")
         return self._tokenizer
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        """The text, without special tokens; empty if there is no tokenizer."""
-        return "" if self._tokenizer is None else self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+    def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        """The text, with or without special tokens; empty if there is no tokenizer."""
+        return "" if self._tokenizer is None else self._tokenizer.decode(list(tokens), skip_special_tokens=not special)
 
     def with_end(self) -> tuple[str, int]:
         """The tokenizer as a text, with one more token, which stands for the end of a text and is none of the

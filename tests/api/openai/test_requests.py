@@ -63,6 +63,11 @@ def test_parts_of_a_message_are_one_text() -> None:
     assert request.messages == ({"role": "user", "content": "one two", "name": "x"},)
 
 
+def calling(call: Any) -> dict[str, Any]:
+    """A chat in which a tool has been called so."""
+    return {"model": "m", "messages": [{"role": "assistant", "tool_calls": [call]}]}
+
+
 def test_a_call_of_a_tool_needs_no_content() -> None:
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     messages = [*HELLO, {"role": "assistant", "content": None, "tool_calls": [call]}]
@@ -70,9 +75,11 @@ def test_a_call_of_a_tool_needs_no_content() -> None:
         {"model": "m", "messages": messages, "tools": [{"type": "function", "function": {"name": "f"}}]}
     )
     assert request.messages is not None
-    assert (request.messages[1]["content"], request.messages[1]["tool_calls"]) == ("", [call])
-    assert len(request.tools) == 1
-    assert read_chat(CHAT | {"tools": [{"function": {"name": "f"}}], "tool_choice": "none"}).tools == ()
+    as_object = {**call, "function": {"name": "f", "arguments": {}}}
+    assert (request.messages[1]["content"], request.messages[1]["tool_calls"]) == ("", [as_object])
+    assert (request.tools.names, request.tools.most) == ({"f"}, None)
+    assert read_chat(CHAT | {"tools": [{"function": {"name": "f"}}], "tool_choice": "none"}).tools.offered == ()
+    assert read_chat(CHAT | {"parallel_tool_calls": False}).tools.most == 1
 
 
 def test_choices_of_several_prompts() -> None:
@@ -118,6 +125,27 @@ WRONG_CHATS: list[tuple[Any, str, str]] = [
     (CHAT | {"tools": [{"type": "function"}]}, "tools[0].function", "missing_required_parameter"),
     (CHAT | {"tools": [{"function": {}}]}, "tools[0].function.name", "missing_required_parameter"),
     (CHAT | {"tool_choice": "required"}, "tool_choice", "unsupported_parameter"),
+    (calling({}), "messages[0].tool_calls[0].function", "missing_required_parameter"),
+    (
+        calling({"function": {"arguments": "{}"}}),
+        "messages[0].tool_calls[0].function.name",
+        "missing_required_parameter",
+    ),
+    (
+        calling({"function": {"name": "f", "arguments": {}}}),
+        "messages[0].tool_calls[0].function.arguments",
+        "invalid_type",
+    ),
+    (
+        calling({"function": {"name": "f", "arguments": "{"}}),
+        "messages[0].tool_calls[0].function.arguments",
+        "invalid_value",
+    ),
+    (
+        calling({"function": {"name": "f", "arguments": "[]"}}),
+        "messages[0].tool_calls[0].function.arguments",
+        "invalid_type",
+    ),
     (CHAT | {"max_tokens": 0}, "max_tokens", "invalid_value"),
     (CHAT | {"user": 5}, "user", "invalid_type"),
 ]

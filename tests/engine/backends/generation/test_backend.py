@@ -475,3 +475,17 @@ async def test_a_model_whose_adapters_cannot_be_found_is_not_loaded(tmp_path: Pa
     async with open_letters(tmp_path, exit_on_error=False) as server:
         (row,) = server.repository_index()
         assert "multi_lora.json': expected a JSON object" in row.reason
+
+
+async def test_special_tokens_are_text_where_that_is_asked_for(tmp_path: Path) -> None:
+    directory = write_model(tmp_path)
+    path = directory / "tokenizer.json"
+    about = json.loads(path.read_text())
+    flags = {"lstrip": False, "rstrip": False, "single_word": False, "normalized": False, "special": True}
+    about["added_tokens"].append({"id": ALPHABET.index("c"), "content": "c", **flags})
+    path.write_text(json.dumps(about))
+    async with open_letters(tmp_path) as server:
+        for wanted, text in (({}, "bde"), ({"skip_special_tokens": False}, "bcde")):
+            chosen: dict[str, Any] = wanted
+            (response,) = await whole(server, asks("a", flags=("exclude_input_in_output",), max_tokens=4, **chosen))
+            assert said(response) == [text]
