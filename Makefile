@@ -1,6 +1,7 @@
 # Trireme from a bare machine: Python >= 3.11 and make are all it takes.
 #
 #   make serve      install into .venv and serve model_repository/ on port 8000
+#   make serve-text  the same, and a small network of Llama's kind (generation_repository/); PyTorch is installed for it
 #   make serve-all  the same with every framework, and the digits network once for each
 #   make test       install the test tools as well and run the tests
 #   make test-slow  run those that take long
@@ -13,7 +14,7 @@
 #   make screenshots  make the pictures of docs/console.md again, with a chromium that is there
 #   make proto      compile proto/*.proto after a change: descriptor sets and message classes
 #   make models     write the small models again          (model_repository/make_*.py)
-#   make train      train the networks again, in .venv-train  (model_repository/train_*.py)
+#   make train      train the networks again, in .venv-train  (*_repository/train_*.py)
 #   make clean      remove what the others have installed and built
 #   make help       show this list
 
@@ -30,10 +31,13 @@ CLUSTER := .venv-ray
 PIP_FLAGS := --quiet --disable-pip-version-check --constraint constraints.txt
 PACKAGES := engine python_backend apps actors front_ends gateway cluster api proto simulations foresight clients
 
-.PHONY: help serve serve-all test test-slow test-gpu bench demo-cluster check-deploy docs lint screenshots proto models train clean
+.PHONY: help serve serve-text serve-all test test-slow test-gpu bench demo-cluster check-deploy docs lint screenshots proto models train clean
 
 serve: $(VENV)/serve.stamp
-	$(BIN)/trireme serve --model-repository model_repository $(FLAGS)
+	$(BIN)/trireme serve --model-repository model_repository --openai-on-http=true $(FLAGS)
+
+serve-text: $(VENV)/text.stamp
+	$(BIN)/trireme serve --model-repository model_repository --model-repository generation_repository --openai-on-http=true $(FLAGS)
 
 serve-all: $(VENV)/all.stamp framework_repository/digits_openvino
 	$(BIN)/trireme serve --model-repository model_repository --model-repository framework_repository $(FLAGS)
@@ -111,6 +115,7 @@ models: $(VENV)/dev.stamp
 train: $(TRAIN)/train.stamp
 	$(TRAIN)/bin/python -B model_repository/train_digits.py
 	$(TRAIN)/bin/python -B model_repository/train_storyteller.py
+	$(TRAIN)/bin/python -B generation_repository/train_narrator.py
 
 clean:
 	rm -rf $(VENV) $(TRAIN) $(DEPLOY) $(CLUSTER) .pyright build dist *.egg-info
@@ -124,6 +129,11 @@ $(VENV)/serve.stamp: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install $(PIP_FLAGS) --editable '.[cpu,models,client,terminal,tracing]'
 	$(call finish_install)
 	touch $@
+
+$(VENV)/text.stamp: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install $(PIP_FLAGS) --editable '.[cpu,models,client,terminal,tracing,generate]'
+	$(call finish_install)
+	touch $@ $(VENV)/serve.stamp
 
 $(VENV)/all.stamp: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install $(PIP_FLAGS) --editable '.[cpu,models,client,terminal,tracing,torch,openvino,tensorflow]' onnx
