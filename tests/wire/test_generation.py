@@ -18,6 +18,8 @@ import tritonclient.http as httpclient
 from counting_network import ALPHABET, write_tokenizer
 from serve_process import ServeProcess, serve_process
 
+from trireme.engine.metrics.page import read_metrics
+
 pytestmark = pytest.mark.slow
 
 PROMPT, NEW = "Once upon a time", 20
@@ -158,6 +160,24 @@ def test_its_metadata_tells_what_goes_in(served: tuple[ServeProcess, str]) -> No
     assert [each["name"] for each in metadata["inputs"]][:2] == ["text_input", "input_ids"]
     assert metadata["outputs"][0] == {"name": "text_output", "datatype": "BYTES", "shape": [-1]}
     assert config["model_transaction_policy"] == {"decoupled": True}
+
+
+def test_its_tokens_are_counted_and_its_time_counts(served: tuple[ServeProcess, str]) -> None:
+    server, _ = served
+    body = {"text_input": PROMPT, "sampling_parameters": json.dumps({"max_tokens": NEW, "ignore_eos": True})}
+    before = tokens_of(server)
+    assert server.ask("POST", "/v2/models/writer/generate", body)[0] == 200
+    assert tokens_of(server) == before + NEW
+    status, answer = server.ask("POST", "/v2/models/writer/generate", {**body, "timeout": 1})
+    assert (status, answer) == (503, {"error": "Request timeout expired"})
+
+
+def tokens_of(server: ServeProcess) -> int:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics_port}/metrics") as page:
+        values = read_metrics(page.read().decode())
+    labels = frozenset({("model", "writer"), ("version", "1")})
+    assert values["trireme_generation_first_token_seconds_count", labels] > 0
+    return int(values["trireme_generation_tokens_total", labels])
 
 
 def test_a_wrong_parameter_is_told(served: tuple[ServeProcess, str]) -> None:

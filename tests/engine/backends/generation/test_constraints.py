@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import numpy as np
 import pytest
 import trio
@@ -23,10 +26,22 @@ from counting_network import (
     write_model,
     write_tokenizer,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from trireme.engine.backends.generation.constraints import ConstrainedText, Constraints, read_constraint
 from trireme.engine.backends.generation.tokenizer import Tokenizer
 from trireme.engine.errors import InvalidArgumentError
+
+
+@cache
+def bytewise() -> Constraints:
+    """For tests that are called many times."""
+    with tempfile.TemporaryDirectory() as directory:
+        write_tokenizer(Path(directory))
+        made = Constraints(Tokenizer(Path(directory)), len(ALPHABET))
+        made.prepare()
+        return made
 
 
 @pytest.fixture
@@ -299,3 +314,87 @@ async def test_what_is_wrong_with_one_costs_no_other(tmp_path: Path) -> None:
         assert len(errors) == 3
         both = await refused(server, asks("a", structured_outputs={"regex": "a"}, guided_decoding={"regex": "a"}))
         assert both == "structured_outputs and guided_decoding are given; expected one of them"
+
+
+# Whatever is asked for.
+
+
+PRINTED = [*range(33, 127), *range(161, 173), *range(174, 256)]
+BYTES = {ALPHABET.index(chr(byte)): byte for byte in PRINTED}
+BYTES |= {ALPHABET.index(chr(256 + at)): byte for at, byte in enumerate(sorted({*range(256)} - {*PRINTED}))}
+TOKENS = {byte: token for token, byte in BYTES.items()}
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=8)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(TEXTS, min_size=1, max_size=4), st.data())
+def test_any_texts_can_be_chosen_from(texts: list[str], data: st.DataObject) -> None:
+    constraint = read_constraint("structured_outputs", {"choice": texts})
+    assert constraint is not None
+    (text,) = bytewise().begin(constraint, 1, (), ())
+    chosen = data.draw(st.sampled_from(texts))
+    for token in (TOKENS[byte] for byte in chosen.encode()):
+        assert text.allowed[token]
+        text.take(token)
+    longer = [each for each in texts if each.startswith(chosen) and each != chosen]
+    assert text.over is not bool(longer)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.text(st.sampled_from(r"ab01.*+?|()[]{},^$\dwsxpL-:&~/#" + "é \n"), max_size=30))
+def test_any_regular_expression_is_one_or_is_refused(pattern: str) -> None:
+    try:
+        constraint = read_constraint("structured_outputs", {"regex": pattern})
+        assert constraint is not None
+        (text,) = bytewise().begin(constraint, 1, (), ())
+        for _ in range(5):
+            if not text.over:
+                text.take(int(text.allowed.argmax()))
+    except InvalidArgumentError:
+        pass
+
+
+SCHEMAS = st.recursive(
+    st.sampled_from(
+        [
+            {"type": "integer", "minimum": -5, "maximum": 120},
+            {"type": "boolean"},
+            {"enum": ["a", "ß/", 3, None]},
+            {"type": "string", "pattern": "^[x-z]{1,3}$"},
+            {"type": "string", "maxLength": 3},
+            {"const": {"a": [1.5]}},
+        ]
+    ),
+    lambda inner: st.one_of(
+        st.builds(lambda items: {"type": "array", "items": items, "minItems": 1, "maxItems": 2}, inner),
+        st.builds(lambda *each: {"anyOf": [*each]}, inner, inner),
+        st.builds(
+            lambda first, second: {
+                "type": "object",
+                "properties": {"p": first, "q r": second},
+                "required": ["p"],
+                "additionalProperties": False,
+            },
+            inner,
+            inner,
+        ),
+    ),
+    max_leaves=5,
+)
+
+
+@settings(deadline=None, max_examples=50)
+@given(SCHEMAS, st.integers(0, 2**32))
+def test_what_comes_of_a_schema_fulfils_it(schema: dict[str, Any], seed: int) -> None:
+    constraint = read_constraint("structured_outputs", {"json": schema})
+    assert constraint is not None
+    (text,) = bytewise().begin(constraint, 1, (), ())
+    generator, tokens = np.random.default_rng(seed), []
+    while not text.over and len(tokens) < 2_000:
+        tokens.append(int(generator.choice(np.flatnonzero(text.allowed))))
+        text.take(tokens[-1])
+    if text.over:
+        said = bytes(BYTES[token] for token in tokens).decode()
+        assert jsonschema_rs.is_valid(schema, json.loads(said)), said
