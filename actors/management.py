@@ -13,6 +13,7 @@ from ..engine.clock import SystemClock
 from ..engine.description import IndexEntry, ServerMetadata
 from ..engine.memory.regions import RegionKind, Regions
 from ..engine.metrics.custom import CustomMetrics
+from ..engine.metrics.generation import LOAD_FAMILY, load_series
 from ..engine.metrics.statistics import Duration, ModelStatisticsEntry
 from ..engine.request import LATEST
 from ..engine.tensor import Buffer
@@ -167,7 +168,8 @@ class LocalManagement(Management):
         return list(_shown(tracer, model_name))
 
     async def custom_metric(self, family: str) -> list[tuple[dict[str, str], float]]:
-        return [(dict(labels), value) for labels, value in self._server.custom_metrics.values(family)]
+        found = [(dict(labels), value) for labels, value in self._server.custom_metrics.values(family)]
+        return found or (load_series(self._server.statistics()) if family == LOAD_FAMILY else [])
 
     async def fleet_report(self, since: int = 0) -> dict[str, Any]:
         if self._reports is None:  # most servers have no gateway

@@ -8,6 +8,22 @@ from .families import add_histogram, model_labels
 from .family import MetricFamily
 from .statistics import ModelStatisticsEntry
 
+LOAD_FAMILY = "nv_trt_llm_kv_cache_block_metrics"
+"""What the backend of TensorRT-LLM calls the use of its cache (docs/reference/generate.md#load-metrics-header)."""
+
+
+def load_series(entries: Iterable[ModelStatisticsEntry]) -> list[tuple[dict[str, str], float]]:
+    """The memory of all models that generate text, as `LOAD_FAMILY` tells it; nothing if there is none."""
+    all_generated = [entry.statistics.generated for entry in entries]
+    memories = [core.memory for each in all_generated if each is not None for core in list(each.instances.values())]
+    blocks = sum(memory.count for memory in memories)
+    if not blocks:
+        return []
+    tokens = sum(memory.count * memory.size for memory in memories)
+    used = blocks - sum(memory.free for memory in memories)
+    values = {"tokens_per": tokens / blocks, "used": used, "max": blocks}
+    return [({"kv_cache_block_type": name}, value) for name, value in values.items()]
+
 
 def generation_families(entries: Iterable[ModelStatisticsEntry]) -> Iterator[MetricFamily]:
     """Of the models that generate text; without series where there are none."""

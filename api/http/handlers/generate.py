@@ -21,6 +21,7 @@ from ....engine.config.model import ModelInput
 from ....engine.datatypes import BYTES
 from ....engine.description import ModelDescription
 from ....engine.errors import InvalidArgumentError, TriremeError, request_prefix
+from ....engine.metrics.generation import LOAD_FAMILY
 from ....engine.request import InferenceRequest, InferenceResponse
 from ....engine.tensor import PackedElements, Tensor
 from ....engine.tensor_limits import TensorLimits
@@ -362,13 +363,12 @@ def encode_generate(response: InferenceResponse) -> bytes:
 
 # ---- the ORCA header: how full a language model's cache is, for load balancers that ask for it with a request
 # (docs/reference/generate.md#load-metrics-header). The numbers are those of a family of custom metrics that the backend
-# of TensorRT-LLM keeps, and that any other backend may keep ----
+# of TensorRT-LLM keeps, and that any other backend may keep; else those of models that generate text ----
 
 _log = logging.getLogger("trireme.http")
 
 FORMAT_HEADER = b"endpoint-load-metrics-format"
 _HEADER = b"endpoint-load-metrics"
-LOAD_FAMILY = "nv_trt_llm_kv_cache_block_metrics"
 _LABEL = "kv_cache_block_type"
 _TYPES = ("tokens_per", "used", "max")
 

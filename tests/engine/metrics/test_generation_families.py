@@ -5,7 +5,7 @@ from __future__ import annotations
 from trireme.engine.generation.blocks import BlockMemory
 from trireme.engine.generation.iterations import IterationCounts, IterationLimits, Iterations
 from trireme.engine.generation.requests import Generation
-from trireme.engine.metrics.generation import generation_families
+from trireme.engine.metrics.generation import generation_families, load_series
 from trireme.engine.metrics.page import write_text
 from trireme.engine.metrics.statistics import GenerationStatistics, ModelStatistics, ModelStatisticsEntry
 
@@ -49,4 +49,5 @@ def test_instances_are_added_up_under_the_models_labels() -> None:
 
 
 def test_other_models_have_no_series() -> None:
+    assert load_series([ModelStatisticsEntry("m", 1, ModelStatistics())]) == []
     assert write_text(generation_families([ModelStatisticsEntry("m", 1, ModelStatistics())])) == ""

@@ -12,8 +12,9 @@ from scripted_models import Script, write_scripted_models
 from trireme.actors import InferenceServer
 from trireme.api.http.app import HttpApplication
 from trireme.api.http.exchange import HttpOptions
-from trireme.api.http.handlers.generate import LOAD_FAMILY, load_metrics_headers
+from trireme.api.http.handlers.generate import load_metrics_headers
 from trireme.engine.metrics.custom import CustomMetrics, MetricKind
+from trireme.engine.metrics.generation import LOAD_FAMILY
 from trireme.engine.options import ServerOptions
 
 NAME = b"endpoint-load-metrics"

@@ -19,7 +19,7 @@ from trireme.engine.errors import FailureReason, InternalError, UnavailableError
 from trireme.engine.generation.blocks import BlockMemory
 from trireme.engine.generation.iterations import IterationLimits, Step
 from trireme.engine.job import ExecutionBatch, Job
-from trireme.engine.metrics.generation import generation_families
+from trireme.engine.metrics.generation import LOAD_FAMILY, generation_families
 from trireme.engine.metrics.page import write_text
 from trireme.engine.request import InferenceResponse
 from trireme.engine.tracing import Trace, TraceConfig, TraceLevel
@@ -50,11 +50,13 @@ async def test_what_was_generated_is_counted(tmp_path: Path) -> None:
         reply = await server.admit(asks("abc", max_tokens=9))
         assert await trio.to_thread.run_sync(gate.entered.wait, 60)
         page = write_text(generation_families(server.statistics()))
+        load = await server.management.custom_metric(LOAD_FAMILY)
         gate.opened.set()
         assert [response async for response in reply.responses()]
         assert 'trireme_generation_kv_blocks_used{model="letters",version="1"} 1\n' in page
         assert 'trireme_generation_running{model="letters",version="1"} 1\n' in page
         assert 'trireme_generation_kv_blocks{model="letters",version="1"} 1024\n' in page
+        assert [(*labels.values(), value) for labels, value in load] == [("tokens_per", 4), ("used", 1), ("max", 1024)]
         ((core,),) = [list(generated.instances.values())]
         assert core.memory.free == core.memory.count
 
