@@ -281,7 +281,9 @@ class Iterations:
     def _fork(self, first: Generation, choice: int) -> Generation:
         assert first.table is not None, "it is running"
         order, table = (*first.order[:2], choice), self.memory.fork(first.table)
-        fork = replace(first, tokens=list(first.tokens), choice=choice, order=order, table=table, held=[])
+        fork = replace(
+            first, tokens=list(first.tokens), choice=choice, order=order, table=table, held=[], preemptions=0
+        )
         insort(self._running, fork, key=_order)
         self._begun(fork)
         return fork
