@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import queue
+import signal
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +19,7 @@ import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from counting_network import ALPHABET, write_tokenizer
-from serve_process import ServeProcess, serve_process
+from serve_process import PATIENCE_S, ServeProcess, serve_process
 
 from trireme.engine.metrics.page import read_metrics
 
@@ -185,3 +188,64 @@ def test_a_wrong_parameter_is_told(served: tuple[ServeProcess, str]) -> None:
     body = {"text_input": PROMPT, "sampling_parameters": '{"temperature": 3}'}
     status, answer = server.ask("POST", "/v2/models/writer/generate", body)
     assert (status, answer) == (400, {"error": "temperature is 3.0; expected 0 to 2"})
+
+
+def begin_stream(server: ServeProcess, tokens: int) -> http.client.HTTPConnection:
+    """Ask for a stream of so many tokens, of which nothing is read."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=PATIENCE_S)
+    asked = {"model": "writer", "prompt": PROMPT, "max_tokens": tokens, "temperature": 0, "stream": True}
+    connection.request("POST", "/v1/completions", json.dumps(asked), {"Content-Type": "application/json"})
+    return connection
+
+
+def text_of(response: http.client.HTTPResponse) -> tuple[str, str]:
+    """The text of a stream, and its last event."""
+    assert response.status == 200
+    *events, last = [line.removeprefix(b"data: ") for line in response.read().splitlines() if line]
+    return "".join(choice["text"] for event in events for choice in json.loads(event)["choices"]), last.decode()
+
+
+def until_memory_is_free(server: ServeProcess) -> None:
+    """Wait until no text has any."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while True:
+        lines = [line for line in server.metrics().splitlines() if line.startswith("trireme_generation_kv_blocks_used")]
+        if lines and not any(float(line.rpartition(" ")[2]) for line in lines):
+            return
+        assert time.monotonic() < deadline_s, lines
+
+
+def test_hundreds_of_clients_that_do_not_read_hold_up_no_other(served: tuple[ServeProcess, str]) -> None:
+    """They are more than may run; all memory is free again before they read, and then they get all of it."""
+    server, text = served
+    slow = [begin_stream(server, NEW) for _ in range(200)]
+    assert PROMPT + text_of(begin_stream(server, NEW).getresponse())[0] == text
+    until_memory_is_free(server)
+    for connection in slow:
+        assert text_of(connection.getresponse()) == (text.removeprefix(PROMPT), "[DONE]")
+
+
+def test_a_client_that_leaves_amid_a_stream_gives_its_memory_back(served: tuple[ServeProcess, str]) -> None:
+    server, text = served
+    until_memory_is_free(server)
+    for _ in range(20):
+        connection = begin_stream(server, 100)
+        response = connection.getresponse()
+        assert response.readline().startswith(b"data: ")
+        response.close()
+        connection.close()
+    until_memory_is_free(server)
+    assert PROMPT + text_of(begin_stream(server, NEW).getresponse())[0] == text
+
+
+def test_streams_are_ended_properly_before_the_server_exits(tmp_path: Path) -> None:
+    write_llama(tmp_path / "writer" / "1")
+    (tmp_path / "writer" / "config.pbtxt").write_text('backend: "generation"\n')
+    with serve_process(tmp_path, "--openai-on-http=true", "--exit-timeout-secs=60") as server:
+        streams = [begin_stream(server, 100) for _ in range(8)]
+        begun = [stream.getresponse() for stream in streams]
+        server.process.send_signal(signal.SIGTERM)
+        ends = [text_of(response) for response in begun]
+        assert {last for _, last in ends} == {"[DONE]"}
+        assert len({text for text, _ in ends}) == 1
+        assert server.wait() == 0
