@@ -84,7 +84,10 @@ output { name: "text_output" data_type: TYPE_STRING dims: [ 1 ] }
 instance_group { kind: KIND_CPU }
 dynamic_batching { max_queue_delay_microseconds: 5000 }
 parameters { key: "openai_text_input" value { string_value: "text_input" } }
-parameters { key: "openai_parameters" value { string_value: "{\\"max_tokens\\": \\"max_tokens\\"}" } }
+parameters {
+  key: "openai_parameters"
+  value { string_value: "{\\"max_tokens\\": \\"max_tokens\\", \\"temperature\\": \\"temperature\\"}" }
+}
 """
 
 
