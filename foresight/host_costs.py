@@ -86,6 +86,13 @@ class ServedModels:
         self.http_port = self.grpc_port = 0
 
     def __enter__(self) -> ServedModels:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.__exit__)  # also after Ctrl-C: nothing is to be left
+            self._wait_for_start()
+            undo.pop_all()
+        return self
+
+    def _wait_for_start(self) -> None:
         limit_s = time.monotonic() + _START_S
         while time.monotonic() < limit_s and self.process.poll() is None:
             text = self._written()
@@ -93,10 +100,9 @@ class ServedModels:
             grpc_port = re.search(r"Started GRPCInferenceService at 127\.0\.0\.1:(\d+)", text)
             if http_port and grpc_port:
                 self.http_port, self.grpc_port = int(http_port[1]), int(grpc_port[1])
-                return self
+                return
             time.sleep(0.02)
         text = self._written()
-        self.__exit__()
         raise UnavailableError(f"the server to be measured did not start:\n{text[-2000:]}")
 
     def __exit__(self, *_error: object) -> None:

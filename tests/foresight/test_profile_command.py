@@ -17,6 +17,7 @@ from trireme.engine.errors import InvalidArgumentError, NotFoundError
 from trireme.engine.logs.request_log import LoggedRequest, LoggedResult, RequestTraffic, write_request_log
 from trireme.engine.options import ServerOptions
 from trireme.engine.profiles import ExecutorKind, ModelProfile, read_profile
+from trireme.foresight.host_costs import ServedModels
 from trireme.foresight.models import ForeseenModels, ProfileStore
 from trireme.foresight.progress import Progress
 
@@ -69,6 +70,20 @@ def test_ctrl_c_ends_a_measurement_wherever_it_comes(repository: Path, monkeypat
     assert main(words) == 130
     assert progress == ["digits: 1 rows, 1 side by side"]
     assert not (repository / "digits.profile.json").exists()
+
+
+def test_an_interrupt_while_a_server_starts_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+
+        def interrupt(_seconds: float) -> None:
+            patched.undo()
+            raise KeyboardInterrupt
+
+        patched.setattr("trireme.foresight.host_costs.time.sleep", interrupt)
+        served = ServedModels(ServerOptions(model_repository=(tmp_path,)))
+        with pytest.raises(KeyboardInterrupt), served:
+            pass
+    assert served.process.returncode is not None
 
 
 def test_what_requests_cost_the_server_is_measured_by_each_way(
