@@ -5,8 +5,8 @@ It makes its copy, has itself attached to its scheduler, begins the batches that
 Rules:
  1. It holds at most as many batches as it has credits; its scheduler keeps count (`Dispatcher`).
  2. Where and when a batch is executed is for the executor to say. It may be over when `Executor.begin` returns.
- 3. The oldest batch that it holds is watched (`engine.instances.executing`): past the limit the instance dies of
-    it.
+ 3. The oldest batch that it holds is watched, or the step that they are all in (`engine.instances.executing`): past the
+    limit the instance dies of it.
  4. Told to close, it asks its scheduler to be dismissed, and ends when it is. It may be bound by its sequences first.
  5. A passive one is made and warmed up like any other, and never attached: it gets no batch.
  6. A dead instance is never revived: its supervisor buries it (`bury` answers what it held) and starts another.
@@ -60,6 +60,7 @@ from .messages import (
 )
 from .offload import first_error
 from .scheduler import Scheduler
+from .step_executor import StepExecutor
 
 logger = logging.getLogger("trireme.model")
 
@@ -200,9 +201,11 @@ class Instance(Actor[InstanceMessage]):
         kind = loaded.model.instance_class(order.spec)
         self._has_thread = not issubclass(kind, ProcessInstance)
         self._executor = context.executors.instance_executor(name, kind, context.turn)
+        self._stepper = self._executor if isinstance(self._executor, StepExecutor) else None
         self._scheduler = scheduler
         self._isolated = False  # it executes a request that may have ended its predecessor
         self._execution = ExecutionLimit(loaded.limit_s)
+        self._steps = 0  # that had been carried out at the last look
         self._limit = order.limit
         self._held: dict[ExecutionBatch, None] = {}
         self._lost: list[ExecutionBatch] = []
@@ -290,11 +293,12 @@ class Instance(Actor[InstanceMessage]):
             batch, held = message.batch, self._held
             assert self._copy is not None, "only an instance that serves is sent batches"
             self._isolated = message.isolated
+            idle = not held and not self._in_step
             held[batch] = None
             self._beginning = batch
             self._executor.begin(self._copy, batch, self._over)
             self._beginning = None
-            if batch in held and len(held) == 1:
+            if batch in held and idle:
                 self._execution.restart(trio.current_time())
         elif isinstance(message, Dismissed):
             self.close_answered.set()
@@ -325,28 +329,34 @@ class Instance(Actor[InstanceMessage]):
         if death is not None:
             self.fail(death)
             return
-        if len(held) > 1 and next(iter(held)) is batch:
+        stepper = self._stepper
+        if stepper is None and len(held) > 1 and next(iter(held)) is batch:
             self._execution.restart(trio.current_time())
         del held[batch]
         self._execution.ended(batch.took_ns)
-        if self.stuck:
+        if self.stuck and (stepper is None or stepper.steps != self._steps):
             self._recover()
         self._scheduler.mailbox.send_nowait(Executed(self.identity, batch, batch is self._beginning))
 
     def act(self) -> None:
-        if not self._held:
+        if not self._held and not self._in_step:
             if self._deadline_s != math.inf:
                 self.deadline_s = math.inf
             return
         now = trio.current_time()
         if now >= self.deadline_s:
-            self._look(next(iter(self._held)), now)
+            self._look(next(iter(self._held), None), now)
         self.deadline_s = self._execution.next_look_s(now)
 
-    def _look(self, batch: ExecutionBatch, now: float) -> None:
+    @property
+    def _in_step(self) -> bool:
+        """Whether it computes a step, be there batches for that or not: their clients may have left."""
+        return self._stepper is not None and self._stepper.stepping
+
+    def _look(self, batch: ExecutionBatch | None, now: float) -> None:
         """Give up a batch that takes too long (rule 3)."""
         execution = self._execution
-        if _shows_life(batch):
+        if self._shows_life(batch):
             execution.restart(now)
             if self.stuck:
                 self._recover()
@@ -359,6 +369,16 @@ class Instance(Actor[InstanceMessage]):
             text = "instance '%s' has been executing one batch for %g s, and counts as stuck%s"
             rest = "" if execution.limit_s == math.inf else f"; after {execution.limit_s:g} s it is given up"
             logger.warning(text, self.spec.name, execution.mark_s, rest)
+
+    def _shows_life(self, batch: ExecutionBatch | None) -> bool:
+        """Whether a batch has been answered in part since this was last asked, or is held back by a client. One that
+        goes by steps shows it by these alone: it waits for no client, and batches may be over because theirs leave."""
+        if self._stepper is not None:
+            steps, self._steps = self._steps, self._stepper.steps
+            return steps != self._steps
+        assert batch is not None, "it is looked at while it has one"
+        heard, batch.heard = batch.heard, False
+        return heard or any(job.window is not None and job.window.crowded for job in batch.jobs)
 
     def _recover(self) -> None:
         self.stuck = False
@@ -443,12 +463,6 @@ class Instance(Actor[InstanceMessage]):
         for batch in batches:
             batch.finish(error, keep_open=bool(isolated))
         self._scheduler.mailbox.send_nowait(Gone(self.identity, self.seat, batches, isolated))
-
-
-def _shows_life(batch: ExecutionBatch) -> bool:
-    """Whether a batch has been answered in part since this was last asked, or is held back by a client."""
-    heard, batch.heard = batch.heard, False
-    return heard or any(job.window is not None and job.window.crowded for job in batch.jobs)
 
 
 def obituary(spec: InstanceSpec, cause: Exception) -> TriremeError:

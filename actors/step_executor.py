@@ -5,7 +5,7 @@ Rules:
     late as can be: when the one before is over, or a batch comes while there is none. What a step has brought is
     answered while the next one is computed.
  2. What a step raises is answered to the requests in it, and the instance lives on. What ends its thread (`SystemExit`)
-    ends the instance.
+    ends the instance, whether it has batches or not.
  3. Once the executor is closed no step begins; the end of the last one changes nothing.
 """
 
@@ -21,7 +21,7 @@ import trio
 from ..engine.backends.interface import ModelInstance, SteppedInstance
 from ..engine.errors import backend_failure
 from ..engine.job import COMPUTE_START, ExecutionBatch
-from .offload import Done, ExecutorDiedError, Worker, run_on
+from .offload import Done, ExecutorDiedError, Worker, first_error, run_on
 
 T = TypeVar("T")
 
@@ -31,16 +31,39 @@ class StepExecutor:
 
     Args:
         worker: the instance's thread.
+
+    Attributes:
+        stepping: a step is under way.
+        steps: that have been carried out, or have failed.
     """
 
     def __init__(self, worker: Worker) -> None:
+        self.stepping = False
+        self.steps = 0
         self._worker = worker
         self._executing: dict[ExecutionBatch, Done] = {}
-        self._stepping = False
         self._closed = False
+        self._death: Exception | None = None
+        self._died = trio.Event()
 
     async def around(self, life: Callable[[], Awaitable[None]]) -> None:
-        await life()
+        error: BaseException
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._raise_death)
+                await life()
+                nursery.cancel_scope.cancel()
+            return
+        except BaseExceptionGroup as group:
+            error = first_error(group)
+        error.__context__ = None  # it may be kept with a log record, and is not to hold on to the data of a batch
+        raise error.with_traceback(None)
+
+    async def _raise_death(self) -> None:
+        """Whatever is being executed: the clients of all that was in the last step may have left."""
+        await self._died.wait()
+        assert self._death is not None
+        raise self._death
 
     async def call(self, work: Callable[[], T]) -> T:
         return await run_on(self._worker, work)
@@ -65,17 +88,18 @@ class StepExecutor:
 
     def _go_on(self, instance: SteppedInstance) -> None:
         """Rule 1."""
-        if self._stepping or self._closed:
+        if self.stepping or self._closed:
             return
         step = instance.begin_step(trio.current_time())
         if step is not None:
-            self._stepping = True
+            self.stepping = True
             self._worker.put(partial(instance.compute, step), partial(self._computed, instance, step))
 
     def _computed(self, instance: SteppedInstance, step: Any, result: outcome.Outcome[Any]) -> None:
-        self._stepping = False
+        self.stepping = False
         if self._closed:
             return
+        self.steps += 1
         if isinstance(result, outcome.Error):
             if isinstance(result.error, ExecutorDiedError):
                 self._die(result.error)
@@ -88,8 +112,8 @@ class StepExecutor:
 
     def _die(self, death: Exception) -> None:
         self._closed = True
-        for batch, done in list(self._executing.items()):
-            done(batch, death)
+        self._death = death
+        self._died.set()
 
     async def end_instance(self, instance: ModelInstance) -> None:
         await self.call(instance.close)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import trio
 
+from ..actors.reply import ANSWER_WINDOW
 from .clock import JumpingClock
 from .history import Recorder
 from .world import ScenarioStuckError, World, play_in_world
@@ -30,16 +31,23 @@ class DrawnRun:
         self.violation = self.violation or text
 
 
-def play_drawn(run: DrawnRun, scenario: Callable[[World], Awaitable[None]], seed: int, limit_s: float) -> DrawnRun:
+def play_drawn(
+    run: DrawnRun,
+    scenario: Callable[[World], Awaitable[None]],
+    seed: int,
+    limit_s: float,
+    window: int = ANSWER_WINDOW,
+) -> DrawnRun:
     """Play a scenario to its end, in a world. What it raises is a violation.
 
     Args:
         limit_s: virtual seconds after which it is stuck.
+        window: see `tapped`.
     """
     clock = JumpingClock()
     recorder = Recorder(clock)
     try:
-        play_in_world(scenario, seed, limit_s, clock, recorder)
+        play_in_world(scenario, seed, limit_s, clock, recorder, window)
     except (trio.TrioInternalError, ScenarioStuckError, BaseExceptionGroup) as error:
         run.complain(f"raised: {_innermost(error)!r}")
     recorder.close()

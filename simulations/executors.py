@@ -6,7 +6,9 @@ place, and a batch is simulated work that awaits virtual time, in a task of its 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import math
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -16,14 +18,15 @@ import trio
 from ..actors.actor import Turn
 from ..actors.executors import Executor, Executors, run_backend
 from ..actors.instance import InstanceHungError
-from ..actors.offload import Done, ExecutorDiedError, Offload, Ts, result_of
+from ..actors.offload import Done, ExecutorDiedError, Offload, Ts, Worker, result_of
+from ..actors.step_executor import StepExecutor
 from ..actors.stream_executor import StreamExecutor
-from ..engine.backends.interface import ModelInstance, ProcessLostError, StreamInstance
+from ..engine.backends.interface import ModelInstance, ProcessLostError, SteppedInstance, StreamInstance
 from ..engine.cancellation import Cancellation
 from ..engine.errors import FailureReason, InternalError, TriremeError
 from ..engine.gpu.device import SickDeviceError
 from ..engine.job import ExecutionBatch, Phase
-from .clock import Sleeper
+from .clock import JumpingClock, Sleeper
 from .events import DONE, GIVEN_UP
 from .history import Recorder
 from .models import Ends, SimulatedInstance
@@ -202,28 +205,92 @@ class VirtualWorker:
         """Nothing to give back."""
 
 
-class RecordingStreamExecutor(StreamExecutor):
-    """Writes down when its batches are launched, and when they are collected, or lost."""
+class ThreadTime:
+    """How long a piece of work takes that a virtual thread does: the work says so itself.
 
-    def __init__(self, name: str, recorder: Recorder, turn: Turn) -> None:
-        super().__init__(name, VirtualWorker(turn), turn)
+    Attributes:
+        delay_s: asked before each piece: how long the thread lets it wait.
+    """
+
+    def __init__(self) -> None:
+        self.delay_s: Callable[[], float] = lambda: 0.0
+        self._spent_s = 0.0
+
+    def spend(self, seconds: float) -> None:
+        """The piece of work takes so much longer; infinity for one that never comes to an end."""
+        self._spent_s += seconds
+
+    def taken_s(self) -> float:
+        """What the piece took that has been done."""
+        spent_s, self._spent_s = self._spent_s, 0.0
+        return spent_s
+
+
+class VirtualThread:
+    """A worker whose pieces of work take virtual time, one after the other. Behind one without an end none is done."""
+
+    def __init__(self, turn: Turn, clock: JumpingClock, time: ThreadTime) -> None:
+        self._turn = turn
+        self._clock = clock
+        self._time = time
+        self._pieces: list[tuple[Callable[[], object], Callable[[outcome.Outcome[Any]], object]]] = []
+        self._busy = False
+
+    def put(self, work: Callable[[], object], done: Callable[[outcome.Outcome[Any]], object]) -> None:
+        self._pieces.append((work, done))
+        if not self._busy:
+            self._busy = True
+            self._go_on()
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def _go_on(self) -> None:
+        delay_s = self._time.delay_s()
+        if delay_s:
+            self._clock.call_at(self._clock.now_s() + delay_s, partial(self._turn.call_from_thread, self._do))
+        else:
+            self._turn.call_from_thread(self._do)
+
+    def _do(self) -> None:
+        work, done = self._pieces.pop(0)
+        result = result_of(work)
+        seconds = self._time.taken_s()
+        if seconds < math.inf:
+            self._clock.call_at(self._clock.now_s() + seconds, partial(self._over, done, result))
+
+    def _over(self, done: Callable[[outcome.Outcome[Any]], object], result: outcome.Outcome[Any]) -> None:
+        self._turn.call_from_thread(done, result)
+        self._busy = bool(self._pieces)
+        if self._busy:
+            self._go_on()
+
+
+class _OpenBatches:
+    """Batches that were begun and are not over, as their recorder sees them."""
+
+    def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._open: dict[ExecutionBatch, None] = {}
 
-    def begin(self, instance: ModelInstance, batch: ExecutionBatch, done: Done) -> None:
+    def begin(self, batch: ExecutionBatch, done: Done) -> Done:
+        """Write down that a batch begins; what is to be called when it is over."""
+
         def over(batch: ExecutionBatch, death: Exception | None = None, /) -> None:
             del self._open[batch]
-            self._recorder.batch_ended(batch, DONE)
+            self._recorder.batch_ended(batch, DONE if death is None else type(death).__name__)
             done(batch, death)
 
         self._recorder.batch_started(batch)
         self._open[batch] = None
-        super().begin(instance, batch, over)
+        return over
 
-    async def around(self, life: Callable[[], Awaitable[None]]) -> None:
+    @contextmanager
+    def life(self) -> Iterator[None]:
+        """Around the life of the instance: what is open at its end is over."""
         ending = GIVEN_UP
         try:
-            await super().around(life)
+            yield
         except (SickDeviceError, ExecutorDiedError) as error:
             ending = type(error).__name__
             raise
@@ -231,6 +298,36 @@ class RecordingStreamExecutor(StreamExecutor):
             for batch in self._open:
                 self._recorder.batch_ended(batch, ending)
             self._open.clear()
+
+
+class RecordingStreamExecutor(StreamExecutor):
+    """Writes down when its batches are launched, and when they are collected, or lost."""
+
+    def __init__(self, name: str, recorder: Recorder, turn: Turn) -> None:
+        super().__init__(name, VirtualWorker(turn), turn)
+        self._batches = _OpenBatches(recorder)
+
+    def begin(self, instance: ModelInstance, batch: ExecutionBatch, done: Done) -> None:
+        super().begin(instance, batch, self._batches.begin(batch, done))
+
+    async def around(self, life: Callable[[], Awaitable[None]]) -> None:
+        with self._batches.life():
+            await super().around(life)
+
+
+class RecordingStepExecutor(StepExecutor):
+    """Writes down when its batches are admitted, and when they are over, or lost."""
+
+    def __init__(self, recorder: Recorder, worker: Worker) -> None:
+        super().__init__(worker)
+        self._batches = _OpenBatches(recorder)
+
+    def begin(self, instance: ModelInstance, batch: ExecutionBatch, done: Done) -> None:
+        super().begin(instance, batch, self._batches.begin(batch, done))
+
+    async def around(self, life: Callable[[], Awaitable[None]]) -> None:
+        with self._batches.life():
+            await super().around(life)
 
 
 class _Execution:
@@ -274,6 +371,7 @@ class VirtualExecutors(Executors):
     Args:
         recorder: told about every execution; None for no one.
         load, brief: what each step of loading a model takes, beside its work, and a short look at files.
+        thread: makes the threads of instances that go by steps.
     """
 
     def __init__(
@@ -281,8 +379,10 @@ class VirtualExecutors(Executors):
         recorder: Recorder | None = None,
         load: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
         brief: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
+        thread: Callable[[Turn], Worker] = VirtualWorker,
     ) -> None:
         self._recorder = recorder
+        self._thread = thread
         self._load = load
         self._brief = brief
         self._together = ReadTogether()
@@ -293,6 +393,9 @@ class VirtualExecutors(Executors):
             if recorder is None:
                 return StreamExecutor(name, VirtualWorker(turn), turn)
             return RecordingStreamExecutor(name, recorder, turn)
+        if issubclass(kind, SteppedInstance):
+            worker = self._thread(turn)
+            return StepExecutor(worker) if recorder is None else RecordingStepExecutor(recorder, worker)
         about = turn, name, self._together
         return VirtualExecutor(*about) if recorder is None else RecordingExecutor(recorder, *about)
 

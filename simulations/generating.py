@@ -9,7 +9,7 @@ naively. A run ends with a phase in which nothing new comes: then all must end, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from random import Random
 
@@ -88,6 +88,27 @@ class PlayedMemory:
     def _place(self, generation: Generation, at: int) -> tuple[int, int]:
         assert generation.table is not None, f"generation {generation.number} has no memory"
         return generation.table.blocks[at // self._size], at % self._size
+
+
+def wrong_in_step(step: Step, running: Sequence[Generation], limits: IterationLimits) -> Iterator[str]:
+    """What in a step breaks a rule of `iterations`, whatever came before.
+
+    Args:
+        running: in order.
+    """
+    if step.tokens > limits.most_tokens:
+        yield f"a step of {step.tokens} tokens, {limits.most_tokens} are allowed"
+    if (wide := sum(each.wide for each in running)) > limits.most_running:
+        yield f"{wide} run, choices to come included, {limits.most_running} are allowed"
+    told = {piece.generation: piece for piece in step.pieces}
+    if len(told) != len(step.pieces) or any(each not in running for each in told):
+        yield "a step has a generation twice, or one that does not run"
+    for each in running:
+        if each not in told and (each.missing == 1 or each is running[0]):
+            yield f"generation {each.number} does not get on"
+    for piece in step.pieces:
+        if piece.start != piece.generation.computed or piece.draws is not (piece.end == len(piece.generation.tokens)):
+            yield f"a piece of generation {piece.generation.number} from {piece.start} to {piece.end}"
 
 
 def play_generating(seed: int, events: int = 120) -> DrawnRun:
@@ -240,7 +261,6 @@ class _Run:
                 self.run.complain(f"nothing is computed, and {self.left} are there")
             return
         self._check(step, before, free)
-        self._played.move(step)
 
     def _check(self, step: Step, before: dict[Generation, GenerationState], free: int) -> None:
         running = sorted(self._having(GenerationState.RUNNING), key=lambda each: each.order)
@@ -252,21 +272,8 @@ class _Run:
         self.run.counts["preempted"] += len(preempted)
         self.run.counts["pieces of prompts"] += sum(not piece.draws for piece in step.pieces)
         complain = self.run.complain
-        if step.tokens > self._limits.most_tokens:
-            complain(f"a step of {step.tokens} tokens, {self._limits.most_tokens} are allowed")
-        if (wide := sum(each.wide for each in running)) > self._limits.most_running:
-            complain(f"{wide} run, choices to come included, {self._limits.most_running} are allowed")
-        told = {piece.generation: piece for piece in step.pieces}
-        if len(told) != len(step.pieces) or any(each not in running for each in told):
-            complain("a step has a generation twice, or one that does not run")
-        for each in running:
-            if each not in told and (each.missing == 1 or each is running[0]):
-                complain(f"generation {each.number} does not get on")
-        for piece in step.pieces:
-            if piece.start != piece.generation.computed or piece.draws is not (
-                piece.end == len(piece.generation.tokens)
-            ):
-                complain(f"a piece of generation {piece.generation.number} from {piece.start} to {piece.end}")
+        for text in wrong_in_step(step, running, self._limits):
+            complain(text)
         for each in begun:
             if any(other.order < each.order for other in waiting if other in was_waiting):
                 complain(f"generation {each.number} has passed another one")
@@ -285,11 +292,14 @@ class _Run:
         self._step = None
         if self._fails and not self.calm and self._draw.random() < 0.05:
             self.run.counts["failed steps"] += 1
+            if self._draw.random() < 0.5:
+                self._played.move(step)
             self._core.fail_step()
             for piece in step.pieces:
                 if piece.generation.state is not GenerationState.OVER:
                     self.run.complain(f"generation {piece.generation.number} outlived its step")
             return
+        self._played.move(step)
         drawn = self._played.compute(step)
         self._core.end_step(drawn, lambda generation: generation.tokens[-1] == STOP)
 

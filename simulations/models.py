@@ -24,6 +24,7 @@ from ..engine.backends.interface import (
     LoadedModel,
     ModelFiles,
     ModelInstance,
+    SteppedInstance,
     StreamInstance,
 )
 from ..engine.backends.registry import BackendRegistry
@@ -44,6 +45,14 @@ BACKEND = "simulated"
 
 Work = Callable[[InstanceSpec, ExecutionBatch], Awaitable[None]]
 """What executing a batch on an instance takes: awaits virtual time, may raise what a backend would raise."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """Makes the instances of a model that goes by steps: they say themselves what a step takes (`ThreadTime`)."""
+
+    make: Callable[[InstanceSpec], SteppedInstance]
+
 
 Answering = Callable[[ModelConfig, ExecutionBatch], None]
 """How a batch is answered when its work is done; as `ModelInstance.execute`."""
@@ -91,7 +100,8 @@ class SimulatedModel(ModelSource):
     """A model in memory; its backend must be `BACKEND`.
 
     Args:
-        work: what its batches do; on a GPU, which may be by its number, the stream of an instance does it.
+        work: what its batches do; on a GPU, which may be by its number, the stream of an instance does it; of a model
+            that goes by steps, its instances.
         on_start: called for each instance that is to be made; what it raises is why it cannot.
         in_place: whether a batch takes no time, and is executed in place.
         ends: how it becomes known that a batch is over.
@@ -109,7 +119,7 @@ class SimulatedModel(ModelSource):
     def __init__(
         self,
         config: ModelConfig,
-        work: Work | StreamWork | Mapping[int, StreamWork],
+        work: Work | StreamWork | Mapping[int, StreamWork] | StepWork,
         versions: Sequence[int] = (1,),
         answer: Answering = answer_with_zeros,
         on_start: Callable[[InstanceSpec], None] = lambda _spec: None,
@@ -252,13 +262,18 @@ class _SimulatedLoadedModel(LoadedModel):
         return self._model.reads_regions
 
     def instance_class(self, spec: InstanceSpec) -> type[ModelInstance]:
-        return StreamInstance if isinstance(self._model.work, StreamWork | Mapping) else ModelInstance
+        work = self._model.work
+        if isinstance(work, StepWork):
+            return SteppedInstance
+        return StreamInstance if isinstance(work, StreamWork | Mapping) else ModelInstance
 
     def create_instance(self, spec: InstanceSpec) -> ModelInstance:
         self._model.on_start(spec)
         work, answer = self._model.work, self._model.answer
         if isinstance(work, Mapping):
             work = work[spec.device_id]
+        if isinstance(work, StepWork):
+            return work.make(spec)
         if isinstance(work, StreamWork):
             return SimulatedStreamInstance(self.config, work, answer)
         return SimulatedInstance(self.config, spec, work, answer, self._model)

@@ -14,6 +14,7 @@ from .drawn_run import DrawnRun
 from .fleet.managed import play_managed_fleet
 from .fleet.swarm import play_fleet
 from .generating import play_generating
+from .generating_servers import play_generating_servers
 from .on_demand import play_on_demand
 from .planted import planted
 from .residency_swarm import play_residency
@@ -25,6 +26,7 @@ SWARMS: Mapping[str, Callable[[int], DrawnRun]] = {
     "canaries": play_canaries,
     "fleet": play_fleet,
     "generating": play_generating,
+    "generating-servers": play_generating_servers,
     "managed-fleet": play_managed_fleet,
     "on-demand": play_on_demand,
     "residency": play_residency,

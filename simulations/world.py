@@ -16,7 +16,7 @@ and no thread takes part.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -24,6 +24,7 @@ from typing import Any
 import trio
 
 from ..actors import InferenceServer, Reply
+from ..actors.actor import Turn
 from ..actors.cache_access import CacheAccess
 from ..actors.ensemble import STUCK_S
 from ..actors.reply import ANSWER_WINDOW
@@ -43,7 +44,7 @@ from .events import (
     ServerStopped,
     ServerStopping,
 )
-from .executors import VirtualExecutors, VirtualOffload
+from .executors import ThreadTime, VirtualExecutors, VirtualOffload, VirtualThread
 from .faulty_slots import SlotDies
 from .history import History, Recorder, error_text
 from .models import SimulatedModel, SimulatedRepository
@@ -75,6 +76,7 @@ class World:
         schedulers: the scheduler actors of all models that were loaded so far.
         load_s: virtual seconds that each step of loading a model takes.
         offload_s: virtual seconds that a thread takes over each request that it checks, or reads.
+        thread_time: what steps of models that go by steps take.
         cache_access: makes the way to the response cache of a server that is opened from then on.
         residency_class: makes what decides which models are in memory.
         opened: the server that was opened last, though it may not have started.
@@ -91,6 +93,7 @@ class World:
         self._core_factory = observed_factory(recorder, taps.latest, lambda: self.slot_dies)
         self._model_class = taps.model_class
         self.load_s = self.offload_s = 0.0
+        self.thread_time = ThreadTime()
         self.slot_dies: SlotDies | None = None
         self.cache_access: Callable[[str, ResponseCache, Clock], CacheAccess] = CacheAccess
         self.residency_class: Callable[..., Residency] = Residency
@@ -135,7 +138,7 @@ class World:
         server = self.opened = InferenceServer(
             ServerOptions(**options),
             source=repository,
-            executors=VirtualExecutors(self.recorder, self._load, self._look),
+            executors=VirtualExecutors(self.recorder, self._load, self._look, self._thread),
             clock=self.clock,
             timers=self.clock,
             backends=repository.backends(),
@@ -166,6 +169,9 @@ class World:
     async def _look(self) -> None:
         await self.clock.sleep(self.load_s / BRIEF)
 
+    def _thread(self, turn: Turn) -> VirtualThread:
+        return VirtualThread(turn, self.clock, self.thread_time)
+
     async def _offload(self) -> None:
         await self.clock.sleep(self.offload_s)
 
@@ -173,12 +179,36 @@ class World:
 
     async def ask(self, request: InferenceRequest) -> ModelAnswer:
         """Send a request and wait for its answer, an error included. Cancelling this is a client that gives up."""
-        number, reply = await self._submit(request)
+        number, reply = await self.submit(request)
         return await self._answer(number, reply)
+
+    async def hear(
+        self, request: InferenceRequest, hears: Callable[[InferenceResponse], Awaitable[None]]
+    ) -> TriremeError | None:
+        """Send a request to a decoupled model, and take its answers one by one; the error that it ends with. Cancelling
+        this is a client that gives up.
+
+        Args:
+            hears: called with each answer; the next one is taken when it returns.
+        """
+        number, reply = await self.submit(request)
+        recorder, error = self.recorder, reply if isinstance(reply, TriremeError) else None
+        try:
+            if isinstance(reply, Reply):
+                async with aclosing(reply.responses()) as responses:
+                    async for response in responses:
+                        await hears(response)
+        except TriremeError as failure:
+            error = failure
+        except trio.Cancelled:
+            recorder.record(RequestAbandoned(recorder.now_ns(), number))
+            raise
+        recorder.record(RequestAnswered(recorder.now_ns(), number, error_text(error)))
+        return error
 
     async def ask_together(self, *requests: InferenceRequest) -> Sequence[ModelAnswer]:
         """Send requests at one instant, in this order; wait for all answers."""
-        submitted = [await self._submit(request) for request in requests]
+        submitted = [await self.submit(request) for request in requests]
         answers: list[ModelAnswer | None] = [None] * len(requests)
 
         async def wait(index: int) -> None:
@@ -189,7 +219,8 @@ class World:
                 nursery.start_soon(wait, index)
         return [answer for answer in answers if answer is not None]
 
-    async def _submit(self, request: InferenceRequest) -> tuple[int, Reply | TriremeError]:
+    async def submit(self, request: InferenceRequest) -> tuple[int, Reply | TriremeError]:
+        """Send a request; its number, and the reply, or why it is refused. Cancelling it is a client that gives up."""
         recorder = self.recorder
         number = recorder.next_request()
         rows = request.inputs[0].shape[0] if request.inputs else 0

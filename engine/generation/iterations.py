@@ -23,7 +23,8 @@ is drawn. Rules:
     that finds `most_pending` waiting.
  9. One that is cancelled or too late, or has failed, leaves before the next step; if it is in the one under way, when
     that is over. What was drawn for it then is dropped.
-10. Memory moves in the order in which it was decided (`Step.moves`), before anything is computed.
+10. Memory moves in the order in which it was decided (`Step.moves`), before anything is computed. If a step fails, it
+    may not have moved: what was to be moved for a generation that was not in it is computed again.
 
 States of a generation:
 
@@ -251,10 +252,19 @@ class Iterations:
 
     def fail_step(self) -> None:
         """The step under way has failed, and all that were in it with it."""
-        assert self._step is not None, "there is none under way"
-        for piece in self._step.pieces:
+        step = self._step
+        assert step is not None, "there is none under way"
+        for piece in step.pieces:
             self._leaving.setdefault(piece.generation, GenerationEnd.FAILED)
         self._end_step()
+        held = {move.held for move in step.moves if isinstance(move, SwapOut)}
+        blocks = {move.block for move in step.moves if isinstance(move, SwapIn)}
+        for generation in [each for each in self._waiting if not held.isdisjoint(each.held)]:
+            self._waiting.remove(generation)
+            self._wait_anew(generation)
+        for generation in [each for each in self._running if each.table and not blocks.isdisjoint(each.table.blocks)]:
+            self._running.remove(generation)
+            self._wait_anew(generation)
 
     # ---- ends ----
 
@@ -290,16 +300,16 @@ class Iterations:
 
     def _finish(self, generation: Generation, end: GenerationEnd) -> None:
         (self._running if generation.state is GenerationState.RUNNING else self._waiting).remove(generation)
-        self._drop(generation)
-        self._unheld += generation.held
-        generation.held = []
+        self._release(generation)
         generation.state, generation.end = GenerationState.OVER, end
         self._ended(generation)
 
-    def _drop(self, generation: Generation) -> None:
+    def _release(self, generation: Generation) -> None:
         if generation.table is not None:
             self.memory.release(generation.table)
             generation.table = None
+        self._unheld += generation.held
+        generation.held = []
 
     # ---- beginnings ----
 
@@ -433,11 +443,16 @@ class Iterations:
             self.memory.release(table)
             generation.state = GenerationState.SWAPPED
             self.counts.swaps += 1
+            insort(self._waiting, generation, key=_order)
         else:
-            self._drop(generation)
-            generation.computed = 0
-            generation.state = GenerationState.PENDING
-            self.counts.recomputations += 1
+            self._wait_anew(generation)
+
+    def _wait_anew(self, generation: Generation) -> None:
+        """What has been computed of one that was taken out is dropped: it waits to be computed again."""
+        self._release(generation)
+        generation.computed = 0
+        generation.state = GenerationState.PENDING
+        self.counts.recomputations += 1
         insort(self._waiting, generation, key=_order)
 
 

@@ -19,7 +19,7 @@ Rules:
     up to `DELAYED_NS` is forgiven if the `BETWEEN` before it were short: where there are more processes than cores, the
     system takes the core away now and then.
  4. The time counts for the oldest batch that the instance holds, from when that became the oldest: an instance that
-    holds several may execute them one after the other.
+    holds several may execute them one after the other. Of an instance that goes by steps it counts for the step.
  5. A sign of life (a response of a decoupled model, or a client that does not take the responses there are) starts the
     time anew.
  6. Past the limit the execution is given up. Models may have a limit of their own (`PARAMETER`).

@@ -20,6 +20,7 @@ from .executions import EXECUTION_BUGS
 from .fleet import FLEET_BUGS
 from .front_ends import FRONT_END_BUGS
 from .generating import GENERATING_BUGS
+from .generating_servers import GENERATING_SERVER_BUGS
 from .gpus import GPU_BUGS
 from .limiter import LIMITER_BUGS
 from .managed_fleet import MANAGED_FLEET_BUGS
@@ -57,6 +58,7 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     **FLEET_BUGS,
     **MANAGED_FLEET_BUGS,
     **GENERATING_BUGS,
+    **GENERATING_SERVER_BUGS,
 }
 """By name: the class and the method that is wrong, and what it does instead."""
 

@@ -8,6 +8,7 @@ from unittest.mock import MagicMock
 
 import outcome
 import pytest
+import trio
 
 from trireme.actors.offload import ExecutorDiedError
 from trireme.actors.step_executor import StepExecutor
@@ -94,15 +95,32 @@ async def test_what_a_step_raises_is_its_requests_and_the_next_begins(world: Any
     assert instance.told == ["admit", "begin", "fail out of memory", "begin", "answer"]
 
 
-async def test_what_ends_the_thread_ends_the_instance(world: Any) -> None:
+@pytest.mark.parametrize("batches", [0, 2])
+async def test_what_ends_the_thread_ends_the_instance_whatever_it_executes(world: Any, batches: int) -> None:
     executor, worker, instance = world
-    dones = [MagicMock(), MagicMock()]
-    for done in dones:
-        executor.begin(instance, batch(), done)
+    for _ in range(2):
+        executor.begin(instance, batch(), MagicMock())
+    executor._executing = dict(list(executor._executing.items())[:batches])  # the clients of the others have left
     instance.error = ExecutorDiedError("exit status 3")
-    worker.work()
-    assert [done.call_args.args[1] for done in dones] == [instance.error] * 2
+
+    async def life() -> None:
+        worker.work()
+        await trio.sleep_forever()
+
+    with pytest.raises(ExecutorDiedError, match="exit status 3"):
+        await executor.around(life)
     assert instance.told == ["admit", "begin", "admit"]
+
+
+async def test_steps_are_counted_whatever_comes_of_them(world: Any) -> None:
+    executor, worker, instance = world
+    assert (executor.stepping, executor.steps) == (False, 0)
+    executor.begin(instance, batch(), MagicMock())
+    assert executor.stepping
+    worker.work()
+    instance.error = InternalError("out of memory")
+    worker.work()
+    assert (executor.stepping, executor.steps) == (True, 2)
 
 
 async def test_a_batch_that_is_not_taken_in_is_over_with_the_reason(world: Any) -> None:

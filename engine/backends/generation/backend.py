@@ -108,7 +108,7 @@ class GenerationModel(LoadedModel):
             context=network.context,
             most_tokens=settings["max_tokens_per_step"],
             most_running=running,
-            most_pending=2 * running,
+            most_pending=2 * running * running,  # all choices of as many requests as it is given
             spare=settings["spare_blocks"],
             held=held,
         )

@@ -9,7 +9,8 @@ Rules:
  3. A request with several choices has one text for each in every answer.
  4. Requests that come are looked at before the next step, so that they can be in it; but not twice without a step.
  5. One whose client leaves is over before the next step. So is one whose tokens cannot be drawn, and one whose time is
-    over: as long after it was received as its `timeout` says. Others go on.
+    over: as long after it was received as its `timeout` says. Others go on. A step that fails fails those that it was
+    to compute, and not those that came meanwhile.
 """
 
 from __future__ import annotations
@@ -104,11 +105,13 @@ class _Work:
 
 @dataclass(slots=True)
 class _Result:
-    """What came of it: why new requests are refused, the tokens that were drawn, and why none could be."""
+    """What came of it: why new requests are refused, the tokens that were drawn, and why none could be; or why nothing
+    was computed."""
 
     refused: dict[_Request, TriremeError] = field(default_factory=dict)
     drawn: dict[Generation, list[_Drawn]] = field(default_factory=dict)
     failed: dict[Generation, TriremeError] = field(default_factory=dict)
+    error: TriremeError | None = None
 
 
 class GenerationInstance(SteppedInstance):
@@ -177,6 +180,24 @@ class GenerationInstance(SteppedInstance):
 
     def end_step(self, step: _Work, result: _Result) -> None:
         self._moved = self._requests_of(step)
+        if result.error is None:
+            self._go_on(step, result)
+        else:
+            self._fail_moved(step, result.error)
+        for request in step.new:
+            self._arrive(request, result.refused.get(request))
+
+    def fail_step(self, step: _Work, error: TriremeError) -> None:
+        self._fail_moved(step, error)
+        for request in step.new:
+            self._fail(request, error)
+
+    def answer(self) -> None:
+        moved, self._moved = self._moved, ()
+        for request in moved:
+            self._send(request)
+
+    def _go_on(self, step: _Work, result: _Result) -> None:
         failed = {self._request_of(generation): error for generation, error in result.failed.items()}
         for generation in result.failed:
             self.core.leave(generation, GenerationEnd.FAILED)
@@ -187,16 +208,6 @@ class GenerationInstance(SteppedInstance):
             self.core.end_step(tokens, self._stops)
         for request, error in failed.items():
             self._fail(request, error)
-        for request in self._requests.values():  # also those that wait for memory: they are not stuck
-            if request.job.batch is not None:
-                request.job.batch.heard = True
-        for request in step.new:
-            self._arrive(request, result.refused.get(request))
-
-    def answer(self) -> None:
-        moved, self._moved = self._moved, ()
-        for request in moved:
-            self._send(request)
 
     def _take(self, generation: Generation, drawn: Sequence[_Drawn]) -> None:
         """What was drawn for a generation, or for each choice."""
@@ -207,11 +218,12 @@ class GenerationInstance(SteppedInstance):
             choice.ready += each.text
             choice.stopped = each.stopped
 
-    def fail_step(self, step: _Work, error: TriremeError) -> None:
+    def _fail_moved(self, step: _Work, error: TriremeError) -> None:
+        """Nothing was computed for those that were to get on."""
         moved = self._requests_of(step)
         if step.step is not None:
             self.core.fail_step()
-        for request in (*step.new, *moved):
+        for request in moved:
             self._fail(request, error)
 
     def _requests_of(self, step: _Work) -> Sequence[_Request]:
@@ -360,13 +372,21 @@ class GenerationInstance(SteppedInstance):
             except Exception as error:  # noqa: BLE001 - one request's, whatever it is
                 result.refused[request] = backend_failure(error)
         if step.step is not None:
-            drawing = [piece.generation for piece in step.step.pieces if piece.draws]
-            for generation, logits in zip(drawing, network.run(step.step), strict=True):
-                try:
-                    result.drawn[generation] = self._draw(generation, logits)
-                except TriremeError as error:
-                    result.failed[generation] = error
+            try:
+                logits = network.run(step.step)
+            except Exception as error:  # noqa: BLE001 - of those in the step, and not of the new ones
+                result.error = backend_failure(error)
+            else:
+                self._draw_all(step.step, logits, result)
         return result
+
+    def _draw_all(self, step: Step, logits: np.ndarray, result: _Result) -> None:
+        drawing = [piece.generation for piece in step.pieces if piece.draws]
+        for generation, row in zip(drawing, logits, strict=True):
+            try:
+                result.drawn[generation] = self._draw(generation, row)
+            except TriremeError as error:
+                result.failed[generation] = error
 
     def _prepare(self, request: _Request, network: Network) -> None:
         of, vocabulary = asked(request.job), network.vocabulary

@@ -304,21 +304,6 @@ def answered(batch: ExecutionBatch) -> list[str]:
     return [said(answer)[0] for _, answer, _ in batch.answers if isinstance(answer, InferenceResponse)]
 
 
-def test_each_step_is_a_sign_of_life_of_all_that_are_there(tmp_path: Path) -> None:
-    """Without it, a long text that is not streamed would be taken for a model that hangs."""
-    instance, over = an_instance(tmp_path, 1), list[ExecutionBatch]()
-    batches = [taken_in(instance, asks("a", max_tokens=3), over) for _ in range(2)]
-    heard = []
-    while (step := instance.begin_step(0.0)) is not None:
-        instance.end_step(step, instance.compute(step))
-        instance.answer()
-        heard.append([batch.heard for batch in batches if batch not in over])
-        for batch in batches:
-            batch.heard = False
-    assert heard == [[False] * 2, [True] * 2, [True] * 2, [True], [True], [True], []]
-    assert over == batches
-
-
 def test_requests_are_looked_at_before_the_next_step_but_not_twice_without_one(tmp_path: Path) -> None:
     instance, over = an_instance(tmp_path, 7), list[ExecutionBatch]()
     widths = []
