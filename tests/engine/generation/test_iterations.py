@@ -159,6 +159,19 @@ def test_the_last_one_is_swapped_out_where_the_host_has_room() -> None:
     assert [(piece.generation, piece.start, piece.end) for piece in step.pieces] == [(second, 7, 8)]
 
 
+def test_what_a_failed_step_was_to_swap_out_is_computed_again() -> None:
+    """The step may have failed before it moved anything."""
+    model = Model(blocks=4, held=2, swaps_from=4)
+    first, second = model.ask(8, 5), model.ask(7, 4)
+    model.step()
+    assert model.begin() is not None
+    assert second.state is GenerationState.SWAPPED
+    model.core.fail_step()
+    assert first.end is GenerationEnd.FAILED
+    assert (second.state, second.held, second.computed) == (GenerationState.PENDING, [], 0)
+    assert model.step() == {2: 8}
+
+
 def test_a_lower_level_goes_first_and_takes_the_room_of_higher_ones() -> None:
     model = Model(blocks=4)
     late = model.ask(10, 2, level=2)
