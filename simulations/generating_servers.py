@@ -42,8 +42,8 @@ from .world import World
 LONGEST_S = 100_000.0
 """Virtual seconds after which a run is stuck."""
 
-CALM_S = 5_000.0
-"""After faults have stopped: all is answered by then."""
+CALM_S = 10_000.0
+"""After faults have stopped: all is answered by then, also to who takes an answer each 100 s."""
 
 HANG_LIMIT_S = 10.0
 NOTICED = 2
