@@ -11,6 +11,7 @@ from trireme.simulations.museum import EXHIBITS, Exhibit
 from trireme.simulations.planted import PLANTED, planted
 from trireme.simulations.planted.fleet import FLEET_BUGS
 from trireme.simulations.planted.generating import GENERATING_BUGS
+from trireme.simulations.planted.generating_servers import GENERATING_SERVER_BUGS
 from trireme.simulations.planted.managed_fleet import MANAGED_FLEET_BUGS
 from trireme.simulations.planted.residency import RESIDENCY_BUGS
 from trireme.simulations.planted.residents import RESIDENTS_BUGS
@@ -136,6 +137,7 @@ OTHERS = {
     **FLEET_BUGS,
     **MANAGED_FLEET_BUGS,
     **GENERATING_BUGS,
+    **GENERATING_SERVER_BUGS,
 }
 """They are found by swarms of their own."""
 
