@@ -340,6 +340,8 @@ class Instance(Actor[InstanceMessage]):
 
     def act(self) -> None:
         if not self._held and not self._in_step:
+            if self.stuck:  # the step that took so long is over, and so are its batches, whose clients have left
+                self._recover()
             if self._deadline_s != math.inf:
                 self.deadline_s = math.inf
             return

@@ -286,6 +286,30 @@ async def test_a_step_that_ends_its_thread_costs_the_instance_which_is_started_a
         assert said(response) == ["abcd"]
 
 
+@pytest.mark.parametrize("leaves", [False, True], ids=["does not read", "has left"])
+async def test_a_step_that_hangs_is_given_up_though_its_client_is_away(tmp_path: Path, leaves: bool) -> None:
+    write_model(tmp_path)
+    gate = Gate()
+    async with open_letters(tmp_path, hang_limit_s=0.2) as server:
+        held_up(gate)
+        slow = await server.admit(asks("ab", stream=True, max_tokens=20))
+        assert slow.window is not None
+        await until_entered(gate)
+        if leaves:
+            slow.cancel()
+        for _ in range(63):
+            slow.window.enter()  # answers that nobody reads
+        await until(lambda: not server.model_ready("letters"))
+        if not leaves:
+            with pytest.raises(InternalError, match=r"gave no answer within 0\.2 s and was given up"):
+                [each async for each in slow.responses()]
+        CountingNetwork.before = staticmethod(lambda _step: None)
+        gate.opened.set()
+        await until(lambda: server.model_ready("letters"))
+        (response,) = await whole(server, asks("abc", max_tokens=1))
+        assert said(response) == ["abcd"]
+
+
 def an_instance(tmp_path: Path, running: int) -> GenerationInstance:
     directory = write_model(tmp_path)
     limits, memory = IterationLimits(context=CONTEXT, most_tokens=8, most_running=running), BlockMemory(16, 4)
