@@ -54,7 +54,7 @@ test: $(VENV)/dev.stamp
 	$(PYTEST) --numprocesses auto --maxprocesses 8 --dist loadfile $(FLAGS)
 
 test-slow: $(VENV)/dev.stamp $(VENV)/azurite.stamp $(VENV)/grpc-js.stamp $(CLUSTER)/ray.stamp
-	$(PYTEST) -m slow $(FLAGS)
+	$(PYTEST) -m slow --timeout 900 $(FLAGS)
 
 test-gpu:
 	$(PYTHON) -B tests/hardware/run.py --results hardware-results $(FLAGS)
