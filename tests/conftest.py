@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import faulthandler
 import gc
 import os
+import signal
 import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
@@ -93,7 +93,11 @@ class FrozenModules:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Watch the processes of the run, and what they import."""
+    """Watch the processes of the run, and what they import, and let tests interrupt theirs.
+
+    A run in the background ignores interrupts, and so would each process that a test starts.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(RunningTests())
     config.pluginmanager.register(FrozenModules())
 
@@ -173,12 +177,3 @@ def live(repository_root: Path) -> Iterator[LiveServer]:
     """One server on the shipped models, for the whole test session."""
     with serving(repository_root / "model_repository") as server:
         yield server
-
-
-LONG_S = 1_800.0
-
-
-@pytest.fixture
-def patience() -> None:
-    """For tests that take long: stacks are printed later than pytest does, which cancels this at the test's end."""
-    faulthandler.dump_traceback_later(LONG_S, file=2)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -115,7 +116,11 @@ def test_at_a_terminal_it_is_a_screen_that_an_interrupt_ends(repository: Path) -
         words = ["top", "--interval", "0.01", "--url", f"127.0.0.1:{server.http_port}", "--metrics-url", "none"]
         environment = {**os.environ, "COLUMNS": "80", "TERM": "xterm"}
         command = [sys.executable, "-m", "trireme", *words]
-        with subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment) as process:
+        with (
+            subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment) as process,
+            ExitStack() as ending,
+        ):
+            ending.callback(process.kill)
             os.close(theirs)
             screen = b""
             while b"Ctrl-C ends this" not in screen:
