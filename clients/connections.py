@@ -21,6 +21,9 @@ SOURCES = 200
 
 _SHOWN_BYTES = 300
 _MOST_PARTS = 64
+_EVENT = b"data: "
+_ERROR_EVENT = b'data: {"error"'
+"""What begins an answer that is an error, behind others that were good (`generate_stream`)."""
 _CONNECT_TIMEOUT_S = 60.0
 _LATER = BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError
 
@@ -150,14 +153,18 @@ class HttpLoadConnection(LoadConnection):
 
     def on_body(self, body: bytes) -> None:
         """The parser has found a part of the body."""
-        if self._parser.get_status_code() != 200 and len(self._error) < _SHOWN_BYTES:
-            self._error += body
+        if self._parser.get_status_code() != 200:
+            if len(self._error) < _SHOWN_BYTES:
+                self._error += body
+        elif body.startswith(_ERROR_EVENT):
+            self._error += body.removeprefix(_EVENT).strip()
 
     def on_message_complete(self) -> None:
         """The parser has found the end of the answer."""
         self._keeps_alive = self._parser.should_keep_alive()
         code = self._parser.get_status_code()
-        self.status, self.reason = (0, "") if code == 200 else (code, _said(bytes(self._error)) or f"HTTP {code}")
+        good = code == 200 and not self._error
+        self.status, self.reason = (0, "") if good else (code, _said(bytes(self._error)) or f"HTTP {code}")
         self._error.clear()
         self._complete = True
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import count
 from urllib.parse import quote
 
 import numpy as np
@@ -15,7 +16,9 @@ from ..engine.request import LATEST
 from ..engine.tensor import iter_bytes
 from ..proto.messages import inference
 from .connections import RefusedError
+from .generated_requests import generation_inputs, stream_document
 from .model_inputs import MadeInput, ModelInputs, describe_model, make_inputs
+from .stream_connection import WANTS_FINAL
 from .target import LoadProtocol, LoadTarget
 
 Parts = tuple[bytes, ...]
@@ -40,13 +43,16 @@ class RequestPreparer:
         self._inputs: dict[LoggedRequest, list[MadeInput]] = {}
         self._made: dict[LoggedRequest, Parts] = {}
         self._write = _WRITERS[target.protocol]
+        self._numbers = count()  # of requests for generated text
 
     def make(self, request: LoggedRequest) -> Parts:
         """A request as a connection of the target's protocol takes it.
 
         Raises:
-            RefusedError: the server does not describe the model.
+            RefusedError: the server does not describe the model, or the protocol cannot carry its answers.
         """
+        if request.prompt_tokens:
+            return _generation_parts(self._target, request, next(self._numbers))
         alike = replace(request, offset_s=0.0, tenant="", protocol="", result=None, ensemble=False)
         parts = self._made.get(alike)
         if parts is None:
@@ -87,6 +93,19 @@ def _json_parts(target: LoadTarget, request: LoggedRequest, inputs: Sequence[Mad
     return _joined([head, document])
 
 
+def _generation_parts(target: LoadTarget, request: LoggedRequest, number: int) -> Parts:
+    """A request for generated text, whose answers come as they come about."""
+    if target.protocol.is_http:
+        document = stream_document(request, number)
+        headers = ["Content-Type: application/json", f"Content-Length: {len(document)}"]
+        return _joined([_head(target, request, headers, "generate_stream"), document])
+    if target.protocol is LoadProtocol.GRPC:
+        raise RefusedError(
+            f"model '{request.model}' answers many times, which unary calls do not carry; expected http:// or stream://"
+        )
+    return _grpc_parts(target, request, generation_inputs(request, number))
+
+
 def _described(made: MadeInput) -> dict[str, object]:
     return {"name": made.name, "datatype": made.datatype, "shape": made.shape}
 
@@ -120,10 +139,10 @@ def _parameters(request: LoggedRequest) -> dict[str, object]:
     return parameters
 
 
-def _head(target: LoadTarget, request: LoggedRequest, headers: Sequence[str]) -> bytes:
+def _head(target: LoadTarget, request: LoggedRequest, headers: Sequence[str], action: str = "infer") -> bytes:
     version = "" if request.version == LATEST else f"/versions/{request.version}"
     lines = [
-        f"POST /v2/models/{quote(request.model, safe='')}{version}/infer HTTP/1.1",
+        f"POST /v2/models/{quote(request.model, safe='')}{version}/{action} HTTP/1.1",
         f"Host: {target.host}:{target.port}",
         *headers,
         *(f"{name}: {value}" for name, value in target.headers()),
@@ -145,6 +164,8 @@ def _grpc_parts(_target: LoadTarget, request: LoggedRequest, inputs: Sequence[Ma
         made.parameters["priority"] = inference.InferParameter(uint64_param=request.priority)
     if request.timeout_us:
         made.parameters["timeout"] = inference.InferParameter(int64_param=request.timeout_us)
+    if request.prompt_tokens:
+        made.parameters[WANTS_FINAL] = inference.InferParameter(bool_param=True)
     if request.sequence:
         made.parameters["sequence_id"] = _sequence_parameter(request.sequence)
         made.parameters["sequence_start"] = inference.InferParameter(bool_param=request.start)

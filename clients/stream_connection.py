@@ -13,12 +13,19 @@ from .grpc_connection import DATA, END_HEADERS, END_STREAM, HEADERS, WINDOW_UPDA
 
 STREAM_PATH = "/inference.GRPCInferenceService/ModelStreamInfer"
 
+WANTS_FINAL = "triton_enable_empty_final_response"
+"""The parameter of a request that is answered many times."""
+
+_IS_FINAL = b"\x0a\x15triton_final_response\x12\x02\x08\x01"
+"""In the last one of its answers."""
+
 _PREFIX = struct.Struct(">BL")
 _GIVE_BACK_BYTES = 1 << 30
 
 
 class StreamLoadConnection(GrpcLoadConnection):
-    """Requests of `ModelStreamInfer`; the parts of one are those of its message. A request has one answer."""
+    """Requests of `ModelStreamInfer`; the parts of one are those of its message. A request has one answer, unless it
+    says that it wants to be told of the last one (`WANTS_FINAL`)."""
 
     _ends_stream = 0
 
@@ -33,11 +40,13 @@ class StreamLoadConnection(GrpcLoadConnection):
     ) -> None:
         super().__init__(port, number, host, path, metadata, tls)
         self._answer = bytearray()
+        self._many = False
         self._given_back = 0
 
     def ask(self, request: Sequence[bytes]) -> None:
         """See `LoadConnection`."""
         begun = b""
+        self._many = bool(request) and WANTS_FINAL.encode() in request[0]
         if self._stream < 0:
             self._stream, self._stream_window = 1, self._initial_window
             begun = frame(HEADERS, END_HEADERS, self._stream, self._block)
@@ -56,16 +65,18 @@ class StreamLoadConnection(GrpcLoadConnection):
         self._consume(len(payload))
         self._give_back_stream(len(payload))
         self._answer += payload
-        if len(self._answer) < _PREFIX.size:
-            return False
-        end = _PREFIX.size + _PREFIX.unpack_from(self._answer)[1]
-        if len(self._answer) < end:
-            return False
-        # A good answer begins with its second member; one with an error is short.
-        good = self._answer[_PREFIX.size : _PREFIX.size + 1] != b"\x0a"
-        self.status, self.reason = (0, "") if good else _failure(bytes(self._answer[_PREFIX.size : end]))
-        del self._answer[:end]
-        return True
+        while len(self._answer) >= _PREFIX.size:
+            end = _PREFIX.size + _PREFIX.unpack_from(self._answer)[1]
+            if len(self._answer) < end:
+                return False
+            # A good answer begins with its second member; one with an error is short.
+            good = self._answer[_PREFIX.size : _PREFIX.size + 1] != b"\x0a"
+            self.status, self.reason = (0, "") if good else _failure(bytes(self._answer[_PREFIX.size : end]))
+            final = not (self._many and good) or self._answer.find(_IS_FINAL, 0, end) >= 0
+            del self._answer[:end]
+            if final:
+                return True
+        return False
 
     def _give_back_stream(self, nbytes: int) -> None:
         """Windows are those of streams, too."""

@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Protocol
 
 from .clock import Clock
 from .errors import FailureReason, InternalError, InvalidArgumentError, TriremeError
+from .generation.records import GenerationRecord
 from .instances.answer_window import AnswerWindow
 from .request import InferenceRequest, InferenceResponse, ParameterValue
 from .tensor import Tensor
@@ -53,6 +54,7 @@ class Job:
         rows: batch size, at least 1; 1 for a model without a batch dimension.
         cancelled: the client gave up. A running backend may look at it at any time, from any thread.
         state: implicit state of the job's sequence, None outside stateful models.
+        generated: what came of a request for generated text, once it is over; None for any other.
 
         reply: where the answer goes.
         on_cancel: called on the event loop when `cancelled` has become True; for a backend that cannot look.
@@ -79,6 +81,7 @@ class Job:
     nbytes: int = 0
     cancelled: bool = field(default=False, init=False)
     state: Any = field(default=None, init=False)
+    generated: GenerationRecord | None = field(default=None, init=False)
     window: AnswerWindow | None = field(default=None, init=False)
     arrival: int = field(default=0, init=False)
     level: int = field(default=0, init=False)

@@ -41,6 +41,22 @@ _KINDS = {
     "tenant": "tenant",
     "protocol": "protocol",
 }
+_TOKENS = {
+    "prompt": "prompt",
+    "prompt-spread": "prompt_spread",
+    "tokens": "new",
+    "tokens-spread": "new_spread",
+    "max-tokens": "most_new",
+    "context": "context",
+    "shared": "shared",
+}
+"""Of requests for generated text."""
+
+_MODEL_HELP = (
+    f"what is asked for; may be given several times. Keys: {', '.join([*_KINDS, *_TOKENS])}. Several rows (rows=1/2/8) "
+    "are drawn from; bytes are those of a row; sequence is a mean length, think the time between its requests. Of "
+    "generated text prompt and tokens are medians, the spreads deviations of their logarithms"
+)
 
 
 def add_request_log_command(commands: Any) -> None:
@@ -82,8 +98,7 @@ def _add_generate(actions: Any) -> None:
         required=True,
         action="append",
         metavar="NAME,KEY=VALUE,...",
-        help=f"what is asked for; may be given several times. Keys: {', '.join(_KINDS)}. Several rows (rows=1/2/8) are "
-        "drawn from; bytes are those of a row; sequence is a mean length, think the time between its requests",
+        help=_MODEL_HELP,
     )
     generate.add_argument("--seconds", type=float, default=60.0, help="default 60")
     generate.add_argument("--count", type=int, default=10_000, help="requests of a closed loop; default 10,000")
@@ -210,10 +225,17 @@ def read_kind(text: str) -> RequestKind:
     Raises:
         CommandError, InvalidArgumentError: it is none.
     """
-    from ...engine.logs.generators import RequestKind
+    from ...engine.logs.generators import RequestKind, TokenLengths
 
     name, _, rest = text.partition(",")
-    return _made(RequestKind, {"model": name}, rest, _KINDS, f"--model {name}")
+    where = f"--model {name}"
+    pairs = [pair for pair in rest.split(",") if pair]
+    of_tokens = [pair for pair in pairs if pair.partition("=")[0] in _TOKENS]
+    values: dict[str, Any] = {"model": name}
+    if of_tokens:
+        values["tokens"] = _made(TokenLengths, {}, ",".join(of_tokens), _TOKENS, where)
+    others = ",".join(pair for pair in pairs if pair not in of_tokens)
+    return _made(RequestKind, values, others, {**_KINDS, **dict.fromkeys(_TOKENS, "tokens")}, where)
 
 
 def _made(kind: Any, values: dict[str, Any], text: str, keys: Mapping[str, str], where: str) -> Any:

@@ -17,6 +17,9 @@ from ..errors import InvalidArgumentError
 from ..request import LATEST
 from .request_log import LoggedLoop, LoggedRequest, RequestTraffic
 
+_MOST_TOKENS = 1 << 20
+_MOST_SPREAD = 5.0
+
 
 class ArrivalProcess(Protocol):
     """When requests come.
@@ -150,6 +153,50 @@ class StepArrivals:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLengths:
+    """Lengths of prompts and texts, drawn from lognormal distributions.
+
+    Attributes:
+        prompt, new: medians, in tokens.
+        prompt_spread, new_spread: standard deviations of the logarithm; 0 for always the same.
+        most_new: tokens that a client asks for at most; 0 for as many as it gets.
+        context: tokens of prompt and text together at most; 0 for no limit.
+        shared: tokens with which all prompts begin alike, as far as they are longer than that.
+    """
+
+    prompt: float
+    new: float
+    prompt_spread: float = 0.0
+    new_spread: float = 0.0
+    most_new: int = 0
+    context: int = 0
+    shared: int = 0
+
+    def __post_init__(self) -> None:
+        _check_range("prompt", self.prompt, 1)
+        _check_range("tokens", self.new, 1)
+        for name in ("prompt_spread", "new_spread"):
+            _check_range(name, getattr(self, name), 0, _MOST_SPREAD)
+        _check_range("max_tokens", self.most_new, 0)
+        _check_range("context", self.context, 2 if self.context else 0)
+        _check_range("shared", self.shared, 0)
+
+    def drawn(self, request: LoggedRequest, chance: Random) -> LoggedRequest:
+        """The request, with tokens."""
+        room = self.context or _MOST_TOKENS
+        prompt = min(max(1, round(self.prompt * math.exp(chance.gauss(0, self.prompt_spread)))), room - 1)
+        most = min(room - prompt, self.most_new or room)
+        new = min(max(1, round(self.new * math.exp(chance.gauss(0, self.new_spread)))), most)
+        return replace(
+            request,
+            prompt_tokens=prompt,
+            found_tokens=min(self.shared, prompt - 1),
+            max_tokens=most if self.most_new else new,
+            generated_tokens=new,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class RequestKind:
     """Requests of one sort; see also `LoggedRequest`.
 
@@ -160,6 +207,7 @@ class RequestKind:
         sequence_length: requests of a sequence on average (geometrically distributed); 0 for requests that belong to
             none. What is chosen then is the beginning of a sequence.
         think_s: between two requests of a sequence, on average.
+        tokens: of requests for generated text; None for others.
     """
 
     model: str
@@ -175,6 +223,7 @@ class RequestKind:
     ensemble: bool = False
     tenant: str = ""
     protocol: str = ""
+    tokens: TokenLengths | None = None
 
     def __post_init__(self) -> None:
         if not self.model:
@@ -195,7 +244,7 @@ class RequestKind:
                 at_s += chance.expovariate(1 / self.think_s) if self.think_s else 0.0
             rows = chance.choice(self.rows)
             flags = (sequence, not started, end) if self.sequence_length else (0, False, False)
-            yield LoggedRequest(
+            request = LoggedRequest(
                 round(at_s, 6),
                 self.model,
                 self.version,
@@ -209,6 +258,7 @@ class RequestKind:
                 self.tenant,
                 self.protocol,
             )
+            yield request if self.tokens is None else self.tokens.drawn(request, chance)
 
 
 def generate(arrivals: ArrivalProcess, kinds: Sequence[RequestKind], seconds: float, seed: int = 1) -> RequestTraffic:

@@ -21,7 +21,7 @@ Rules:
  6. `dropped` tells of requests that were not logged because there was no room.
 
 Contents of tensors, names of clients (but for the names that access rules give them) and ids of requests are not
-logged: scheduling does not depend on them.
+logged: scheduling does not depend on them. Of generated text there are the numbers of tokens.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from datetime import datetime
 from typing import Any, Final, get_args, get_type_hints
 
 from ..errors import InvalidArgumentError
+from ..generation.records import read_durations
 from ..request import LATEST
 
 NAME: Final = "trireme-requests"
@@ -51,6 +52,17 @@ class LoggedResult:
         batch: rows of the batch that it was executed in; 0 if it was not.
         instance: which executed it.
         outcome: empty if it was answered; the reason of a refusal (`RefusalReason`), `cancelled`, or `failed`.
+
+    Of a request for generated text (`engine.generation.records`); its `queue_us` end when its prompt is in a step
+    first, and all that follows is `infer_us`:
+        first_token_us: until its first token; 0 if it got none.
+        paused_us: of `infer_us`, when it was in no step.
+        preemptions: how often it made room for others.
+        step_pieces, step_share: how often its texts were in a step, and the steps that this makes if one with several
+            texts counts for each by its part.
+        step_tokens, kv: means over these steps: of the tokens computed, and the part of the memory of keys and values
+            that was in use.
+        between_us: its tokens: how often which duration came, as `MICROSECONDSxCOUNT,...`.
     """
 
     total_us: float
@@ -61,6 +73,18 @@ class LoggedResult:
     batch: int = 0
     instance: str = ""
     outcome: str = ""
+    first_token_us: float = 0.0
+    paused_us: float = 0.0
+    preemptions: int = 0
+    step_pieces: int = 0
+    step_share: float = 0.0
+    step_tokens: float = 0.0
+    kv: float = 0.0
+    between_us: str = ""
+
+    def __post_init__(self) -> None:
+        if self.between_us:
+            read_durations(self.between_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +101,11 @@ class LoggedRequest:
         ensemble: the model is one.
         tenant: what access rules call the client.
         protocol: `http`, `grpc`, `stream` (gRPC's), or empty for unknown.
+        prompt_tokens: of a request for generated text; 0 for any other.
+        found_tokens: of the prompt, those that were in memory already, since another one began alike.
+        max_tokens: that each choice could have.
+        choices: texts that were asked for.
+        generated_tokens: of all choices; 0 for unknown.
         result: what came of it; None if the log does not tell.
     """
 
@@ -94,6 +123,11 @@ class LoggedRequest:
     ensemble: bool = False
     tenant: str = ""
     protocol: str = ""
+    prompt_tokens: int = 0
+    found_tokens: int = 0
+    max_tokens: int = 0
+    choices: int = 1
+    generated_tokens: int = 0
     result: LoggedResult | None = None
 
     def to_line(self) -> str:
@@ -191,6 +225,11 @@ _LONGEST_S = 1e9
 
 _LEAST: dict[str, float] = {
     **dict.fromkeys(("offset_s", "bytes", "priority", "timeout_us", "batch", "think_s", "dropped"), 0),
+    **dict.fromkeys(("prompt_tokens", "found_tokens", "max_tokens", "generated_tokens"), 0),
+    **dict.fromkeys(
+        ("first_token_us", "paused_us", "preemptions", "step_pieces", "step_share", "step_tokens", "kv"), 0
+    ),
+    "choices": 1,
     **dict.fromkeys(("total_us", "queue_us", "input_us", "infer_us", "output_us"), 0),
     "version": LATEST,
     "rows": 1,
@@ -264,13 +303,16 @@ class _Reader:
         for row in zip(*columns.values(), strict=True) if columns else [()]:
             arrival = {**single, **dict(zip(columns, row, strict=True)), "elements": tuple(elements)}
             arrival["offset_s"] += self._shift_s
-            yield _request(arrival)
+            yield _request(arrival, where)
 
 
-def _request(values: Mapping[str, Any]) -> LoggedRequest:
+def _request(values: Mapping[str, Any], where: str) -> LoggedRequest:
     told = {name: value for name, value in values.items() if name in _RESULT_TYPES}
     given = {_IN_RECORD.get(name, name): value for name, value in values.items() if name not in _RESULT_TYPES}
-    result = LoggedResult(**{"total_us": 0.0, **told}) if told else None
+    try:
+        result = LoggedResult(**{"total_us": 0.0, **told}) if told else None
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{where}: between_us: {error.message}") from error
     return LoggedRequest(**given, result=result)
 
 

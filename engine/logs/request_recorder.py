@@ -7,7 +7,8 @@ Rules:
     of it, a line for up to `LINE_ARRIVALS` requests of a group.
  3. What waits is bounded by `MOST_WAITING` arrivals; a group that begins counts as `GROUP_PLACES` of them. What finds
     no place is counted, and the lines that are written next say how many there were.
- 4. With results a request is recorded when its final answer comes, or when it is refused; otherwise when it comes.
+ 4. With results a request is recorded when its final answer comes, or when it is refused; otherwise when it comes. One
+    for generated text always waits for that: before, nobody knows of its tokens.
  5. A sequence's id that is a text is logged as a digest with a key of this log: the client's own name for the sequence
     is not, and the same id in another log is another one.
 """
@@ -28,14 +29,18 @@ from ..clock import Clock, utc_text
 from ..config.model import ModelConfig
 from ..config.platforms import ENSEMBLE
 from ..errors import CancelledError, TriremeError
+from ..generation.records import GenerationRecord
 from ..job import Job, Outcome
 from ..request import LATEST, InferenceRequest
 from ..tensor import Tensor
+from .generated_columns import generation_columns
 from .request_log import header_line
 
 MOST_WAITING: Final = 1 << 17
 GROUP_PLACES: Final = 8
 LINE_ARRIVALS: Final = 1024
+GENERATION: Final = "generation"
+"""The backend of models that generate text, if they answer many times."""
 _MOST_GROUPS = 4096
 
 _LINE = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
@@ -75,7 +80,9 @@ class RequestGroup:
         config, protocol, caller: whose changes make another group of requests of the same form.
         times: when they came, in ns.
         sequences: ids, by indices of `times`.
+        generates: these are requests for generated text (rule 4).
         results: one for each of `times`, with results.
+        records: of generated text, by indices of `times`.
         plain: it has begun, and results are not wanted.
     """
 
@@ -83,9 +90,11 @@ class RequestGroup:
     protocol: str
     caller: Caller | None
     shared: SharedFields
+    generates: bool = False
     times: list[int] = field(default_factory=list)
     sequences: dict[int, int | str] = field(default_factory=dict)
     results: list[RecordedResult] = field(default_factory=list)
+    records: dict[int, GenerationRecord] = field(default_factory=dict)
     plain: bool = False
 
 
@@ -96,6 +105,7 @@ class WaitingArrivals(NamedTuple):
     times: list[int]
     sequences: dict[int, int | str]
     results: list[RecordedResult]
+    records: dict[int, GenerationRecord]
 
 
 class WaitingRecords(NamedTuple):
@@ -159,7 +169,8 @@ class RequestRecorder:
             received_ns: when, on the clock.
 
         Returns:
-            With results, its group, for `follow` or `refused`. Otherwise it is recorded.
+            With results, and if it is for generated text, its group, for `follow` or `refused`. Otherwise it is
+            recorded.
         """
         form = request.form
         group: RequestGroup | None = None if form is None else form.logged
@@ -178,7 +189,7 @@ class RequestRecorder:
             self._places -= 1
             group.times.append(received_ns)
             return None
-        if self.results:
+        if self.results or group.generates:
             return group
         self._record(group, received_ns, request.correlation_id)
         return None
@@ -195,7 +206,7 @@ class RequestRecorder:
 
     def refused(self, group: RequestGroup, request: InferenceRequest, received_ns: int, error: TriremeError) -> None:
         """A request was refused before it became a job (with results)."""
-        if self._record(group, received_ns, request.correlation_id):
+        if self._record(group, received_ns, request.correlation_id) and self.results:
             total_ns = self._clock.now_ns() - received_ns
             group.results.append((total_ns, *_NO_TIMES, 0, "", _outcome_of(error)))
 
@@ -207,6 +218,11 @@ class RequestRecorder:
         """The final answer has come."""
         if not self._record(group, job.received_ns, job.request.correlation_id):
             return
+        record = job.generated
+        if record is not None:
+            group.records[len(group.times) - 1] = record
+        if not self.results:
+            return
         now_ns = self._clock.now_ns()
         queued_ns, total_ns, batch = job.enqueued_ns, now_ns - job.received_ns, job.batch
         told = "cancelled" if job.cancelled else _outcome_of(outcome)
@@ -214,14 +230,19 @@ class RequestRecorder:
             group.results.append((total_ns, now_ns - queued_ns if queued_ns else 0, 0, 0, 0, 0, "", told))
             return
         start_ns, infer_ns, output_ns, end_ns = batch.marks_until(now_ns)
+        if record is not None and record.begun_ns:
+            start_ns = infer_ns = max(start_ns, record.begun_ns)
         times = start_ns - queued_ns, infer_ns - start_ns, output_ns - infer_ns, end_ns - output_ns
         group.results.append((total_ns, *times, batch.rows, batch.instance_name, told))
 
     def take(self) -> WaitingRecords:
         """All that waits, which makes room."""
-        arrivals = [WaitingArrivals(each.shared, each.times, each.sequences, each.results) for each in self._filled]
+        arrivals = [
+            WaitingArrivals(each.shared, each.times, each.sequences, each.results, each.records)
+            for each in self._filled
+        ]
         for group in self._filled:
-            group.times, group.sequences, group.results, group.plain = [], {}, [], False
+            group.times, group.sequences, group.results, group.records, group.plain = [], {}, [], {}, False
         self._filled = []
         if len(self._groups) > _MOST_GROUPS:
             self._groups = {}  # requests find theirs by their forms, or begin new ones
@@ -249,7 +270,7 @@ class RequestRecorder:
             if value != default
         }
         times = arrivals.times[first : first + LINE_ARRIVALS]
-        if len(times) == 1 and not arrivals.sequences and not arrivals.results:
+        if len(times) == 1 and not arrivals.sequences and not arrivals.results and not arrivals.records:
             return {"offset_s": round((times[0] - self._began_ns) / 1e9, 6), **shared}
         last = first + len(times)
         offsets = ((np.fromiter(times, np.int64, len(times)) - self._began_ns) / 1e9).round(6)
@@ -259,8 +280,13 @@ class RequestRecorder:
             columns["sequence"] = [self._digest(each) if isinstance(each, str) else each for each in ids]
         if arrivals.results:
             columns |= _columns_of(arrivals.results[first:last])
+        if arrivals.records:
+            records = [(arrivals.times[at], arrivals.records.get(at)) for at in range(first, last)]
+            columns |= generation_columns(records, results=bool(arrivals.results))
         if len(times) == 1:
-            columns = {name: value if isinstance(value, str | int) else value[0] for name, value in columns.items()}
+            columns = {
+                name: value if isinstance(value, str | int | float) else value[0] for name, value in columns.items()
+            }
         return {**columns, **shared}
 
     def _record(self, group: RequestGroup, received_ns: int, sequence: int | str) -> bool:
@@ -283,7 +309,7 @@ class RequestRecorder:
         if not self._places:
             return
         self._places = max(0, self._places - GROUP_PLACES)
-        group.plain = not self.results
+        group.plain = not self.results and not group.generates
         if not self._filled:
             self.on_news()
         self._filled.append(group)
@@ -314,7 +340,8 @@ class RequestRecorder:
         )
         group = self._groups.get(shared)
         if group is None or group.config is not config or group.caller is not caller:
-            group = self._keep(RequestGroup(config, request.protocol, caller, shared))
+            generates = config.decoupled and config.backend == GENERATION
+            group = self._keep(RequestGroup(config, request.protocol, caller, shared, generates))
         return group
 
     def _keep(self, group: RequestGroup) -> RequestGroup:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..generation.records import quantile_of, read_durations
 from .request_log import LoggedRequest, RequestTraffic
 
 _WINDOW_S = 1.0
@@ -51,6 +52,29 @@ class ResultFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenFacts:
+    """Of requests for generated text; times in microseconds, 0 if the log has no results.
+
+    Attributes:
+        prompt, generated: tokens of a request: mean, median and greatest.
+        found: part of the tokens of prompts that were in memory already.
+        first_us, between_us: p50, p95 and p99 of the time to the first token, and between two.
+        preempted: requests that made room for others.
+        step_tokens, step_texts, kv: means over steps: of tokens, of texts, and of the part of the memory in use.
+    """
+
+    prompt: tuple[float, float, int]
+    generated: tuple[float, float, int]
+    found: float
+    first_us: tuple[float, float, float]
+    between_us: tuple[float, float, float]
+    preempted: int
+    step_tokens: float
+    step_texts: float
+    kv: float
+
+
+@dataclass(frozen=True, slots=True)
 class ModelFacts:
     """Of the requests for a model.
 
@@ -59,6 +83,7 @@ class ModelFacts:
         sequences: how many there are.
         steps: mean number of requests of one.
         results: None if the log has none.
+        tokens: None if it generates no text.
     """
 
     model: str
@@ -74,6 +99,7 @@ class ModelFacts:
     tenants: tuple[tuple[str, int], ...]
     ensemble: bool
     results: ResultFacts | None
+    tokens: TokenFacts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +171,38 @@ def _model(name: str, requests: Sequence[LoggedRequest], traffic: RequestTraffic
         tuple(Counter(request.tenant for request in requests if request.tenant).most_common()),
         any(request.ensemble for request in requests),
         _results(requests),
+        token_facts(requests),
     )
+
+
+def token_facts(requests: Sequence[LoggedRequest]) -> TokenFacts | None:
+    """Of those requests that asked for generated text; None if there are none."""
+    its = [request for request in requests if request.prompt_tokens]
+    if not its:
+        return None
+    prompts = np.array([request.prompt_tokens for request in its])
+    generated = np.array([request.generated_tokens for request in its])
+    results = [request.result for request in its if request.result is not None]
+    first = [result.first_token_us for result in results if result.first_token_us]
+    between = [pair for result in results for pair in read_durations(result.between_us)]
+    shares = sum(result.step_share for result in results)
+    whole = shares or 1.0
+    return TokenFacts(
+        (float(prompts.mean()), float(np.median(prompts)), int(prompts.max())),
+        (float(generated.mean()), float(np.median(generated)), int(generated.max())),
+        sum(request.found_tokens for request in its) / int(prompts.sum()),
+        _three(np.percentile(first, (50, 95, 99)).tolist() if first else ()),
+        _three([quantile_of(between, place) for place in (0.5, 0.95, 0.99)] if between else ()),
+        sum(result.preemptions > 0 for result in results),
+        sum(result.step_tokens * result.step_share for result in results) / whole,
+        sum(result.step_pieces for result in results) / whole,
+        sum(result.kv * result.step_share for result in results) / whole,
+    )
+
+
+def _three(values: Sequence[float]) -> tuple[float, float, float]:
+    first, second, third = values or (0.0, 0.0, 0.0)
+    return float(first), float(second), float(third)
 
 
 def _results(requests: Sequence[LoggedRequest]) -> ResultFacts | None:
@@ -191,6 +248,23 @@ def summary_lines(facts: TrafficFacts) -> Iterator[str]:
         yield from (f"  {line}" for line in _model_lines(model))
 
 
+def _token_lines(tokens: TokenFacts) -> Iterator[str]:
+    for name, (mean, median, most) in (("prompts", tokens.prompt), ("generated", tokens.generated)):
+        yield f"{name}: {mean:.1f} tokens on average, {median:.0f} in the middle, {most} at most"
+    if tokens.found:
+        yield f"of the prompts {tokens.found:.1%} were in memory already"
+    for name, times in (("first token", tokens.first_us), ("between tokens", tokens.between_us)):
+        if any(times):
+            yield f"{name}: " + ", ".join(
+                f"p{place} {each / 1e3:.3f} ms" for place, each in zip((50, 95, 99), times, strict=True)
+            )
+    if tokens.step_tokens:
+        yield (
+            f"steps of {tokens.step_texts:.2f} texts and {tokens.step_tokens:.1f} tokens, with {tokens.kv:.0%} of the "
+            f"memory in use; {_requests(tokens.preempted)} made room"
+        )
+
+
 def _requests(count: int) -> str:
     return f"{count} request{'s' * (count != 1)}"
 
@@ -215,6 +289,8 @@ def _model_lines(model: ModelFacts) -> Iterator[str]:
             yield f"{name}: {', '.join(f'{each} ({count})' for each, count in counts)}"
     if model.timeouts:
         yield f"with a timeout: {model.timeouts}"
+    if model.tokens is not None:
+        yield from _token_lines(model.tokens)
     results = model.results
     if results is not None:
         yield (

@@ -21,6 +21,10 @@ import tritonclient.http as httpclient
 from counting_network import ALPHABET, write_tokenizer
 from serve_process import PATIENCE_S, ServeProcess, serve_process
 
+from trireme.clients.player import play
+from trireme.clients.target import LoadTarget
+from trireme.engine.logs.generators import PoissonArrivals, RequestKind, TokenLengths, generate
+from trireme.engine.logs.request_log import read_traffic
 from trireme.engine.metrics.page import read_metrics
 
 pytestmark = pytest.mark.slow
@@ -249,3 +253,23 @@ def test_streams_are_ended_properly_before_the_server_exits(tmp_path: Path) -> N
         assert {last for _, last in ends} == {"[DONE]"}
         assert len({text for text, _ in ends}) == 1
         assert server.wait() == 0
+
+
+@pytest.mark.parametrize("protocol", ["http", "stream"])
+def test_a_log_of_tokens_is_played(tmp_path: Path, protocol: str) -> None:
+    """What is played is what the log says, and the server's own log says the same."""
+    write_llama(tmp_path / "models" / "writer" / "1")
+    (tmp_path / "models" / "writer" / "config.pbtxt").write_text('backend: "generation"\n')
+    lengths = TokenLengths(20, 8, 0.5, 0.5, context=100)
+    traffic = generate(PoissonArrivals(40), [RequestKind("writer", tokens=lengths)], 1)
+    log = tmp_path / "log.jsonl"
+    with serve_process(tmp_path / "models", f"--request-log={log}", "--request-log-results=true") as server:
+        port = server.http_port if protocol == "http" else server.grpc_port
+        played = play(traffic, LoadTarget.of(f"{protocol}://127.0.0.1:{port}"))
+        server.process.send_signal(signal.SIGTERM)
+        server.wait()
+    assert played.summary().reasons == ()
+    found = read_traffic(log.read_text().splitlines()).requests
+    tokens = [(each.prompt_tokens, each.generated_tokens) for each in traffic.requests]
+    assert sorted((each.prompt_tokens, each.generated_tokens) for each in found) == sorted(tokens)
+    assert all(each.result is not None and each.result.first_token_us > 0 for each in found)

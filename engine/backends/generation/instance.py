@@ -45,7 +45,7 @@ from . import asked as names
 from .asked import Asked, asked, of_numbers, of_texts
 from .constraints import ConstrainedText, Constraints
 from .network import Network
-from .times import RequestTimes
+from .times import RequestTimes, StepBeginning
 from .tokenizer import Tokenizer
 
 
@@ -148,6 +148,7 @@ class GenerationInstance(SteppedInstance):
         self._ends = ends
         self.constraints = Constraints(tokenizer, network.vocabulary)
         self._new: list[_Request] = []
+        self._begun_steps = 0
         self._looked = False  # at new requests, since the last step
         self._moved: Sequence[_Request] = ()  # in the last step
         self._requests: dict[int, _Request] = {}  # whose generations are not all over, by their number
@@ -173,13 +174,24 @@ class GenerationInstance(SteppedInstance):
         late, self._late = self._late, []
         for request in late:
             self._fail(request, UnavailableError("Request timeout expired", reason=FailureReason.REJECTED))
-        for piece in () if step is None else step.pieces:
-            request = self._request_of(piece.generation)
-            request.times.begins(request.job)
+        if step is not None:
+            self._note_beginning(step)
         return _Work(new, step) if new or step is not None else None
+
+    def _note_beginning(self, step: Step) -> None:
+        self._begun_steps += 1
+        memory = self.core.memory
+        used = 1 - memory.free / memory.count
+        requests = [self._request_of(piece.generation) for piece in step.pieces]
+        begins = StepBeginning(self._begun_steps, _now_ns(requests), len(requests), step.tokens, used)
+        for request in requests:
+            request.times.begins(request.job, begins)
 
     def end_step(self, step: _Work, result: _Result) -> None:
         self._moved = self._requests_of(step)
+        now_ns = _now_ns(self._moved)
+        for request in self._moved:
+            request.times.step_over(now_ns)
         if result.error is None:
             self._go_on(step, result)
         else:
@@ -435,6 +447,11 @@ class GenerationInstance(SteppedInstance):
         if self._statistics.instances.get(self._name) is self.core:  # and not one that has taken its place
             del self._statistics.instances[self._name]
         self._network = None
+
+
+def _now_ns(requests: Sequence[_Request]) -> int:
+    """The time, by the clock of the first of these that has not been answered; 0 if all have."""
+    return next((request.job.batch.now_ns() for request in requests if request.job.batch is not None), 0)
 
 
 def _deadline_s(job: Job, now_s: float) -> float | None:

@@ -1,4 +1,4 @@
-"""When the tokens of a request came: what metrics count of it, and what its trace tells.
+"""When the tokens of a request came: what metrics count of it, what its trace tells, and its record.
 
 In the trace stand `PREFILL_START`, when its prompt was in a step first; `PREFILL_END` and `DECODE_START`, when it had
 its first token; `DECODE_END`, and in the end what it came to (`GenerationNote`).
@@ -7,28 +7,67 @@ its first token; `DECODE_END`, and in the end what it came to (`GenerationNote`)
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
+from ...generation.records import Durations, GenerationRecord, StepShares
 from ...generation.requests import Generation
 from ...job import Job
 from ...metrics.statistics import GenerationStatistics
 from ...tracing.record import GenerationNote
 
 
+class StepBeginning(NamedTuple):
+    """A step that begins.
+
+    Attributes:
+        number: of the step, counted by its instance.
+        texts, tokens: that are in it.
+        memory: the part of the memory of keys and values that is in use.
+    """
+
+    number: int
+    now_ns: int
+    texts: int
+    tokens: int
+    memory: float
+
+
 class RequestTimes:
     """Of one request."""
 
-    __slots__ = ("_begun", "_ended", "_last_ns")
+    __slots__ = (
+        "_begun_ns",
+        "_between",
+        "_ended",
+        "_first_ns",
+        "_last_ns",
+        "_paused_ns",
+        "_step",
+        "_step_ended_ns",
+        "_steps",
+    )
 
     def __init__(self) -> None:
-        self._begun = False
+        self._begun_ns = self._first_ns = self._paused_ns = 0
         self._ended = False
         self._last_ns: dict[int, int] = {}  # of each choice, when its last token came
+        self._step = self._step_ended_ns = 0  # the last one that it was in
+        self._steps = StepShares()
+        self._between = Durations()
 
-    def begins(self, job: Job) -> None:
-        """It is in a step; only the first time counts."""
-        if not self._begun and job.batch is not None:
-            self._begun = True
-            job.report_activity("PREFILL_START", job.batch.now_ns())
+    def begins(self, job: Job, step: StepBeginning) -> None:
+        """A text of it is in a step."""
+        if not self._begun_ns:
+            self._begun_ns = step.now_ns
+            job.report_activity("PREFILL_START", step.now_ns)
+        elif step.number > self._step + 1:
+            self._paused_ns += max(0, step.now_ns - self._step_ended_ns)
+        self._step = step.number
+        self._steps.add(step.texts, step.tokens, step.memory)
+
+    def step_over(self, now_ns: int) -> None:
+        """A step that it was in is over."""
+        self._step_ended_ns = now_ns
 
     def draws(self, job: Job, choices: Iterable[int], statistics: GenerationStatistics) -> None:
         """A token has come for each of these choices."""
@@ -36,6 +75,7 @@ class RequestTimes:
             return
         now_ns = job.batch.now_ns()
         if not self._last_ns:
+            self._first_ns = now_ns
             statistics.first_token.add((now_ns - job.received_ns) / 1e9)
             job.report_activity("PREFILL_END", now_ns)
             job.report_activity("DECODE_START", now_ns)
@@ -43,6 +83,7 @@ class RequestTimes:
             before_ns = self._last_ns.get(choice)
             if before_ns is not None:
                 statistics.between_tokens.add((now_ns - before_ns) / 1e9)
+                self._between.add(now_ns - before_ns)
             self._last_ns[choice] = now_ns
 
     def ends(self, job: Job, generations: Sequence[Generation]) -> None:
@@ -51,13 +92,27 @@ class RequestTimes:
         Args:
             generations: of its choices, as far as they have begun.
         """
-        trace = job.request.trace
-        if trace is None or self._ended or not generations:
+        if self._ended or not generations:
             return
         self._ended = True
-        if self._last_ns:
-            job.report_activity("DECODE_END", max(self._last_ns.values()))
         first = generations[0]
         tokens = sum(len(each.new) for each in generations)
         preemptions = sum(each.preemptions for each in generations)
-        trace.note_generation(GenerationNote(first.prompt, first.found, tokens, preemptions))
+        job.generated = GenerationRecord(
+            prompt=first.prompt,
+            found=first.found,
+            most_new=first.most_new,
+            choices=first.choices,
+            generated=tokens,
+            preemptions=preemptions,
+            begun_ns=self._begun_ns,
+            first_ns=self._first_ns,
+            paused_ns=self._paused_ns,
+            steps=self._steps,
+            between=self._between,
+        )
+        trace = job.request.trace
+        if trace is not None:
+            if self._last_ns:
+                job.report_activity("DECODE_END", max(self._last_ns.values()))
+            trace.note_generation(GenerationNote(first.prompt, first.found, tokens, preemptions))
