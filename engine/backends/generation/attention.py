@@ -1,4 +1,4 @@
-"""Attention over keys and values in blocks: what a network's own code calls for each of its layers.
+"""Attention over keys and values in blocks: what it is told of a step, and its memory.
 
 A step is one row of tokens of several generations, without padding between them. Each layer puts the keys and values of
 these tokens into its memory, and then lets each token see those before it of its own generation:
@@ -8,170 +8,121 @@ these tokens into its memory, and then lets each token see those before it of it
     one query of several tokens, so that these are read once.
  2. A longer piece is computed by itself; if it begins its generation, with the keys and values that it has brought.
 
-What a step needs to know for that is computed once, and not for each layer.
+What a step needs to know for that is computed once, and not for each layer. What torch does with it is in `compiled`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...generation.blocks import Copy
 from ...generation.iterations import Move, Piece, SwapOut
-from ..hugging_face import check_attention
-
-NAME = "trireme_blocks"
-"""What transformers calls this kind of attention."""
 
 _MOST_PADDING = 2
 """Pieces of one token are computed together if the longest generation is no longer than so many times the shortest."""
 
 
-class _Part(NamedTuple):
-    """Pieces that are computed together: all of one token, or one piece.
+class StepTensors(NamedTuple):
+    """What torch is told of a step. A part of it is pieces that are computed together: all of one token, or one piece.
 
     Attributes:
-        rows: of the step's row.
-        tokens: of a piece.
-        blocks: int64 [pieces * blocks of the longest], each piece's in their order; what is beyond a generation's end
-            is its first one. None if all that is seen is in the step's row.
-        at: int64 [pieces, tokens, 1], the place of a token in its generation.
-    """
-
-    rows: slice
-    tokens: int
-    blocks: Any
-    at: Any
-
-
-class StepView:
-    """What attention has to know of a step.
-
-    Args:
-        torch: the package.
-        pieces: of the step.
-
-    Attributes:
-        pieces: in the order of the step's row.
         tokens, positions: int64 [1, tokens].
         drawn: int64, rows of the last tokens of pieces that draw, in the order in which the step has these.
+        written: int64 [tokens], the place of each in memory.
+        layout: int64 [parts, 3], on the host: pieces, tokens of each, and blocks of each; 0 blocks if all that is seen
+            is in the step's row.
+        blocks: int64, of the pieces in the order of the parts; what is beyond a generation's end is its first one.
     """
 
-    def __init__(self, torch: Any, memory: KeyValueMemory, pieces: Sequence[Piece]) -> None:
-        self._torch = torch
-        self._memory = memory
-        self.pieces = sorted(pieces, key=_place_in_row)
-        size, device = memory.size, memory.device
-        tokens, positions, written, ends, row = [], [], [], {}, 0
-        for piece in self.pieces:
-            of = piece.generation
-            assert of.table is not None, "it is running"
-            at, blocks = np.arange(piece.start, piece.end), of.table.blocks
-            tokens += of.tokens[piece.start : piece.end]
-            positions.append(at)
-            written.append(np.array(blocks[piece.start // size :])[at // size - piece.start // size] * size + at % size)
-            row += piece.end - piece.start
-            ends[of] = row - 1
-        self.tokens = torch.tensor([tokens], device=device)
-        self.positions = self._tensor(np.concatenate(positions))[None]
-        self.drawn = torch.tensor([ends[piece.generation] for piece in pieces if piece.draws], dtype=torch.int64).to(
-            device
-        )
-        self._written = self._tensor(np.concatenate(written))
-        self._parts = list(self._parted())
-        self._masks: dict[tuple[int, int | None], Any] = {}
+    tokens: Any
+    positions: Any
+    drawn: Any
+    written: Any
+    layout: Any
+    blocks: Any
 
-    def attend(self, layer: int, query: Any, key: Any, value: Any, scaling: float | None, window: int | None) -> Any:
-        """Attention of one layer.
 
-        Args:
-            query: [1, heads, tokens, width].
-            key, value: [1, fewer heads, tokens, width].
-            window: a token sees so many, itself included; None for all.
-
-        Returns:
-            [1, tokens, heads, width].
-        """
-        self._memory.write(layer, self._written, key[0].transpose(0, 1), value[0].transpose(0, 1))
-        found = [
-            self._attended(layer, number, query, key, value, scaling, window) for number in range(len(self._parts))
-        ]
-        return (found[0] if len(found) == 1 else self._torch.cat(found))[None]
-
-    def _attended(
-        self, layer: int, number: int, query: Any, key: Any, value: Any, scaling: float | None, window: int | None
-    ) -> Any:
-        """What the tokens of a part see: [tokens, heads, width]."""
-        part, heads, width = self._parts[number], query.shape[1], query.shape[3]
-        query = query[0, :, part.rows]
-        if part.blocks is None:
-            key, value = key[:, :, part.rows], value[:, :, part.rows]
-        else:
-            key, value = (each.transpose(1, 2) for each in self._memory.read(layer, part.blocks, part.at.shape[0]))
-        mask = self._mask(number, window, key.shape[2], query.dtype)
-        if part.tokens == 1:
-            query = query.transpose(0, 1).reshape(-1, key.shape[1], heads // key.shape[1], width)
-        else:
-            query = query[None]
-        attended = self._torch.nn.functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, scale=scaling, enable_gqa=query.shape[1] != key.shape[1]
-        )
-        return attended.reshape(-1, heads, value.shape[3]) if part.tokens == 1 else attended[0].transpose(0, 1)
-
-    def _mask(self, number: int, window: int | None, context: int, dtype: Any) -> Any:
-        """[pieces, 1, tokens, context]: 0 where a token sees another one, else less than any number."""
-        mask = self._masks.get((number, window))
-        if mask is None:
-            at = self._parts[number].at
-            seen = self._torch.arange(context, device=at.device)
-            hidden = seen > at
-            if window is not None:
-                hidden |= seen <= at - window
-            mask = self._torch.zeros(hidden.shape, dtype=dtype, device=at.device).masked_fill_(hidden, -np.inf)[:, None]
-            self._masks[number, window] = mask
-        return mask
-
-    def _parted(self) -> Iterator[_Part]:
-        together: list[Piece] = []
-        row = 0
-        for piece in self.pieces:
-            alone = piece.end - piece.start > 1
-            if together and (alone or piece.end > _MOST_PADDING * together[0].end + self._memory.size):
-                yield self._part(row - len(together), together)
-                together = []
-            row += piece.end - piece.start
-            if alone:
-                yield self._part(row - piece.end + piece.start, [piece])
-            else:
-                together.append(piece)
-        if together:
-            yield self._part(row - len(together), together)
-
-    def _part(self, row: int, pieces: Sequence[Piece]) -> _Part:
-        tokens, longest = pieces[0].end - pieces[0].start, pieces[-1].end
-        at = self._tensor(np.array([np.arange(piece.start, piece.end) for piece in pieces]))[..., None]
-        rows = slice(row, row + len(pieces) * tokens)
-        if len(pieces) == 1 and not pieces[0].start:
-            return _Part(rows, tokens, None, at)
-        count = -(-longest // self._memory.size)
-        blocks = np.zeros((len(pieces), count), np.int64)
-        for number, piece in enumerate(pieces):
-            assert piece.generation.table is not None, "it is running"
-            own = piece.generation.table.blocks[: -(-piece.end // self._memory.size)]
-            blocks[number] = own[0]
-            blocks[number, : len(own)] = own
-        return _Part(rows, tokens, self._tensor(blocks.ravel()), at)
-
-    def _tensor(self, numbers: np.ndarray) -> Any:
-        return self._torch.from_numpy(numbers).to(self._memory.device)
+def in_row(pieces: Sequence[Piece]) -> list[Piece]:
+    """The pieces of a step in the order of its row: those of one token come first, the shorter generations before the
+    longer ones."""
+    return sorted(pieces, key=_place_in_row)
 
 
 def _place_in_row(piece: Piece) -> tuple[bool, int]:
-    """Pieces of one token come first, the shorter generations before the longer ones."""
     alone = piece.end - piece.start > 1
     return alone, 0 if alone else piece.end
+
+
+def step_tensors(torch: Any, row: Sequence[Piece], pieces: Sequence[Piece], size: int, device: Any) -> StepTensors:
+    """What torch is told of a step.
+
+    Args:
+        torch: the package.
+        row: its pieces as they stand in its row.
+        pieces: the same, in its own order.
+        size: tokens of a block.
+    """
+    tokens: list[int] = []
+    positions, written, ends = [], [], {}
+    for piece in row:
+        of = piece.generation
+        assert of.table is not None, "it is running"
+        at, blocks = np.arange(piece.start, piece.end), of.table.blocks
+        tokens += of.tokens[piece.start : piece.end]
+        positions.append(at)
+        written.append(np.array(blocks[piece.start // size :])[at // size - piece.start // size] * size + at % size)
+        ends[of] = len(tokens) - 1
+    drawn = np.array([ends[piece.generation] for piece in pieces if piece.draws], np.int64)
+    layout, seen = [], [np.zeros(0, np.int64)]
+    for part in _parts(row, size):
+        count = 0 if len(part) == 1 and not part[0].start else -(-part[-1].end // size)
+        layout.append((len(part), part[0].end - part[0].start, count))
+        if count:
+            seen.append(_blocks(part, count, size))
+
+    def tensor(numbers: np.ndarray) -> Any:
+        return torch.from_numpy(numbers).to(device)
+
+    return StepTensors(
+        tokens=torch.tensor([tokens], device=device),
+        positions=tensor(np.concatenate(positions))[None],
+        drawn=tensor(drawn),
+        written=tensor(np.concatenate(written)),
+        layout=torch.tensor(layout),
+        blocks=tensor(np.concatenate(seen)),
+    )
+
+
+def _parts(row: Sequence[Piece], size: int) -> Iterator[Sequence[Piece]]:
+    together: list[Piece] = []
+    for piece in row:
+        alone = piece.end - piece.start > 1
+        if together and (alone or piece.end > _MOST_PADDING * together[0].end + size):
+            yield together
+            together = []
+        if alone:
+            yield [piece]
+        else:
+            together.append(piece)
+    if together:
+        yield together
+
+
+def _blocks(part: Sequence[Piece], count: int, size: int) -> np.ndarray:
+    blocks = np.zeros((len(part), count), np.int64)
+    for number, piece in enumerate(part):
+        assert piece.generation.table is not None, "it is running"
+        own = piece.generation.table.blocks[: -(-piece.end // size)]
+        blocks[number] = own[0]
+        blocks[number, : len(own)] = own
+    return blocks.ravel()
+
+
+Memories = Callable[[int, Any, Any], tuple[Any, Any, Any, Any]]
+"""For a layer, and keys and values of it [tokens, heads, width]: the memory of both, and room for copies of both."""
 
 
 class KeyValueMemory:
@@ -195,46 +146,39 @@ class KeyValueMemory:
         self._held_blocks = held
         self._layers: dict[int, tuple[Any, Any]] = {}
         self._held: dict[int, tuple[Any, Any]] = {}
-        self._copies: dict[tuple[int, int], Any] = {}
+        self._width = 0  # of a token's keys or values, heads and all: the most of any layer
+        self._copies: list[Any] = []
 
     @property
     def token_bytes(self) -> int:
         """What a token takes, of all layers that have computed something."""
         return sum(half[0].nbytes for both in self._layers.values() for half in both)
 
-    def write(self, layer: int, places: Any, keys: Any, values: Any) -> None:
-        """Put the keys and values of tokens where they belong.
+    @property
+    def layers(self) -> Sequence[int]:
+        """Those that have computed something, in their order."""
+        return sorted(self._layers)
 
-        Args:
-            places: int64 [tokens].
-            keys, values: [tokens, heads, width].
-        """
+    def of(self, layer: int) -> tuple[Any, Any]:
+        """The keys and values of a layer that has computed something: [places, heads, width]."""
+        return self._layers[layer]
+
+    def places(self, blocks: int, layer: int, keys: Any, values: Any) -> tuple[Any, Any, Any, Any]:
+        """See `Memories`; there is room for copies of so many blocks."""
         if layer not in self._layers:
             self._layers[layer] = self._made(self._blocks, keys, values, self.device)
             self._held[layer] = self._made(self._held_blocks, keys, values, "cpu")
-        for memory, new in zip(self._layers[layer], (keys, values), strict=True):
-            memory.index_copy_(0, places, new)
+            self._width = max(self._width, keys[0].numel(), values[0].numel())
+        return *self._layers[layer], *self.copies(blocks)
 
-    def read(self, layer: int, blocks: Any, count: int) -> tuple[Any, Any]:
-        """A copy of the keys and values of so many generations, until the next one is made.
-
-        Args:
-            blocks: int64 [count * blocks of each].
-
-        Returns:
-            Keys and values [count, places, heads, width].
-        """
-        found = []
-        for number, memory in enumerate(self._layers[layer]):
-            whole = memory.view(self._blocks, -1)
-            copy = self._copies.get((number, whole.shape[1]))
-            if copy is None or len(copy) < len(blocks):
-                # It is used again: memory that the system has just given out is slower to write to.
-                copy = whole.new_empty((1 << (len(blocks) - 1).bit_length(), whole.shape[1]))
-                self._copies[number, whole.shape[1]] = copy
-            self._torch.index_select(whole, 0, blocks, out=copy[: len(blocks)])
-            found.append(copy[: len(blocks)].view(count, -1, *memory.shape[1:]))
-        return found[0], found[1]
+    def copies(self, blocks: int) -> Sequence[Any]:
+        """Room for copies of so many blocks of keys, and of values, of any layer. It is used again and again: memory
+        that the system has just given out is slower to write to."""
+        if not self._copies or len(self._copies[0]) < blocks * self.size * self._width:
+            like, _ = next(iter(self._layers.values()))
+            count = (1 << max(blocks - 1, 0).bit_length()) * self.size * self._width
+            self._copies = [like.new_empty(count), like.new_empty(count)]
+        return self._copies
 
     def move(self, moves: Sequence[Move]) -> None:
         """Carry out moves, one after the other."""
@@ -257,17 +201,3 @@ class KeyValueMemory:
             self._torch.zeros((blocks * self.size, *each.shape[1:]), dtype=each.dtype, device=device)
             for each in (keys, values)
         )
-
-
-def attention(
-    module: Any, query: Any, key: Any, value: Any, attention_mask: Any, scaling: float | None = None, **rest: Any
-) -> tuple[Any, None]:
-    """What transformers calls for each layer; see `AttentionInterface` there.
-
-    Raises:
-        UnsupportedError: the network has something in its attention that is not computed here.
-    """
-    del attention_mask
-    check_attention(rest)
-    step: StepView = rest["step"]
-    return step.attend(module.layer_idx, query, key, value, scaling, rest.get("sliding_window")), None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ from ...generation.iterations import Step
 from ...plugins import import_package
 from ..hugging_face import CONFIG, first_line, no_mask
 from .adapters import Adapters
-from .attention import NAME, KeyValueMemory, StepView, attention
+from .attention import KeyValueMemory, StepTensors, in_row, step_tensors
+from .weights import lay_out
 
 _USER = "the backend 'generation' needs"
 _EXTRA = "generate"
@@ -52,18 +55,23 @@ class Network:
         transformers = import_package("transformers", _USER, _EXTRA)
         broken = import_package("safetensors", _USER, _EXTRA).SafetensorError
         transformers.utils.logging.disable_progress_bar()
-        transformers.AttentionInterface.register(NAME, attention)
-        transformers.AttentionMaskInterface.register(NAME, no_mask)
+        self._compiled = compiled = import_module(".compiled", __package__)
+        transformers.AttentionInterface.register(compiled.ATTENTION, compiled.attention)
+        transformers.AttentionMaskInterface.register(compiled.ATTENTION, no_mask)
         try:
             model = transformers.AutoModelForCausalLM.from_pretrained(
-                directory, local_files_only=True, attn_implementation=NAME, dtype="auto", use_safetensors=True
+                directory,
+                local_files_only=True,
+                attn_implementation=compiled.ATTENTION,
+                dtype="auto",
+                use_safetensors=True,
             )
         except (OSError, ValueError, KeyError, RuntimeError, broken) as error:
             raise InternalError(f"unable to load the network in '{directory}': {first_line(error)}") from error
         self._torch = torch
         self._model = model.to(device).eval()
         if device == "cpu":
-            _lay_out(torch, self._model)
+            lay_out(torch, self._model)
         self.adapters = tuple(adapters or ())
         self._adapters = Adapters(torch, transformers, self._model, adapters or {})
         self._device = torch.device(device)
@@ -75,6 +83,7 @@ class Network:
     def keep(self, blocks: int, size: int, held: int) -> None:
         """Have a memory of this size for keys and values, in place of the one before; see `KeyValueMemory`."""
         self._memory = KeyValueMemory(self._torch, blocks, size, held, self._device)
+        self._followed: Any = None
 
     @property
     def token_bytes(self) -> int:
@@ -94,26 +103,23 @@ class Network:
         with torch.inference_mode():
             try:
                 self._memory.move(step.moves)
-                view = StepView(torch, self._memory, step.pieces)
-                self._adapters.begin(view.pieces, view.drawn)
-                answer = self._model(
-                    input_ids=view.tokens,
-                    position_ids=view.positions,
-                    use_cache=False,
-                    logits_to_keep=view.drawn,
-                    step=view,
-                )
+                row = in_row(step.pieces)
+                tensors = step_tensors(torch, row, step.pieces, self._memory.size, self._device)
+                adapted = self._adapters.begin(row, tensors.drawn)
+                logits = self._computed(tensors, adapted)
             except TriremeError:
                 raise
             except (RuntimeError, IndexError) as error:
                 raise InternalError(f"a step of {step.tokens} tokens failed: {first_line(error)}") from error
-            return answer.logits[0].float().cpu().numpy()
+            return logits.float().cpu().numpy()
 
-
-def _lay_out(torch: Any, model: Any) -> None:
-    """Lay the weights of linear layers out as they are multiplied with: one input after the other. Otherwise they are
-    rearranged in each step with more than a few tokens. What an embedding is read from as well stays as it is."""
-    embeddings = {id(each.weight) for each in model.modules() if isinstance(each, torch.nn.Embedding)}
-    for layer in model.modules():
-        if isinstance(layer, torch.nn.Linear) and id(layer.weight) not in embeddings:
-            layer.weight.data = layer.weight.data.t().contiguous().t()
+    def _computed(self, tensors: StepTensors, adapted: bool) -> Any:
+        """Logits. What adapters add is in no step that is followed; nor is what the first step makes."""
+        if self._followed is not None and not adapted:
+            return self._followed.computed(tensors)
+        memory, first = self._memory, not self._memory.layers
+        places = partial(memory.places, len(tensors.blocks))
+        logits = self._compiled.computed(self._model, tensors, places, memory.size)
+        if not first and not adapted and self._compiled.FollowedNetwork.follows(self._model):
+            self._followed = self._compiled.FollowedNetwork(self._model, tensors, memory)
+        return logits

@@ -96,6 +96,7 @@ class Played:
     """Texts, generated together; the first so many of a reference.
 
     Attributes:
+        network: what computes them.
         widest: most pieces of a step.
     """
 
@@ -105,17 +106,20 @@ class Played:
         limits = {"context": CONTEXT, "most_tokens": 200, "most_running": 32, **limits}
         self.memory = BlockMemory(blocks, 4, shares=shares)
         self.core = Iterations(self.memory, IterationLimits(**limits), lambda _ended: None)
-        network = Network(reference.directory, blocks, 4, limits.get("held", 0))
+        self.network = Network(reference.directory, blocks, 4, limits.get("held", 0))
         self.generations = [
             Generation(number, list(each), NEW) for number, each in enumerate(reference.prompts[:count])
         ]
         for generation in self.generations:
             self.core.arrive(generation)
         self.widest = 0
+        self.play()
+
+    def play(self) -> None:
         while (step := self.core.begin_step(0.0)) is not None:
             self.widest = max(self.widest, len(step.pieces))
             drawing = [piece.generation for piece in step.pieces if piece.draws]
-            drawn = zip(drawing, network.run(step), strict=True)
+            drawn = zip(drawing, self.network.run(step), strict=True)
             self.core.end_step({each: [int(logits.argmax())] for each, logits in drawn}, lambda _generation: False)
 
     def check(self, reference: Reference) -> None:
@@ -207,3 +211,35 @@ def test_attention_that_is_not_computed_here_is_an_error(tmp_path: Path) -> None
         UnsupportedError, match="the network's attention has 'softcap', which the backend 'generation' lacks"
     ):
         network.run(step)
+
+
+def test_steps_are_carried_out_without_the_code_of_a_network_that_is_known(reference: Reference) -> None:
+    calls, played = [], Played(reference, 4)
+    network = played.network
+    network._model.register_forward_hook(lambda *_arguments: calls.append(1))
+    for number, prompt in enumerate(reference.prompts[4:12]):
+        played.core.arrive(Generation(number, list(prompt), NEW))
+    played.play()
+    assert played.core.counts.steps > NEW
+    assert not calls
+
+
+def test_others_are_computed_by_their_own_code(tmp_path: Path) -> None:
+    """Which experts a token has, and so what is computed, is in its numbers."""
+    torch.manual_seed(5)
+    sizes = {**SIZES, "num_local_experts": 4}
+    model: Any = transformers.MixtralForCausalLM(transformers.MixtralConfig(**sizes)).eval()
+    model.save_pretrained(tmp_path)
+    network = Network(tmp_path, 40, 4)
+    core = Iterations(BlockMemory(40, 4), IterationLimits(context=CONTEXT), lambda _ended: None)
+    generations = [Generation(number, [number + 1, 2, 3], NEW) for number in range(3)]
+    for each in generations:
+        core.arrive(each)
+    while (step := core.begin_step(0.0)) is not None:
+        drawing = [piece.generation for piece in step.pieces if piece.draws]
+        drawn = zip(drawing, network.run(step), strict=True)
+        core.end_step({each: [int(logits.argmax())] for each, logits in drawn}, lambda _generation: False)
+    for each in generations:
+        prompt = torch.tensor([each.tokens[:3]])
+        wanted = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=NEW, do_sample=False)
+        assert each.tokens == wanted[0].tolist()
