@@ -257,9 +257,7 @@ class FollowedNetwork:
 
     def computed(self, tensors: StepTensors) -> Tensor:
         """A step: logits [drawn, vocabulary]."""
-        with torch.jit.optimized_execution(
-            False
-        ):  # else torch looks at the first steps for a second, and gains nothing
+        with optimized_execution(False):  # else torch looks at the first steps for a second, and gains nothing
             return self._step(*self._given(tensors))
 
     def _given(self, tensors: StepTensors) -> tuple[Tensor, ...]:
