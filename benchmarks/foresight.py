@@ -2,11 +2,12 @@
 
     python benchmarks/foresight.py [--work DIR] [--cases NAME ...] [--steps measure predict table why]
 
-One call does all of it, in half an hour. The models of a case are profiled right before it is measured: many a machine
-is a tenth faster in one minute than in the next. Its log is played twice, each time against a new server, so that it is
-known how far two real runs are apart. With --work the steps can be done one by one, and case by case, which a machine
-that is only quiet for minutes needs: what a step has found is kept there. `table` writes the table of
-docs/foresight.md, between its marks; `why` prints what the parts of a latency were, predicted and measured.
+One call does all of it, in half an hour. Many a machine is a tenth faster in one minute than in the next. So the models
+of a case are profiled right before and right after it is measured, and its log is played twice, each time against a new
+server: it is known then how far two real runs are apart, and two predictions. With --work the steps can be done one by
+one, and case by case, which a machine that is only quiet for minutes needs: what a step has found is kept there.
+`table` writes the table of docs/foresight.md, between its marks; `why` prints how long requests waited and batches
+took, predicted and measured.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +40,14 @@ from trireme.foresight.prediction import ForeseenHost, instance_count, predict
 from trireme.foresight.profile_command import quiet_server
 from trireme.foresight.profiling import Profiler
 from trireme.foresight.service_times import MeasuringPlan
-from trireme.foresight.summary import mean_rows
+from trireme.foresight.summary import Estimate, mean_rows
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "foresight.md"
 BEGIN, END = "<!-- residuals begin -->\n", "<!-- residuals end -->\n"
 SECONDS = 20.0
 RUNS = 2
-PROFILE_S = 3.0
+PLAYS = 3
+PROFILE_S = 2.0
 """For one size of batches."""
 WARM_UP = 400
 CLIENT_S = 0.00008
@@ -105,17 +107,18 @@ class Bench:
         self.found = work / "found"
         self.found.mkdir(parents=True, exist_ok=True)
 
-    def models(self, case: Case) -> ForeseenModels:
-        return ForeseenModels(self.options, ProfileStore(self.found / case.name), NO_GPUS)
+    def models(self, case: Case, number: int = 0) -> ForeseenModels:
+        """With the profiles that were made before (0) or after (1) the case was measured."""
+        return ForeseenModels(self.options, ProfileStore(self.found / case.name / str(number)), NO_GPUS)
 
     def members(self, case: Case) -> list[str]:
         models = self.models(case)
         names = models.with_members(case.models)
         return [name for name in names if not models.written_config(name).has_ensemble_scheduling]
 
-    def profile(self, case: Case) -> None:
+    def profile(self, case: Case, number: int) -> None:
         plan = MeasuringPlan(error=0.003, most_s=PROFILE_S)
-        models = self.models(case)
+        models = self.models(case, number)
         for name in self.members(case):
             with quiet_server():
                 profile = Profiler(models, plan, ways=(case.way.value,)).profile(name, lambda _text, _part: None)
@@ -153,13 +156,14 @@ class Bench:
             path = self.found / f"{case.name}.measured.json"
             if path.exists() or time.monotonic() > self.stop_s:
                 continue
-            self.profile(case)
+            self.profile(case, 0)
             log = self.log(case)
-            runs = [self.real_run(case, log) for _ in range(RUNS)]
+            runs = [self.real_run(case, log, number) for number in range(RUNS)]
+            self.profile(case, 1)
             path.write_text(json.dumps({"requests": len(log), "runs": runs}))
 
-    def real_run(self, case: Case, log: Sequence[LoggedRequest]) -> dict[str, Any]:
-        """One play of a case's log against a new server."""
+    def real_run(self, case: Case, log: Sequence[LoggedRequest], number: int) -> dict[str, Any]:
+        """One play of a case's log against a new server. Latencies count from when the player sent a request."""
         flags = ["--model-control-mode", "explicit"]
         for model in case.models:
             flags += ["--load-model", model]
@@ -176,9 +180,11 @@ class Bench:
         summary = played.summary()
         batches = {name: executed(before[name], after[name]) for name in members}
         count = sum(each["batches"] for each in batches.values())
+        well = played.status == 0
+        p50_s, p99_s = np.quantile((played.latency_s - played.sent_s + played.scheduled_s)[well], (0.5, 0.99))
         run: dict[str, Any] = {
-            "p50": summary.p50_s,
-            "p99": summary.p99_s,
+            "p50": float(p50_s),
+            "p99": float(p99_s),
             "throughput": summary.throughput,
             "batch": sum(each["rows"] for each in batches.values()) / max(1, count),
             "refused": summary.refused,
@@ -188,38 +194,47 @@ class Bench:
             "stolen": used.stolen,
             "models": batches,
         }
-        _say(f"measured {case.name}: {run}")
         np.savez(
-            self.found / f"{case.name}.{time.time():.0f}.npz",
-            sent=played.sent_s,
-            due=played.scheduled_s,
-            latency=played.latency_s,
+            self.found / f"{case.name}.{number}.npz",
+            sent_s=played.sent_s,
+            due_s=played.scheduled_s,
+            latency_s=played.latency_s,
+            status=played.status,
         )
+        _say(f"measured {case.name}: {run}")
         return run
+
+    def sent(self, case: Case, log: Sequence[LoggedRequest], run: int) -> list[LoggedRequest]:
+        """The log as the player has sent it, which is late now and then."""
+        sent_s = np.load(self.found / f"{case.name}.{run}.npz")["sent_s"]
+        order = [int(at) for at in np.argsort(sent_s, kind="stable") if sent_s[at] == sent_s[at]]
+        return [replace(log[at], offset_s=float(sent_s[at])) for at in order]
 
     def predict(self, cases: Sequence[Case]) -> None:
         for case in cases:
-            log = self.log(case)
-            known = self.models(case)
-            models = [known.foreseen(name) for name in known.with_members(case.models)]
-            rate = len(log) / SECONDS
-            host = ForeseenHost(float(psutil.cpu_count() or 1), rate * CLIENT_S, case.way)
-            began_s = time.monotonic()
-            found = predict(models, log, self.options, host)
-            took_s = time.monotonic() - began_s
-            stateful = [model.config.name for model in models if model.config.has_sequence_batching]
-            rows = [mean_rows(run, self.members(case), stateful) for run in found.runs]
-            predicted: dict[str, Any] = {
-                "p50": asdict(found.estimate("p50_s")),
-                "p99": asdict(found.estimate("p99_s")),
-                "throughput": asdict(found.estimate("throughput")),
-                "batch": {"value": float(sorted(rows)[len(rows) // 2])},
-                "refused": sum(found.overall[0].refused.values()),
-                "loop": found.estimate("loop").value,
-                "models": {name: planned_batches(found.runs[0], name) for name in self.members(case)},
-                "took_s": took_s / len(found.runs),
-            }
+            predicted = [self.foreseen(case, number) for number in range(RUNS)]
             (self.found / f"{case.name}.predicted.json").write_text(json.dumps(predicted))
+
+    def foreseen(self, case: Case, number: int) -> dict[str, Any]:
+        """What would come of a run, by the profiles that were made before or after."""
+        sent, members = self.sent(case, self.log(case), number), self.members(case)
+        known = self.models(case, number)
+        models = [known.foreseen(name) for name in known.with_members(case.models)]
+        host = ForeseenHost(float(psutil.cpu_count() or 1), len(sent) / SECONDS * CLIENT_S, case.way)
+        began_s = time.monotonic()
+        found = predict(models, sent, self.options, host, plays=PLAYS, seed=number)
+        took_s = time.monotonic() - began_s
+        stateful = [model.config.name for model in models if model.config.has_sequence_batching]
+        return {
+            "p50": found.estimate("p50_s").value,
+            "p99": found.estimate("p99_s").value,
+            "throughput": found.estimate("throughput").value,
+            "batch": Estimate.of([mean_rows(run, members, stateful) for run in found.runs]).value,
+            "refused": sum(found.overall[0].refused.values()),
+            "loop": found.estimate("loop").value,
+            "models": {name: planned_batches(found.runs[0], name) for name in members},
+            "took_s": took_s / len(found.runs),
+        }
 
     def table(self, cases: Sequence[Case]) -> None:
         table = residuals(self.found, {case.name: case.held for case in cases})

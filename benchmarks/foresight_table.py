@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,35 +31,39 @@ def residuals(found: Path, held: Mapping[str, bool]) -> str:
         measured, predicted = _found(found, case)
         cells = []
         for name in BOUNDS:
-            text, well, steady = _cell(name, predicted[name]["value"], [run[name] for run in measured["runs"]])
+            values, real = ([each[name] for each in runs] for runs in (predicted, measured["runs"]))
+            text, well, steady = _cell(name, values, real)
             missed += not well
             apart += not well and not steady
             cells.append(text)
-        refused = f"{predicted['refused']} / {' … '.join(str(run['refused']) for run in measured['runs'])}"
+        refused = " / ".join(_each((run["refused"] for run in runs), "d") for runs in (predicted, measured["runs"]))
         lines.append(f"| {case} | {measured['requests']} | {' | '.join(cells)} | {refused} | {'yes' if its else ''} |")
     total = len(BOUNDS) * len(held)
     lines.append("")
     lines.append(
-        f"{total - missed} of {total} numbers are within their bounds; the others are printed in bold. Of these, "
-        f"{apart} are numbers by which two real runs are further apart than the bound (≠)."
+        f"{total - missed} of {total} numbers are within their bounds; the others are printed in bold. {apart} of "
+        "these are numbers by which two real runs, or two profiles, are further apart than the bound (≠)."
     )
     return "\n".join(lines) + "\n"
 
 
-def _found(found: Path, case: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    return tuple(json.loads((found / f"{case}.{kind}.json").read_text()) for kind in ("measured", "predicted"))  # type: ignore[return-value]
+def _found(found: Path, case: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    measured, predicted = (
+        json.loads((found / f"{case}.{kind}.json").read_text()) for kind in ("measured", "predicted")
+    )
+    return measured, predicted
 
 
-def _cell(name: str, value: float, real: Sequence[float]) -> tuple[str, bool, bool]:
-    """The text; whether the prediction is within the bound of the mean of the real runs; whether these are within it of
-    each other."""
+def _cell(name: str, values: Sequence[float], real: Sequence[float]) -> tuple[str, bool, bool]:
+    """The text; whether the mean of the predictions is within the bound of that of the real runs; whether they are all
+    within it of their like."""
     scale, unit = _SHOWN[name]
-    mean = sum(real) / len(real)
-    off, bound = value / mean - 1, BOUNDS[name]
-    well, steady = abs(off) <= bound, (max(real) - min(real)) / mean <= bound
-    runs = " … ".join(f"{each * scale:.3g}" for each in real)
-    text = f"{value * scale:.3g} / {runs}{unit}, {off:+.1%}"
-    text += "" if steady else " ≠"
+    bound, means = BOUNDS[name], [sum(each) / len(each) for each in (values, real)]
+    off = means[0] / means[1] - 1
+    well = abs(off) <= bound
+    steady = all(max(each) - min(each) <= bound * mean for each, mean in zip((values, real), means, strict=True))
+    texts = (_each((each * scale for each in side), ".3g") for side in (values, real))
+    text = f"{' / '.join(texts)}{unit}, {off:+.1%}" + ("" if steady else " ≠")
     return (text if well else f"**{text}**"), well, steady
 
 
@@ -99,21 +103,23 @@ def reasons(found: Path, cases: Sequence[str]) -> str:
     return "\n".join(line for case in cases for line in _reasons(*_found(found, case), case)) + "\n"
 
 
-def _reasons(measured: Mapping[str, Any], predicted: Mapping[str, Any], case: str) -> Iterator[str]:
-    runs = measured["runs"]
-    loop, others, stolen = (_each(run[name] for run in runs) for name in ("loop", "others", "stolen"))
-    yield f"{case}: loop {predicted['loop']:.3f} / {loop}, others' cores {others}, stolen {stolen}"
-    for name, its in predicted["models"].items():
-        real = [run["models"][name] for run in runs]
-        queue = _each(each["queue_s"] * 1e3 for each in real)
-        yield f"  {name}: queue {its['queue_s'] * 1e3:.3f} / {queue} ms"
-        for size in sorted({*its["sizes"], *(size for each in real for size in each["sizes"])}, key=int):
-            nothing = [0, float("nan")]
-            count, took_s = its["sizes"].get(size, nothing)
-            theirs = [each["sizes"].get(size, nothing) for each in real]
-            counts, times = [each[0] for each in theirs], _each(each[1] * 1e3 for each in theirs)
-            yield f"    {size} rows: {count} / {counts}, {took_s * 1e3:.3f} / {times} ms"
+def _reasons(measured: Mapping[str, Any], predicted: Sequence[Mapping[str, Any]], case: str) -> Iterator[str]:
+    both = predicted, measured["runs"]
+    others, stolen = (_each((run[name] for run in both[1]), ".3f") for name in ("others", "stolen"))
+    loop = _pair([[run["loop"] for run in runs] for runs in both])
+    yield f"{case}: loop {loop}, others' cores {others}, stolen {stolen}"
+    for name in predicted[0]["models"]:
+        its = [[run["models"][name] for run in runs] for runs in both]
+        yield f"  {name}: queue {_pair([[each['queue_s'] * 1e3 for each in side] for side in its])} ms"
+        for size in sorted({size for side in its for each in side for size in each["sizes"]}, key=int):
+            sizes = [[each["sizes"].get(size, (0, float("nan"))) for each in side] for side in its]
+            counts = " / ".join(_each((each[0] for each in side), "d") for side in sizes)
+            yield f"    {size} rows: {counts}, {_pair([[each[1] * 1e3 for each in side] for side in sizes])} ms"
 
 
-def _each(values: Iterator[float]) -> str:
-    return " … ".join(f"{value:.3f}" for value in values)
+def _pair(sides: Sequence[Sequence[float]]) -> str:
+    return " / ".join(_each(side, ".3f") for side in sides)
+
+
+def _each(values: Iterable[float], form: str) -> str:
+    return " … ".join(f"{value:{form}}" for value in values)

@@ -14,9 +14,9 @@ Rules:
     It grows about as the square root of the rest, by which `_grows_by` is fitted. So it is known what the loop's rests
     cost in rule 1 (while a client had its answer, and while a batch was executed elsewhere); that is taken off before.
  5. One client asks for as many rows as there may be, too: what that costs the loop and outside more, is by the byte.
- 6. Batches that are executed elsewhere take longer while a server reads and writes: caches and memory are shared, and
-    the lock of the interpreter. By how much, the batches of the crowd tell, beside those of the same size that were
-    measured alone.
+ 6. Batches that are executed elsewhere take longer while a server reads and writes, since caches, memory and the lock
+    of the interpreter are shared, or than they took when they were measured alone, in another minute. By how much,
+    those of the client alone and of the crowd tell, each beside those of its own size.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ _SEQUENCE = 50
 _RESTS_S = (0.001, 0.003, 0.01, 0.05)
 _LEAST_RESTED, _MOST_RESTED = 30, 1_500
 _IDLE_S = 0.3
-_MOST_SLOWED = 1.5
+_LEAST_SLOWED, _MOST_SLOWED = 0.8, 1.5
 _MOST_OF_IT = 0.8
 """So much of what a request costs may come of rests: a fit of a few measurements is not to say that nothing is left."""
 
@@ -148,12 +149,15 @@ class _Load:
         loop_s: of the event loop, a request.
         batch_s: that a batch took.
         requests: of a batch.
+        sizes: how many batches had so many rows.
     """
 
+    clients: int
     latencies_s: np.ndarray
     loop_s: float
     batch_s: float
     requests: float
+    sizes: Mapping[int, int]
 
 
 def measure_host(
@@ -210,7 +214,7 @@ def _point(server: ServedModels, measured: MeasuredModel, way: Way, nbytes: int,
     outside = TimeDistribution.of([float(each) for each in spread])
     more_s = grows_by * outside_s**0.5
     known = [replace(each, loop_s=each.loop_s + more_s) for each in rested]
-    slowed = 1.0 if on_loop else _slowed(crowd, measured)
+    slowed = 1.0 if on_loop else _slowed((alone, crowd), measured)
     return HostPoint(way, nbytes, 0, a - shared, shared, outside, (RestedLoop(0.0, 0.0, 0.0), *known), slowed)
 
 
@@ -235,12 +239,25 @@ def _large_point(
     return replace(small, nbytes=rows * small.nbytes, request_s=request_s, outside=outside)
 
 
-def _slowed(crowd: _Load, measured: MeasuredModel) -> float:
+def _slowed(loads: Sequence[_Load], measured: MeasuredModel) -> float:
     """Rule 6."""
     most = max(point.side_by_side for point in measured.service)
-    alone = {point.rows: point.time.mean_s for point in measured.service if point.side_by_side == most}
-    expected_s = float(np.interp(crowd.requests, list(alone), list(alone.values())))
-    return min(max(1.0, crowd.batch_s / expected_s), _MOST_SLOWED) if expected_s > 0 else 1.0
+    alone, together = (
+        {point.rows: point.time.mean_s for point in measured.service if point.side_by_side == count}
+        for count in (1, most)
+    )
+    shared = {rows: took_s / alone[rows] for rows, took_s in together.items() if alone.get(rows)}
+
+    def expected(load: _Load) -> float:
+        sizes, counts = list(load.sizes), list(load.sizes.values())
+        took_s = np.interp(sizes, list(alone), list(alone.values()))
+        if load.clients > 1 and shared:
+            took_s = took_s * np.interp(sizes, list(shared), list(shared.values()))
+        return float(took_s @ np.array(counts))
+
+    expected_s = sum(expected(load) for load in loads)
+    took_s = sum(load.batch_s * sum(load.sizes.values()) for load in loads)
+    return min(max(_LEAST_SLOWED, took_s / expected_s), _MOST_SLOWED) if expected_s > 0 else 1.0
 
 
 def _rested(
@@ -308,11 +325,18 @@ def _load(
     executed = max(1, after["execution_count"] - before["execution_count"])
     stats = _batch_totals(after), _batch_totals(before)
     return _Load(
+        clients=clients,
         latencies_s=played.latency_s[played.status == 0],
         loop_s=loop_s / done,
         batch_s=(stats[0] - stats[1]) / 1e9 / executed,
         requests=done / executed,
+        sizes=Counter(_batch_sizes(after)) - Counter(_batch_sizes(before)),
     )
+
+
+def _batch_sizes(statistics: dict[str, Any]) -> dict[int, int]:
+    """Batches so far, by their rows."""
+    return {each["batch_size"]: each["compute_infer"]["count"] for each in statistics["batch_stats"]}
 
 
 def _batch_totals(statistics: dict[str, Any]) -> int:

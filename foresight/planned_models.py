@@ -11,7 +11,8 @@ Rules:
     What is outside of the loop lies before and behind it.
  4. Of two measured sizes of requests the difference is by the byte of the inputs, of an answer by its rows.
  5. A wake-up after a rest costs more, on the loop and, for the requests that it brings, outside of it. Between two
-    measured rests that grows as the square root of the rest.
+    measured rests that grows as the square root of the rest. What is outside is half the loop's, which hears late, and
+    then of all that has come meanwhile, and half the client's.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ _WAKING = 0.6
 """Of a batch's work, for all wake-ups that it takes; the rest is its beginning and its end."""
 _WAY_IN = 0.4
 """Of what is outside."""
+_ROUSING = 0.5
+"""Of what a rest costs outside of the loop, until the loop is awake."""
 _LEAST_FACTOR = 0.8
 _TIMER_STEP_S = 0.001
 """Of the sleep of an event loop: Linux's epoll counts in milliseconds, and Python rounds up."""
@@ -190,7 +193,7 @@ class ProfiledCosts(HostCosts):
         self._wake_s = factor * self._usual.batch_s * part
         self._edges = {name: 1 if each else 2 for name, each in on_loop.items()}
         self._rested = resting(known)
-        self._woken_late_s = self._late_s = 0.0  # outside, what this wake-up's rest costs; that of the last request
+        self._woken_late_s = self._late_s = 0.0  # what this wake-up's rest costs clients; that of the last request
         self._outside = {name: drawing(self._of(name).outside) for name in self._points}
         self._usual_outside = drawing(self._usual.outside)
         self._start = {name: drawing(profile.start) for name, profile in profiles.items()}
@@ -199,8 +202,12 @@ class ProfiledCosts(HostCosts):
     def _of(self, model: str) -> HostPoint:
         return self._points.get(model) or self._usual
 
+    def rouse(self, rested_s: float) -> float:
+        return self._rested(rested_s)[1] * _ROUSING
+
     def wake(self, events: int, rested_s: float) -> float:
-        loop_s, self._woken_late_s = self._rested(rested_s)
+        loop_s, outside_s = self._rested(rested_s)
+        self._woken_late_s = outside_s * (1 - _ROUSING)
         return self._wake_s + self._factor * loop_s
 
     def admit(self, request: LoggedRequest) -> float:

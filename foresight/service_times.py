@@ -12,6 +12,9 @@ Rules:
  5. Machines are faster at one time than at another, by the work of others and by temperature. So the points that have
     as many instances are measured by turns, in `_ROUNDS` rounds of which each point gets a part of its time, at least
     `_LEAST_ROUNDS` of them: so that each has seen the same times, and the error of its mean tells of them.
+ 6. A batch's time does not grow evenly with its rows: seven may take as long as eight, and no longer than four did. So
+    all small sizes are measured, and beyond them powers of two and those halfway; what instances side by side take
+    more is measured of powers of two.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ from .progress import Progress
 from .sample_inputs import SampleInputs
 
 LEAST_BATCHES = 40
+_SMALL = range(1, 9)
 _WARM_UP = 48
 """An instance proves itself for 32 batches (`engine.instances.executing`)."""
 _LOOK_EVERY = 20
@@ -155,17 +159,20 @@ def _points(config: ModelConfig, plan: MeasuringPlan) -> Iterator[tuple[int, int
     if wrong:
         raise InvalidArgumentError(f"batches of '{config.name}' have 1 to {largest} rows, not {wrong[0]}")
     present = sum(group.count * max(1, len(group.gpus)) for group in config.instance_group)
+    doubled = {size for size in sizes if plan.sizes or size & (size - 1) == 0 or size == largest}
     for count in sorted({1, *(plan.side_by_side or (present,))}):
         if count < 1:
             raise InvalidArgumentError(f"at least one instance executes, not {count}")
-        for rows in sorted(set(sizes)):
+        for rows in sorted(set(sizes) if count == 1 else doubled):
             yield count, rows
 
 
 def usual_sizes(config: ModelConfig) -> tuple[int, ...]:
-    """Rows of batches that are measured if nothing else is said."""
+    """Rows of batches that are measured if nothing else is said (rule 6)."""
     largest = max(1, config.max_batch_size)
-    sizes = {1, largest, *(1 << power for power in range(largest.bit_length()) if 1 << power <= largest)}
+    powers = [1 << power for power in range(largest.bit_length())]
+    halfway = [power + power // 2 for power in powers]
+    sizes = {largest, *(size for size in (*_SMALL, *powers, *halfway) if size <= largest)}
     if config.dynamic_batching is not None:
         sizes.update(config.dynamic_batching.preferred_batch_sizes)
     return tuple(sorted(sizes))

@@ -7,6 +7,8 @@ a task of trio's: as long as no task wants to run and no deadline of one is near
 
 Timers of actors wake the loop as all else does, and later than they say: an event loop sleeps for whole milliseconds. A
 loop that is awake by then, or is woken by something else, sees them at once.
+
+A loop that sleeps is not awake in the moment in which a request wakes it: what comes until it is, is heard with it.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from ..clock import JumpingClock
 from .host import Cores, Ended, HostCosts
 
 _Call = Callable[[Any], None]
+_Due = tuple[float, int, _Call, Any, bool]
 
 MOST_WAKES = 10_000
 """So many in a row before trio's loop has its turn, in which it looks whether it was interrupted."""
@@ -48,7 +51,7 @@ class PlannedLoop:
         self._clock = clock
         self._costs = costs
         self._turn: Turn | None = None
-        self._due: list[tuple[float, int, _Call, Any]] = []
+        self._due: list[_Due] = []
         self._timers: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = count()
         self._asked_s = math.inf  # when the clock is to call
@@ -61,9 +64,13 @@ class PlannedLoop:
         self._turn = turn
         self._ask_clock()
 
-    def at(self, when_s: float, call: _Call, what: Any) -> None:
-        """Have something heard by the loop that can be noticed from then on."""
-        heapq.heappush(self._due, (when_s, next(self._numbers), call, what))
+    def at(self, when_s: float, call: _Call, what: Any, *, rouses: bool = False) -> None:
+        """Have something heard by the loop that can be noticed from then on.
+
+        Args:
+            rouses: a loop that sleeps needs a while to wake up for it (`HostCosts.rouse`).
+        """
+        heapq.heappush(self._due, (when_s, next(self._numbers), call, what, rouses))
         if when_s < self._asked_s and not self._awake:
             self._ask_clock()
 
@@ -169,20 +176,32 @@ class PlannedLoop:
                 continue  # they were seen before
             with turn:
                 if costs is not None:
-                    self.work(costs.wake(count_due(due, now), now - self._asleep_s))
+                    now = self._rouse(costs, now)
                 while due and due[0][0] <= now:
-                    _, _, call, what = heapq.heappop(due)
+                    _, _, call, what, _ = heapq.heappop(due)
                     call(what)
             while self._timers_due(clock.now_s()):
                 heapq.heappop(self._timers)[2]()
             self._asleep_s = clock.now_s()
+
+    def _rouse(self, costs: HostCosts, now: float) -> float:
+        """Wake up. What is due by the time that this returns is heard now."""
+        rested_s = now - self._asleep_s
+        late_s = costs.rouse(rested_s) if rested_s > 0 and self._due and self._due[0][4] else 0.0
+        if late_s > 0:
+            if self.cores is not None:
+                self.cores.idle(now, now + late_s)
+            self._move(now + late_s)
+            now += late_s
+        self.work(costs.wake(count_due(self._due, now), rested_s))
+        return now
 
 
 def _see_timers(_nothing: object) -> None:
     """A wake-up for timers, which are looked at after each, outside of a turn."""
 
 
-def count_due(heap: Sequence[tuple[float, int, Any, Any]], now: float) -> int:
+def count_due(heap: Sequence[tuple[Any, ...]], now: float) -> int:
     """How many entries of a heap are due, without a look at the others."""
     found, places = 0, [0]
     while places:

@@ -19,7 +19,7 @@ class HostCosts:
     """Seconds that things take beside the batches themselves: none, unless a subclass says otherwise.
 
     `wake`, `admit`, `begin`, `over` and `answer` are work of the event loop, which does nothing else meanwhile.
-    `start`, `notice`, `timer_late`, `way_in` and `way_out` pass beside it.
+    `rouse`, `start`, `notice`, `timer_late`, `way_in` and `way_out` pass beside it.
 
     Attributes:
         cores: which the event loop, threads and processes share, possibly with a fraction: when more are wanted, all
@@ -30,6 +30,10 @@ class HostCosts:
 
     cores: float = math.inf
     loop_first: bool = True
+
+    def rouse(self, rested_s: float) -> float:
+        """From when a request could be heard until a loop is awake that has slept for so long. Asked before `wake`."""
+        return 0.0
 
     def wake(self, events: int, rested_s: float) -> float:
         """The loop wakes up, for so many events, and has slept for so long."""

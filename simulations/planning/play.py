@@ -147,7 +147,7 @@ class _Run:
         costs, when_s = self._costs, logged.offset_s
         if costs is not None:
             when_s += costs.way_in(logged)
-        self._loop.at(when_s, self._arrive_of_list if from_list else self._arrive, logged)
+        self._loop.at(when_s, self._arrive_of_list if from_list else self._arrive, logged, rouses=True)
 
     def _arrive_of_list(self, logged: LoggedRequest) -> None:
         self._send_next()
