@@ -76,6 +76,11 @@ class PlayedLog:
     reason: np.ndarray
     reasons: list[str]
 
+    @property
+    def since_sent_s(self) -> np.ndarray:
+        """From when each request was sent, however late, to its answer; NaN for none."""
+        return self.latency_s - (self.sent_s - self.scheduled_s)
+
     def summary(self, objective_s: float | None = None, warm_up_s: float = 0.0) -> PlayedSummary:
         """Figures.
 

@@ -142,10 +142,12 @@ class ServedModels:
 
 
 @dataclass(frozen=True, slots=True)
-class _Load:
+class ClosedLoad:
     """What clients in a closed loop saw, and what it cost.
 
     Attributes:
+        clients: how many there were.
+        latencies_s: from when each request was sent, which may be later than it was due.
         loop_s: of the event loop, a request.
         batch_s: that a batch took.
         requests: of a batch.
@@ -214,7 +216,7 @@ def _point(server: ServedModels, measured: MeasuredModel, way: Way, nbytes: int,
     outside = TimeDistribution.of([float(each) for each in spread])
     more_s = grows_by * outside_s**0.5
     known = [replace(each, loop_s=each.loop_s + more_s) for each in rested]
-    slowed = 1.0 if on_loop else _slowed((alone, crowd), measured)
+    slowed = 1.0 if on_loop else slowed_by((alone, crowd), measured)
     return HostPoint(way, nbytes, 0, a - shared, shared, outside, (RestedLoop(0.0, 0.0, 0.0), *known), slowed)
 
 
@@ -239,7 +241,7 @@ def _large_point(
     return replace(small, nbytes=rows * small.nbytes, request_s=request_s, outside=outside)
 
 
-def _slowed(loads: Sequence[_Load], measured: MeasuredModel) -> float:
+def slowed_by(loads: Sequence[ClosedLoad], measured: MeasuredModel) -> float:
     """Rule 6."""
     most = max(point.side_by_side for point in measured.service)
     alone, together = (
@@ -248,7 +250,7 @@ def _slowed(loads: Sequence[_Load], measured: MeasuredModel) -> float:
     )
     shared = {rows: took_s / alone[rows] for rows, took_s in together.items() if alone.get(rows)}
 
-    def expected(load: _Load) -> float:
+    def expected(load: ClosedLoad) -> float:
         sizes, counts = list(load.sizes), list(load.sizes.values())
         took_s = np.interp(sizes, list(alone), list(alone.values()))
         if load.clients > 1 and shared:
@@ -261,7 +263,7 @@ def _slowed(loads: Sequence[_Load], measured: MeasuredModel) -> float:
 
 
 def _rested(
-    server: ServedModels, measured: MeasuredModel, way: Way, alone: _Load, seconds: float
+    server: ServedModels, measured: MeasuredModel, way: Way, alone: ClosedLoad, seconds: float
 ) -> Iterator[RestedLoop]:
     """Rule 4: by rest, what a request costs more than one that came after none."""
     before_s, began_s = server.loop_s(), time.monotonic()
@@ -306,7 +308,7 @@ def _load(
     count: int,
     apart_s: float = 0.0,
     rows: int = 1,
-) -> _Load:
+) -> ClosedLoad:
     """So many clients ask, each one request after the other; or requests come at times that are so far apart."""
     name = measured.config.name
     requests = list(_requests(name, count, measured.config.has_sequence_batching, clients, rows))
@@ -324,9 +326,9 @@ def _load(
     done = max(1, (after["inference_count"] - before["inference_count"]) // rows)
     executed = max(1, after["execution_count"] - before["execution_count"])
     stats = _batch_totals(after), _batch_totals(before)
-    return _Load(
+    return ClosedLoad(
         clients=clients,
-        latencies_s=played.latency_s[played.status == 0],
+        latencies_s=played.since_sent_s[played.status == 0],
         loop_s=loop_s / done,
         batch_s=(stats[0] - stats[1]) / 1e9 / executed,
         requests=done / executed,

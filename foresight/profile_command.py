@@ -30,7 +30,7 @@ def add_profile_command(commands: Any) -> None:
     parser.add_argument("--from-traces", type=Path, action="append", default=[], metavar="FILE", help=_TRACES)
     parser.add_argument("--from-log", type=Path, action="append", default=[], metavar="FILE", help=_LOG)
     parser.add_argument(
-        "--sizes", type=_numbers, default=(), help="rows of batches, as 1,4,8; by default powers of two"
+        "--sizes", type=_numbers, default=(), help="rows of batches, as 1,4,8; by default all up to 8, and then some"
     )
     parser.add_argument("--instances", type=_numbers, default=(), help="how many side by side, as 1,2")
     parser.add_argument(

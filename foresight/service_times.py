@@ -120,7 +120,7 @@ async def measure_model(
         measured = MeasuredModel(config, described.version, ExecutorKind.THREAD)
         instance_s = sum(sink.made_s) / max(1, len(sink.made_s))
         measured.starting = StartTimes(loaded_s, instance_s)
-        points = list(_points(config, plan))
+        points = list(measured_points(config, plan))
         aside: list[MeasuredBatch] = []
         ids = itertools.count(1)  # of sequences
         for count in dict.fromkeys(count for count, _ in points):
@@ -151,8 +151,12 @@ def _explicit(options: ServerOptions) -> ServerOptions:
     return replace(options, model_control_mode=ControlMode.EXPLICIT, startup_models=())
 
 
-def _points(config: ModelConfig, plan: MeasuringPlan) -> Iterator[tuple[int, int]]:
-    """Instances side by side, and rows."""
+def measured_points(config: ModelConfig, plan: MeasuringPlan) -> Iterator[tuple[int, int]]:
+    """Instances side by side, and rows (rule 6).
+
+    Raises:
+        InvalidArgumentError: a size is none of the model's, or no instance is to execute.
+    """
     largest = max(1, config.max_batch_size)
     sizes = plan.sizes or usual_sizes(config)
     wrong = [size for size in sizes if not 1 <= size <= largest]

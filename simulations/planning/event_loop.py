@@ -180,6 +180,8 @@ class PlannedLoop:
                 while due and due[0][0] <= now:
                     _, _, call, what, _ = heapq.heappop(due)
                     call(what)
+            if costs is not None:
+                self.work(costs.settle())
             while self._timers_due(clock.now_s()):
                 heapq.heappop(self._timers)[2]()
             self._asleep_s = clock.now_s()

@@ -18,7 +18,7 @@ _ALMOST = 1e-12
 class HostCosts:
     """Seconds that things take beside the batches themselves: none, unless a subclass says otherwise.
 
-    `wake`, `admit`, `begin`, `over` and `answer` are work of the event loop, which does nothing else meanwhile.
+    `wake`, `admit`, `begin`, `over`, `answer` and `settle` are work of the event loop, which does nothing else then.
     `rouse`, `start`, `notice`, `timer_late`, `way_in` and `way_out` pass beside it.
 
     Attributes:
@@ -37,6 +37,10 @@ class HostCosts:
 
     def wake(self, events: int, rested_s: float) -> float:
         """The loop wakes up, for so many events, and has slept for so long."""
+        return 0.0
+
+    def settle(self) -> float:
+        """All that was heard is done: the loop looks what is next, and goes to sleep. Asked once after each `wake`."""
         return 0.0
 
     def admit(self, request: LoggedRequest) -> float:

@@ -32,6 +32,7 @@ def test_figures() -> None:
     assert (summary.p50_s, summary.most_s) == (pytest.approx(0.0495), pytest.approx(0.098))
     assert (summary.late, dict(summary.reasons)) == (2, {"full": 1, "not answered in time": 1})
     assert json.loads(json.dumps(summary.document()))["answered"] == 98
+    assert list(seen.since_sent_s[[0, 1, 50]]) == pytest.approx([-0.001, 0.002, 0.049])
 
 
 def test_what_was_due_in_the_warm_up_does_not_count() -> None:

@@ -352,6 +352,36 @@ def test_a_wake_up_is_for_all_that_is_due() -> None:
     assert run.loop_busy_s == pytest.approx(0.001)
 
 
+def test_what_comes_while_a_loop_wakes_up_is_heard_with_what_woke_it() -> None:
+    """And a loop that is awake, or whose batch is over, needs no such while."""
+
+    class Slow(HostCosts):
+        def rouse(self, rested_s: float) -> float:
+            return min(rested_s, 0.002)
+
+        def admit(self, request: LoggedRequest) -> float:
+            return 0.001
+
+    batching = DynamicBatching()
+    for apart_s, admitted_s, batches in ((0.0015, [1.003, 1.004], 1), (0.0025, [1.003, 1.004], 2)):
+        run = play([planned(batching=batching)], at(1.0, 1.0 + apart_s), OPTIONS, 1, costs=Slow())
+        assert run.admitted_s == pytest.approx(admitted_s)
+        assert len(run.batch_rows) == batches
+        assert run.batch_heard_s == pytest.approx(run.batch_ended_s)
+        assert run.loop_busy_s == pytest.approx(0.002)
+
+
+def test_what_a_loop_does_before_it_sleeps_delays_only_what_comes_meanwhile() -> None:
+    class Settling(HostCosts):
+        def settle(self) -> float:
+            return 0.003
+
+    run = play([planned(instances=2)], at(0.0, 0.002), OPTIONS, 1, costs=Settling())
+    assert run.batch_begun_s == pytest.approx([0.0, 0.003])
+    assert run.answered_s == pytest.approx([0.010, 0.013])
+    assert run.loop_busy_s == pytest.approx(0.012)
+
+
 def test_what_is_due_is_counted_without_a_look_at_the_rest() -> None:
     times_s = [each % 7 + each / 100 for each in range(50)]
     heap: list[tuple[float, int, None, None]] = []
