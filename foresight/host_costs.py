@@ -17,6 +17,8 @@ Rules:
  6. Batches that are executed elsewhere take longer while a server reads and writes, since caches, memory and the lock
     of the interpreter are shared, or than they took when they were measured alone, in another minute. By how much,
     those of the client alone and of the crowd tell, each beside those of its own size.
+ 7. Who sleeps has to wait for a core when it wakes up, if other programs have them. How long, requests that came after
+    a rest tell by what they took longer than most of their kind.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from ..clients.target import LoadProtocol, LoadTarget
 from ..engine.errors import UnavailableError
 from ..engine.logs.request_log import LoggedLoop, LoggedRequest, RequestTraffic
 from ..engine.options import ServerOptions
-from ..engine.profiles import HostPoint, RestedLoop, ServicePoint, TimeDistribution, Way
+from ..engine.profiles import NEVER_LATE, HostPoint, RestedLoop, ServicePoint, TimeDistribution, Way
 from ..engine.profiles.profile import runs_on_loop
 from .service_times import MeasuredModel
 
@@ -56,6 +58,8 @@ _SEQUENCE = 50
 _RESTS_S = (0.001, 0.003, 0.01, 0.05)
 _LEAST_RESTED, _MOST_RESTED = 30, 1_500
 _IDLE_S = 0.3
+_HIDES_S = 0.001
+"""The spread of batches that take longer hides that of what is outside of them."""
 _LEAST_SLOWED, _MOST_SLOWED = 0.8, 1.5
 _MOST_OF_IT = 0.8
 """So much of what a request costs may come of rests: a fit of a few measurements is not to say that nothing is left."""
@@ -205,7 +209,8 @@ def _point(server: ServedModels, measured: MeasuredModel, way: Way, nbytes: int,
     ways_s = measured.start.quantile(0.5) + measured.notice.quantile(0.5)
     aside_s = 0.0 if on_loop else measured.service[0].time.quantile(0.5) + ways_s
     outside_s = max(0.0, usual_s - alone.loop_s - aside_s)
-    rested = list(_rested(server, measured, way, alone, seconds))
+    loads = list(_rested_loads(server, measured, way, usual_s, seconds))
+    rested = list(_rested(server, alone, loads))
     grows_by = _grows_by(rested, outside_s)
     a = _without_rests(alone.loop_s - (alone.batch_s if on_loop else 0.0), grows_by * (outside_s**0.5 + aside_s**0.5))
     c = crowd.loop_s - (crowd.batch_s / crowd.requests if on_loop else 0.0)
@@ -217,7 +222,8 @@ def _point(server: ServedModels, measured: MeasuredModel, way: Way, nbytes: int,
     more_s = grows_by * outside_s**0.5
     known = [replace(each, loop_s=each.loop_s + more_s) for each in rested]
     slowed = 1.0 if on_loop else slowed_by((alone, crowd), measured)
-    return HostPoint(way, nbytes, 0, a - shared, shared, outside, (RestedLoop(0.0, 0.0, 0.0), *known), slowed)
+    late = late_by([load for _, load in loads], service_s)
+    return HostPoint(way, nbytes, 0, a - shared, shared, outside, (RestedLoop(0.0, 0.0, 0.0), *known), slowed, late)
 
 
 def _large_point(
@@ -262,23 +268,36 @@ def slowed_by(loads: Sequence[ClosedLoad], measured: MeasuredModel) -> float:
     return min(max(_LEAST_SLOWED, took_s / expected_s), _MOST_SLOWED) if expected_s > 0 else 1.0
 
 
-def _rested(
-    server: ServedModels, measured: MeasuredModel, way: Way, alone: ClosedLoad, seconds: float
-) -> Iterator[RestedLoop]:
+def _rested_loads(
+    server: ServedModels, measured: MeasuredModel, way: Way, usual_s: float, seconds: float
+) -> Iterator[tuple[float, ClosedLoad]]:
+    """Rule 4: rests, and what came of requests after each."""
+    for rest_s in _RESTS_S:
+        if rest_s < usual_s / 2:
+            continue  # a request that takes a little longer would hold up the next one
+        apart_s = rest_s + usual_s
+        count = round(min(max(2 * seconds / apart_s, _LEAST_RESTED), _MOST_RESTED))
+        yield rest_s, _load(server, measured, way, 1, count, apart_s)
+
+
+def _rested(server: ServedModels, alone: ClosedLoad, loads: Sequence[tuple[float, ClosedLoad]]) -> Iterator[RestedLoop]:
     """Rule 4: by rest, what a request costs more than one that came after none."""
     before_s, began_s = server.loop_s(), time.monotonic()
     time.sleep(_IDLE_S)
     idle = (server.loop_s() - before_s) / (time.monotonic() - began_s)  # what it does without requests
     usual_s = float(np.median(alone.latencies_s))
-    for rest_s in _RESTS_S:
-        if rest_s < usual_s / 2:
-            continue  # a request that takes a little longer would hold up the next one
-        apart_s = rest_s + usual_s
-        count = round(min(max(seconds / apart_s, _LEAST_RESTED), _MOST_RESTED))
-        load = _load(server, measured, way, 1, count, apart_s)
-        loop_s = max(0.0, load.loop_s - idle * apart_s - alone.loop_s)
+    for rest_s, load in loads:
+        loop_s = max(0.0, load.loop_s - idle * (rest_s + usual_s) - alone.loop_s)
         outside_s = max(0.0, float(np.median(load.latencies_s)) - usual_s - loop_s)
         yield RestedLoop(rest_s, loop_s, outside_s)
+
+
+def late_by(loads: Sequence[ClosedLoad], service_s: float) -> TimeDistribution:
+    """Rule 7."""
+    if not loads or service_s >= _HIDES_S:
+        return NEVER_LATE
+    late = [np.maximum(0.0, load.latencies_s - np.median(load.latencies_s)) for load in loads]
+    return TimeDistribution.of([float(each) for each in np.concatenate(late)])
 
 
 def _grows_by(rested: Sequence[RestedLoop], usual_s: float) -> float:
@@ -297,7 +316,7 @@ def _without_rests(loop_s: float, rests_s: float) -> float:
 def _calm(latencies: np.ndarray, service_s: float) -> np.ndarray:
     """Latencies whose spread is that of what is outside. Where batches take long their own spread hides that: then only
     the median counts."""
-    return latencies if service_s < 0.001 else np.full(len(latencies), np.median(latencies))
+    return latencies if service_s < _HIDES_S else np.full(len(latencies), np.median(latencies))
 
 
 def _load(

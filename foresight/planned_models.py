@@ -13,7 +13,8 @@ Rules:
  5. A wake-up after a rest costs more, on the loop and, for the requests that it brings, outside of it. Between two
     measured rests that grows as the square root of the rest. What is outside is half the loop's, which hears late, and
     then of all that has come meanwhile, and half the client's. A part of the loop's (`_SETTLING`) comes when all
-    answers are written. It is no part of a latency, so where one was measured, waking up took as long.
+    answers are written. It is no part of a latency, so where one was measured, waking up took as long. Now and then
+    waking up takes far longer (`HostPoint.late`).
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ _ROUSING = 0.5
 """Of what a rest costs outside of the loop, until the loop is awake."""
 _SETTLING = 0.3
 """Of what a rest costs the loop."""
+_ASLEEP_S = 0.0005
+"""A loop that has slept for less is awake at once."""
 _LEAST_FACTOR = 0.8
 _TIMER_STEP_S = 0.001
 """Of the sleep of an event loop: Linux's epoll counts in milliseconds, and Python rounds up."""
@@ -196,6 +199,7 @@ class ProfiledCosts(HostCosts):
         self._wake_s = factor * self._usual.batch_s * part
         self._edges = {name: 1 if each else 2 for name, each in on_loop.items()}
         self._rested = resting(known)
+        self._late = [drawing(point.late) for point in known if point.late.mean_s > 0]
         self._settle_s = 0.0
         self._woken_late_s = self._late_s = 0.0  # what this wake-up's rest costs clients; that of the last request
         self._outside = {name: drawing(self._of(name).outside) for name in self._points}
@@ -208,7 +212,10 @@ class ProfiledCosts(HostCosts):
 
     def rouse(self, rested_s: float) -> float:
         loop_s, outside_s = self._rested(rested_s)
-        return outside_s * _ROUSING + self._factor * loop_s * _SETTLING
+        late_s = 0.0
+        if self._late and rested_s >= _ASLEEP_S:
+            late_s = self._chance.choice(self._late)(self._chance.random())
+        return outside_s * _ROUSING + self._factor * loop_s * _SETTLING + late_s
 
     def wake(self, events: int, rested_s: float) -> float:
         loop_s, outside_s = self._rested(rested_s)

@@ -2,9 +2,20 @@
 
 from .durations import TimeDistribution
 from .origin import ProfileOrigin, present_origin
-from .profile import ExecutorKind, HostPoint, ModelProfile, RestedLoop, ServicePoint, StartTimes, Way, read_profile
+from .profile import (
+    NEVER_LATE,
+    ExecutorKind,
+    HostPoint,
+    ModelProfile,
+    RestedLoop,
+    ServicePoint,
+    StartTimes,
+    Way,
+    read_profile,
+)
 
 __all__ = [
+    "NEVER_LATE",
     "ExecutorKind",
     "HostPoint",
     "ModelProfile",

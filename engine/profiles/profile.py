@@ -17,7 +17,7 @@ from ..instances.executing import SHORT_NS
 from .durations import TimeDistribution
 from .origin import ProfileOrigin
 
-FORMAT = 3
+FORMAT = 4
 """Of the JSON form."""
 
 T = TypeVar("T")
@@ -82,6 +82,9 @@ class RestedLoop:
     outside_s: float
 
 
+NEVER_LATE = TimeDistribution.constant(0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class HostPoint:
     """What a request that came in one way costs the host beside its execution.
@@ -94,6 +97,8 @@ class HostPoint:
         outside: from the client to the loop and back: system calls, network, wake-ups, front ends, the client's own.
         rested: ascending by `rest_s`; the first costs nothing more. Empty if it was not measured.
         slowed: the factor by which batches took longer than in `service`, since the server read and wrote meanwhile.
+        late: how much later than usual requests were answered that found the loop asleep; 0 for all that were no later.
+            Other programs had a core then, for the most part. Nothing where batches take long, whose times have it.
     """
 
     way: Way
@@ -104,6 +109,7 @@ class HostPoint:
     outside: TimeDistribution
     rested: tuple[RestedLoop, ...] = ()
     slowed: float = 1.0
+    late: TimeDistribution = NEVER_LATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +160,7 @@ class ModelProfile:
                 "way": each.way.value,
                 "outside": each.outside.to_json(),
                 "rested": [asdict(rested) for rested in each.rested],
+                "late": each.late.to_json(),
             }
             for each in self.host
         ]
@@ -246,6 +253,7 @@ def _host_point(part: _Part) -> HostPoint:
         outside=TimeDistribution.from_json(part.get("outside"), f"{part.where}.outside"),
         rested=tuple(sorted(part.each("rested", _rested_loop), key=lambda each: each.rest_s)),
         slowed=part.number("slowed"),
+        late=TimeDistribution.from_json(part.get("late"), f"{part.where}.late"),
     )
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from predicted_models import foreseen_model
 
-from trireme.engine.profiles import ExecutorKind, ServicePoint, TimeDistribution
-from trireme.foresight.host_costs import ClosedLoad, slowed_by
+from trireme.engine.profiles import NEVER_LATE, ExecutorKind, ServicePoint, TimeDistribution
+from trireme.foresight.host_costs import ClosedLoad, late_by, slowed_by
 from trireme.foresight.service_times import MeasuredModel, MeasuringPlan, measured_points, usual_sizes
 
 
@@ -64,3 +64,16 @@ def test_side_by_side_powers_of_two_are_measured_and_what_is_asked_for() -> None
     assert [rows for count, rows in both if count == 2] == [1, 2, 4, 6]
     asked = list(measured_points(config, MeasuringPlan(sizes=(3, 5))))
     assert asked == [(1, 3), (1, 5), (2, 3), (2, 5)]
+
+
+def test_what_is_later_than_usual_is_late_and_long_batches_hide_it() -> None:
+    """Each rest has its own usual."""
+    loads = [
+        ClosedLoad(1, np.array([usual_s] * 98 + [usual_s - 0.0001, usual_s + 0.004]), 0.0, 0.0, 1.0, {})
+        for usual_s in (0.0003, 0.0008)
+    ]
+    late = late_by(loads, 0.0001)
+    assert late.count == 200
+    assert late.mean_s == pytest.approx(2 * 0.004 / 200)
+    assert (late.quantile(0.9), late.quantile(1.0)) == (0.0, pytest.approx(0.004))
+    assert late_by(loads, 0.002) == late_by([], 0.0001) == NEVER_LATE

@@ -114,6 +114,22 @@ def test_a_loop_that_has_rested_costs_more() -> None:
         assert loop == pytest.approx(0.0003 + loop_s, rel=0.08)
 
 
+def test_a_loop_that_slept_may_wake_up_late_and_then_hears_of_all_that_has_come() -> None:
+    """One wake-up in ten takes 20 ms; nobody waits for a loop that is awake."""
+    late = TimeDistribution.of([0.0] * 90 + [0.020] * 10)
+    host = HostPoint(Way.HTTP, 16, 0, 0.0, 0.0, TimeDistribution.constant(0.0), late=late)
+    model = foreseen_model("m", constant(seconds=0.0001), batching=DynamicBatching(), host=(host,))
+    log = [LoggedRequest(at_s, "m") for each in range(500) for at_s in (each, each + 0.010)]
+    prediction = predict([model], log, OPTIONS, ROOMY, plays=1)
+    run = prediction.runs[0]
+    first, second = run.latencies_s()[0::2], run.latencies_s()[1::2]
+    held_up = first > 0.0101
+    assert 0.05 < held_up.mean() < 0.15
+    assert (run.batch[0::2] == run.batch[1::2]).tolist() == held_up.tolist()
+    assert second[held_up] == pytest.approx(first[held_up] - 0.010)
+    assert len(run.batch_rows) == 1000 - held_up.sum()
+
+
 def test_larger_requests_cost_more() -> None:
     """By the byte, of the loop and outside of it; a log without sizes has those of the model's rows."""
     outside = TimeDistribution.constant(0.0005), TimeDistribution.constant(0.0012)
