@@ -1,45 +1,18 @@
-"""Requests for generated text, as bytes: prompts of as many tokens as the log says, made up.
-
-A prompt begins with the tokens that it has in common with others (`LoggedRequest.found_tokens`), which are the same in
-all requests to a model; the rest is its own. As many tokens are asked for as were generated, and the end of a text is
-not heeded, so that the server does as much as it did.
-"""
+"""Requests for generated text, as the protocols carry them (`engine.logs.made_prompts`)."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from random import Random
 
 import numpy as np
 
 from ..engine.datatypes import BOOL, BYTES, INT64
+from ..engine.logs.made_prompts import prompt_of, sampling_of
 from ..engine.logs.request_log import LoggedRequest
 from .model_inputs import MadeInput
 
 TOKENS, STREAM, PARAMETERS = "input_ids", "stream", "sampling_parameters"
-_LEAST_TOKEN, _MOST_TOKEN = 1, 96
-"""Every vocabulary has these."""
-
-
-def prompt_of(request: LoggedRequest, number: int) -> list[int]:
-    """Tokens for a request; those of another `number` are others, but for the common beginning."""
-    common = Random(f"common {request.model}")
-    shared = min(request.found_tokens, request.prompt_tokens - 1)
-    own = Random(f"own {request.model} {number}")
-    tokens = [common.randint(_LEAST_TOKEN, _MOST_TOKEN) for _ in range(shared)]
-    return tokens + [own.randint(_LEAST_TOKEN, _MOST_TOKEN) for _ in range(request.prompt_tokens - shared)]
-
-
-def sampling_of(request: LoggedRequest) -> dict[str, object]:
-    """Sampling parameters for a request."""
-    each = -(-request.generated_tokens // request.choices) or request.max_tokens
-    asked: dict[str, object] = {"ignore_eos": True}
-    if each:
-        asked["max_tokens"] = each
-    if request.choices > 1:
-        asked["n"] = request.choices
-    return asked
 
 
 def stream_document(request: LoggedRequest, number: int) -> bytes:

@@ -24,10 +24,10 @@ from ..clients.target import LoadTarget
 from ..engine.errors import InvalidArgumentError, UnavailableError
 from ..engine.logs.request_log import LoggedRequest, RequestTraffic
 from ..engine.profiles import ModelProfile, ServicePoint, StartTimes, TimeDistribution
-from .models import ForeseenModels, config_uses_gpus
+from .models import ForeseenModels, completed_config, config_uses_gpus
 from .profiling import origin_now
 from .progress import Progress
-from .recorded_profiles import completed_config, executor_kind
+from .recorded_profiles import executor_kind
 from .service_times import MeasuringPlan, usual_sizes
 
 LEAST_SAMPLES = 20

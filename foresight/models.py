@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..engine.backends.interface import Completion
+from ..engine.backends.registry import BackendRegistry
 from ..engine.config.model import ModelConfig
 from ..engine.errors import InvalidArgumentError, NotFoundError
 from ..engine.gpu.discovery import NO_GPUS, Gpus
@@ -161,3 +162,12 @@ class ForeseenModels:
 def config_uses_gpus(config: ModelConfig) -> bool:
     """Whether instances of it are on GPUs."""
     return any(group.kind == "KIND_GPU" for group in config.instance_group)
+
+
+def completed_config(models: ForeseenModels, name: str, version: int) -> ModelConfig:
+    """The configuration as the model's backend completes it, which looks at its files, but does not load it."""
+    source, options = models.source(name), models.options
+    config = source.place(models.written_config(name), models.gpus)
+    files = source.files(version)
+    backend = BackendRegistry(options.options_for_backend).for_model(config, files)
+    return source.prepare(config, backend.auto_complete(config, files), models.gpus)

@@ -25,11 +25,14 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from ..engine.config.model import ModelConfig
+from ..engine.errors import InvalidArgumentError
 from ..engine.logs.request_log import LoggedRequest
+from ..engine.logs.request_recorder import GENERATION
 from ..engine.profiles import ExecutorKind, HostPoint, ModelProfile, RestedLoop, ServicePoint, TimeDistribution, Way
 from ..engine.profiles.durations import PLACES
 from ..simulations.planning import ExecutionPlace, HostCosts, PlannedModel
 from .models import ForeseenModel
+from .planned_steps import planned_steps
 
 _TAKING_IN = 0.6
 """Of a request's work: decoding and checking takes longer than encoding."""
@@ -149,17 +152,27 @@ def slowed(known: Sequence[tuple[int, float]], busy: int) -> float:
     return low + (high - low) * (busy - before) / (after - before)
 
 
-def planned_model(model: ForeseenModel, factor: float = 1.0, config: ModelConfig | None = None) -> PlannedModel:
+def planned_model(
+    model: ForeseenModel, factor: float = 1.0, config: ModelConfig | None = None, way: Way = Way.HTTP
+) -> PlannedModel:
     """A model as `simulations.planning.play` takes it.
 
     Args:
         factor: see `ProfiledTimes`.
         config: another configuration than the present one, to be tried.
+        way: how requests come.
+
+    Raises:
+        InvalidArgumentError: the model generates text, of whose steps its profile knows nothing.
     """
     profile = model.profile
     config = config or model.config
     if profile is None:
         return PlannedModel(config)
+    if profile.generation is not None:
+        return PlannedModel(config, steps=planned_steps(profile, config, factor, way))
+    if config.backend == GENERATION and config.decoupled:
+        raise InvalidArgumentError(f"the profile of '{config.name}' knows nothing of its steps. Profile again")
     points = [point for point in profile.service if point.side_by_side == 1]
     weights = sum(point.time.mean_s for point in points)
     cores = sum(point.cores * point.time.mean_s for point in points) / weights if weights > 0 else _ALONE.cores
@@ -202,6 +215,8 @@ class ProfiledCosts(HostCosts):
         self._late = [drawing(point.late) for point in known if point.late.mean_s > 0]
         self._settle_s = 0.0
         self._woken_late_s = self._late_s = 0.0  # what this wake-up's rest costs clients; that of the last request
+        answers = {name: point.answer_s for name, point in self._points.items() if point is not None}
+        self._answer_s = {name: factor * answer_s for name, answer_s in answers.items()}
         self._outside = {name: drawing(self._of(name).outside) for name in self._points}
         self._usual_outside = drawing(self._usual.outside)
         self._start = {name: drawing(profile.start) for name, profile in profiles.items()}
@@ -237,6 +252,9 @@ class ProfiledCosts(HostCosts):
         more = (rows - 1) * point.nbytes if well else 0
         request_s = point.request_s + more * self._by_byte.get(model.name, _NOTHING)[0]
         return self._factor * request_s * (1 - _TAKING_IN)
+
+    def token(self, model: str, texts: int) -> float:
+        return texts * self._answer_s.get(model, 0.0)
 
     def _more_bytes(self, request: LoggedRequest) -> int:
         """Of the inputs, than those of the request that was measured."""

@@ -96,6 +96,7 @@ def predict(
         raise InvalidArgumentError(f"the log asks for model '{missing[0]}', which is not there")
     if not log:
         raise InvalidArgumentError("the log has no requests")
+    log = with_tokens(log, known)
     profiles = {name: model.profile for name, model in known.items() if model.profile is not None}
     counts = {name: replicas * instance_count(configs.get(name, known[name].config)) for name in profiles}
     parts = replica_parts(log, replicas)
@@ -104,7 +105,10 @@ def predict(
         chance = Random(f"prediction {seed} {number}")
         planned = [
             planned_model(
-                model, _factor(model.profile, chance) * served_factor(model.profile, host.way), configs.get(name)
+                model,
+                _factor(model.profile, chance) * served_factor(model.profile, host.way),
+                configs.get(name),
+                host.way,
             )
             for name, model in known.items()
         ]
@@ -116,6 +120,24 @@ def predict(
     overall = [summarise(run, counts, "", stateful) for run in runs]
     each = {name: [summarise(run, counts, name, stateful) for run in runs] for name in asked}
     return Prediction(overall, each, runs)
+
+
+def with_tokens(log: Sequence[LoggedRequest], models: Mapping[str, ForeseenModel]) -> Sequence[LoggedRequest]:
+    """Without those requests for generated text whose prompts are of unknown length: they were refused.
+
+    Raises:
+        InvalidArgumentError: nothing is left.
+    """
+    generating = {name for name, model in models.items() if model.profile is not None and model.profile.generation}
+    if not generating:
+        return log
+    kept = [each for each in log if each.prompt_tokens or each.model not in generating]
+    if not kept:
+        raise InvalidArgumentError(
+            f"the log has no numbers of tokens for '{log[0].model}', which generates text; expected prompt_tokens, as "
+            "--request-log writes them"
+        )
+    return kept
 
 
 def replica_parts(log: Sequence[LoggedRequest], replicas: int) -> list[list[LoggedRequest]]:
@@ -142,6 +164,8 @@ def _factor(profile: ModelProfile | None, chance: Random) -> float:
     """Rule 1, of a model."""
     if profile is None:
         return 1.0
+    if profile.generation is not None:
+        return _drawn_factor(profile.generation.ratios.relative_error, chance)
     errors = [point.time.relative_error for point in profile.service if point.side_by_side == 1]
     return _drawn_factor(sum(errors) / len(errors), chance)
 

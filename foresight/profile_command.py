@@ -141,9 +141,14 @@ def _check(models: ForeseenModels, names: Sequence[str]) -> int:
 
 
 def _profile(name: str, models: ForeseenModels, given: argparse.Namespace, progress: Progress) -> ModelProfile:
-    from .profiling import Profiler
+    from .profiling import Profiler, generates
     from .service_times import MeasuringPlan
 
+    if (given.from_traces or given.from_log or given.url) and generates(models, name):
+        raise InvalidArgumentError(
+            f"'{name}' generates text, whose steps neither traces, logs nor statistics tell of; profile it without "
+            "--from-traces, --from-log and --url"
+        )
     if given.from_traces or given.from_log:
         from .recorded_profiles import recorded_profile
 
@@ -165,6 +170,10 @@ def _described(profile: ModelProfile) -> str:
         cells = (f"{each * 1e3:8.3f}ms" for each in (time.mean_s, time.quantile(0.5), time.quantile(0.99)))
         error = f"±{time.relative_error:.1%}"
         lines.append(f"{point.rows:6} {point.side_by_side:7} {' '.join(cells)} {point.cores:7.2f}  {error}\n")
+    if profile.generation is not None:
+        from .step_report import step_lines
+
+        lines += [f"  {line}\n" for line in step_lines(profile.generation)]
     lines += [
         f"  {cost.way.value}: {cost.request_s * 1e6:.0f} µs a request and {cost.batch_s * 1e6:.0f} µs a batch of the "
         f"loop, {cost.outside.mean_s * 1e6:.0f} µs outside\n"

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from ..engine.errors import InvalidArgumentError
 from ..engine.logs.request_log import LoggedRequest
-from .summary import RunSummary, latencies
+from ..engine.logs.request_summary import token_facts
+from .summary import PLACES, RunSummary, latencies
 
 
 def summary_of_log(log: Sequence[LoggedRequest], model: str = "") -> RunSummary:
@@ -33,4 +34,24 @@ def summary_of_log(log: Sequence[LoggedRequest], model: str = "") -> RunSummary:
         throughput=len(well) / span_s if span_s > 0 else float("nan"),
         batch_rows=sum(rows for rows, _ in executed) / executions if executions and one else float("nan"),
         refused=dict(Counter(result.outcome for _, result in results if result.outcome)),
+        **_text_figures([each for each, _ in well], span_s),
     )
+
+
+def _text_figures(log: Sequence[LoggedRequest], span_s: float) -> dict[str, float]:
+    """Those of `summary.text_figures`."""
+    facts = token_facts(log)
+    if facts is None:
+        return {}
+    texts = [each for each in log if each.prompt_tokens]
+    found = {
+        "tokens": sum(each.generated_tokens for each in texts) / span_s if span_s > 0 else float("nan"),
+        "preempted": facts.preempted / len(texts),
+        "kv": facts.kv,
+        "step_texts": facts.step_texts,
+        "step_tokens": facts.step_tokens,
+    }
+    for name, times in (("ttft", facts.first_us), ("itl", facts.between_us)):
+        if any(times):
+            found |= {f"{name}_{place}": each / 1e6 for place, each in zip(PLACES, times, strict=True)}
+    return found

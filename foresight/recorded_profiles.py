@@ -6,14 +6,14 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..engine.backends.registry import PYTHON, BackendRegistry
+from ..engine.backends.registry import PYTHON
 from ..engine.config.json_text import config_json
 from ..engine.config.model import ModelConfig
 from ..engine.errors import InvalidArgumentError
 from ..engine.profiles import ExecutorKind, ModelProfile, StartTimes, TimeDistribution
 from ..engine.profiles.recorded import RecordedBatch, batches_of_log, batches_of_traces, service_points
 from .log_files import read_log
-from .models import ForeseenModels, config_uses_gpus
+from .models import ForeseenModels, completed_config, config_uses_gpus
 from .profiling import origin_now
 
 _PROVING = frozenset({"onnxruntime", "openvino"})
@@ -61,15 +61,6 @@ def recorded_profile(
         origin=origin_now(models, name, config),
         recorded=True,
     )
-
-
-def completed_config(models: ForeseenModels, name: str, version: int) -> ModelConfig:
-    """The configuration as the model's backend completes it, which looks at its files, but does not load it."""
-    source, options = models.source(name), models.options
-    config = source.place(models.written_config(name), models.gpus)
-    files = source.files(version)
-    backend = BackendRegistry(options.options_for_backend).for_model(config, files)
-    return source.prepare(config, backend.auto_complete(config, files), models.gpus)
 
 
 def executor_kind(config: ModelConfig) -> ExecutorKind:

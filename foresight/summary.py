@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..engine.generation.records import quantile_of
 from ..simulations.planning import PlayedRun
 
 PLACES = {"p50_s": 0.50, "p95_s": 0.95, "p99_s": 0.99}
@@ -26,6 +27,14 @@ class RunSummary:
         loop: part of the time for which the event loop worked; NaN if unknown.
         cores: cores that were busy on average, the loop's included; NaN if unknown.
         instances: by model, part of the time for which its instances executed; empty if unknown.
+
+    Of requests for generated text, NaN if there were none, or it is unknown; times are the server's own:
+        ttft_p50_s, ttft_p95_s, ttft_p99_s: time to the first token, from when the server had the request.
+        itl_p50_s, itl_p95_s, itl_p99_s: between two tokens of a text (inter-token latency).
+        tokens: generated a second.
+        preempted: part of the requests that made room for others.
+        kv: part of the memory of keys and values that was in use, mean over steps.
+        step_texts, step_tokens: means over steps.
     """
 
     requests: int
@@ -40,6 +49,17 @@ class RunSummary:
     loop: float = float("nan")
     cores: float = float("nan")
     instances: Mapping[str, float] = field(default_factory=dict)
+    ttft_p50_s: float = float("nan")
+    ttft_p95_s: float = float("nan")
+    ttft_p99_s: float = float("nan")
+    itl_p50_s: float = float("nan")
+    itl_p95_s: float = float("nan")
+    itl_p99_s: float = float("nan")
+    tokens: float = float("nan")
+    preempted: float = float("nan")
+    kv: float = float("nan")
+    step_texts: float = float("nan")
+    step_tokens: float = float("nan")
 
 
 def latencies(seconds: Sequence[float] | np.ndarray) -> dict[str, Any]:
@@ -72,7 +92,8 @@ def summarise(
         model: of whose requests; empty for all.
         stateful: models with sequences.
     """
-    wanted = run.model == run.models.index(model) if model else np.ones(len(run), bool)
+    its = run.models.index(model) if model else -1
+    wanted = run.model == its if model else np.ones(len(run), bool)
     executed = [name for name in instances if name in run.models]
     of_batches = [model] if model in executed else executed
     span_s = run.span_s
@@ -85,8 +106,40 @@ def summarise(
         refused=dict(run.refused(model)),
         loop=run.loop_busy_s / span_s if span_s > 0 else float("nan"),
         cores=(run.loop_busy_s + run.cores_busy_s) / span_s if span_s > 0 else float("nan"),
-        instances={name: run.utilisation(name, count) for name, count in instances.items() if name in run.models},
+        instances={name: _busy(run, name, count) for name, count in instances.items() if name in run.models},
+        **text_figures(run, its),
     )
+
+
+def _busy(run: PlayedRun, model: str, instances: int) -> float:
+    index = run.models.index(model)
+    if run.generated is not None and (run.generated.step_model == index).any():
+        return run.generated.busy_s(index) / (instances * run.span_s) if run.span_s > 0 else 0.0
+    return run.utilisation(model, instances)
+
+
+def text_figures(run: PlayedRun, model: int = -1) -> dict[str, float]:
+    """The figures of `RunSummary` that tell of generated text, of one model or of all (-1); empty if there is none."""
+    texts = run.generated
+    if texts is None:
+        return {}
+    well = run.refusal == 0
+    wanted = well if model < 0 else well & (run.model == model)
+    its, between = wanted[texts.request], wanted[texts.between_request]
+    steps = np.ones(len(texts.step_model), bool) if model < 0 else texts.step_model == model
+    if not its.any() or not steps.any():
+        return {}
+    first = (texts.first_s - texts.received_s)[its]
+    pairs = list(zip(texts.between_s[between].tolist(), texts.between_count[between].tolist(), strict=True))
+    return {
+        **{f"ttft_{name}": float(np.nanquantile(first, place)) for name, place in PLACES.items()},
+        **{f"itl_{name}": quantile_of(pairs, place) for name, place in PLACES.items()},
+        "tokens": float(texts.tokens[its].sum()) / run.span_s if run.span_s > 0 else float("nan"),
+        "preempted": float((texts.preemptions[its] > 0).mean()),
+        "kv": float(texts.step_memory[steps].mean()),
+        "step_texts": float(texts.step_texts[steps].mean()),
+        "step_tokens": float(texts.step_tokens[steps].mean()),
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """What came of a request for generated text: what request logs and simulated runs tell of it.
 
 Rules:
- 1. Durations between tokens are kept by how often each came, rounded to steps of 2 %: so a record of a long text is
-    short (`Durations`).
+ 1. TokenGaps between tokens are kept by how often each came, rounded to steps of 2 %: so a record of a long text is
+    short (`TokenGaps`).
  2. Of the steps that a text was in there are means, in which a step counts by the share that the text had in it: one by
     the number of its texts. So the means of all records of a model, each weighed by its `step_share`, are those of all
     its steps.
@@ -23,7 +23,7 @@ _MOST = 1_000_000_000_000
 """Microseconds: more than a week is no time between tokens."""
 
 
-class Durations:
+class TokenGaps:
     """How often each duration came, in steps of 2 %."""
 
     __slots__ = ("_counts",)
@@ -46,7 +46,7 @@ def _microseconds(place: int) -> float:
 
 
 def read_durations(text: str) -> list[tuple[float, int]]:
-    """Pairs of microseconds and how often, from what `Durations.text` gives.
+    """Pairs of microseconds and how often, from what `TokenGaps.text` gives.
 
     Raises:
         InvalidArgumentError: it is something else.
@@ -98,7 +98,7 @@ class GenerationRecord:
         most_new: tokens that each choice could have.
         generated: tokens of all choices.
         preemptions: how often its texts made room for others.
-        begun_ns, first_ns: when its prompt was in a step first, and when its first token came; 0 for never.
+        begun_ns, first_ns: when its prompt was in a step first, and when its first token came; -1 for never.
         paused_ns: for how long it was in no step between these: it had made room, or a step had no room for it.
         between: its tokens, of each choice.
     """
@@ -113,7 +113,7 @@ class GenerationRecord:
     first_ns: int
     paused_ns: int
     steps: StepShares
-    between: Durations = field(default_factory=Durations)
+    between: TokenGaps = field(default_factory=TokenGaps)
 
 
 def quantile_of(pairs: Iterable[tuple[float, int]], place: float) -> float:

@@ -17,7 +17,7 @@ _REQUEST: dict[str, tuple[Any, _Value]] = {
     "generated_tokens": (0, lambda _at, its: its.generated),
 }
 _RESULT: dict[str, tuple[Any, _Value]] = {
-    "first_token_us": (0.0, lambda at_ns, its: round((its.first_ns - at_ns) / 1e3, 3) if its.first_ns else 0.0),
+    "first_token_us": (0.0, lambda at_ns, its: round((its.first_ns - at_ns) / 1e3, 3) if its.first_ns >= 0 else 0.0),
     "paused_us": (0.0, lambda _at, its: round(its.paused_ns / 1e3, 3)),
     "preemptions": (0, lambda _at, its: its.preemptions),
     "step_pieces": (0, lambda _at, its: its.steps.pieces),

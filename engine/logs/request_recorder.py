@@ -8,7 +8,7 @@ Rules:
  3. What waits is bounded by `MOST_WAITING` arrivals; a group that begins counts as `GROUP_PLACES` of them. What finds
     no place is counted, and the lines that are written next say how many there were.
  4. With results a request is recorded when its final answer comes, or when it is refused; otherwise when it comes. One
-    for generated text always waits for that: before, nobody knows of its tokens.
+    for generated text always waits for that: before, nothing is known of its tokens.
  5. A sequence's id that is a text is logged as a digest with a key of this log: the client's own name for the sequence
     is not, and the same id in another log is another one.
 """
@@ -230,7 +230,7 @@ class RequestRecorder:
             group.results.append((total_ns, now_ns - queued_ns if queued_ns else 0, 0, 0, 0, 0, "", told))
             return
         start_ns, infer_ns, output_ns, end_ns = batch.marks_until(now_ns)
-        if record is not None and record.begun_ns:
+        if record is not None and record.begun_ns >= 0:
             start_ns = infer_ns = max(start_ns, record.begun_ns)
         times = start_ns - queued_ns, infer_ns - start_ns, output_ns - infer_ns, end_ns - output_ns
         group.results.append((total_ns, *times, batch.rows, batch.instance_name, told))

@@ -18,6 +18,7 @@ from ..host_policies import usable_cores
 from ..version import VERSION
 
 _LIBRARIES = {
+    "generation": ("torch", "transformers"),
     "onnxruntime": ("onnxruntime", "onnxruntime-gpu"),
     "openvino": ("openvino",),
     "pytorch": ("torch",),
@@ -31,6 +32,13 @@ _SCHEDULING = (
     *("max_batch_size", "response_cache", "metric_tags"),
 )
 """Fields of a configuration on which the time of a batch of some size does not depend."""
+
+_GENERATION = "generation"
+_STEP_SCHEDULING = (
+    *("max_running", "max_tokens_per_step", "kv_tokens", "kv_bytes", "swap_tokens", "spare_blocks"),
+    *("prefix_sharing", "warm_up"),
+)
+"""The same of parameters of models that generate text."""
 
 _CHUNK = 1 << 20
 
@@ -153,4 +161,7 @@ def _settings_digest(config: ModelConfig) -> str:
     kinds = sorted({group.kind for group in config.instance_group})
     for name in _SCHEDULING:
         message.ClearField(name)
+    if config.backend == _GENERATION:
+        for name in _STEP_SCHEDULING:
+            message.parameters.pop(name, None)
     return hashlib.sha256(write_json(message) + "".join(kinds).encode()).hexdigest()

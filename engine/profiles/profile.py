@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from ..errors import InvalidArgumentError
 from ..instances.executing import SHORT_NS
 from .durations import TimeDistribution
+from .generation import GenerationProfile
 from .origin import ProfileOrigin
 
 FORMAT = 4
@@ -99,6 +100,8 @@ class HostPoint:
         slowed: the factor by which batches took longer than in `service`, since the server read and wrote meanwhile.
         late: how much later than usual requests were answered that found the loop asleep; 0 for all that were no later.
             Other programs had a core then, for the most part. Nothing where batches take long, whose times have it.
+        answer_s: seconds of the event loop for each answer, of a model that answers many times.
+        held_up: by so many of the seconds that the event loop works meanwhile a step of a generating model is longer.
     """
 
     way: Way
@@ -110,6 +113,8 @@ class HostPoint:
     rested: tuple[RestedLoop, ...] = ()
     slowed: float = 1.0
     late: TimeDistribution = NEVER_LATE
+    answer_s: float = 0.0
+    held_up: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +131,13 @@ class ModelProfile:
 
     Attributes:
         config: its configuration as it was completed when it was loaded, as ``/config`` shows it.
-        service: sorted by rows, and by instances side by side; one with a single instance at least.
+        service: sorted by rows, and by instances side by side; one with a single instance at least. Of a generating
+            model there is one, of steps that have one text.
         start, notice: from when the event loop hands a batch over to its beginning, and from its end to when the loop
             hears of it; of batches that are not executed on the loop.
         host: what requests cost the host; empty if that was not measured.
         recorded: made from real traffic and not by a measurement: nothing is known then of what was not asked.
+        generation: how long its steps take; None for a model that generates no text.
     """
 
     model: str
@@ -144,6 +151,7 @@ class ModelProfile:
     starting: StartTimes
     origin: ProfileOrigin
     recorded: bool = False
+    generation: GenerationProfile | None = None
 
     @property
     def on_loop(self) -> bool:
@@ -178,6 +186,8 @@ class ModelProfile:
             "starting": asdict(self.starting),
             "config": dict(self.config),
         }
+        if self.generation is not None:
+            document["generation"] = self.generation.to_json()
         return json.dumps(document, indent=1) + "\n"
 
 
@@ -227,6 +237,9 @@ def read_profile(text: str, where: str) -> ModelProfile:
         starting=_starting(_Part(part.table("starting"), f"{where}.starting")),
         origin=ProfileOrigin.from_json(part.get("origin"), f"{where}.origin"),
         recorded=part.truth("recorded"),
+        generation=GenerationProfile.from_json(part.get("generation"), f"{where}.generation")
+        if "generation" in document
+        else None,
     )
     part.finish()
     return profile
@@ -254,6 +267,8 @@ def _host_point(part: _Part) -> HostPoint:
         rested=tuple(sorted(part.each("rested", _rested_loop), key=lambda each: each.rest_s)),
         slowed=part.number("slowed"),
         late=TimeDistribution.from_json(part.get("late"), f"{part.where}.late"),
+        answer_s=part.number("answer_s", 0.0),
+        held_up=part.number("held_up", 0.0),
     )
 
 
@@ -279,7 +294,9 @@ class _Part:
         self._values = dict(values)
         self._read = {"format"}
 
-    def get(self, name: str) -> Any:
+    def get(self, name: str, default: Any = None) -> Any:
+        if name not in self._values and default is not None:
+            return default
         if name not in self._values:
             raise InvalidArgumentError(f"{self.where}: {name} is missing")
         self._read.add(name)
@@ -309,8 +326,8 @@ class _Part:
             raise self._wrong(name, f"a whole number from {least} on", value)
         return value
 
-    def number(self, name: str) -> float:
-        value = self.get(name)
+    def number(self, name: str, default: float | None = None) -> float:
+        value = self.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
             raise self._wrong(name, "a number from 0 on", value)
         return float(value)

@@ -5,12 +5,14 @@ from .loads import ClosedLoop
 from .planned import ExecutionPlace, PlannedModel, ServiceTime
 from .play import play
 from .played import PlayedRun, merged_runs
+from .steps import PlannedSteps
 
 __all__ = [
     "ClosedLoop",
     "ExecutionPlace",
     "HostCosts",
     "PlannedModel",
+    "PlannedSteps",
     "PlayedRun",
     "ServiceTime",
     "merged_runs",

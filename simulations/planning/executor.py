@@ -11,7 +11,7 @@ import trio
 from ...actors.actor import Turn
 from ...actors.executors import Executor, Executors, run_backend
 from ...actors.offload import Done
-from ...engine.backends.interface import ModelInstance
+from ...engine.backends.interface import ModelInstance, SteppedInstance
 from ...engine.cancellation import Cancellation
 from ...engine.instances.executing import Placement
 from ...engine.job import COMPUTE_START, INFER_START, OUTPUT_START, ExecutionBatch
@@ -21,6 +21,7 @@ from .event_loop import PlannedLoop
 from .host import HostCosts
 from .notes import Notes
 from .planned import ExecutionPlace, PlannedModel
+from .step_executor import PlannedStepExecutor
 
 T = TypeVar("T")
 
@@ -174,13 +175,18 @@ class PlannedExecutor:
 
 
 class PlannedExecutors(Executors):
-    """Makes them. Loading takes no time."""
+    """Makes them. Loading takes no time.
 
-    def __init__(self, make: Callable[[], PlannedExecutor]) -> None:
+    Args:
+        make_stepped: of an instance that goes by steps.
+    """
+
+    def __init__(self, make: Callable[[], PlannedExecutor], make_stepped: Callable[[], PlannedStepExecutor]) -> None:
         self._make = make
+        self._make_stepped = make_stepped
 
     def instance_executor(self, name: str, kind: type[ModelInstance], turn: Turn) -> Executor:
-        return self._make()
+        return self._make_stepped() if issubclass(kind, SteppedInstance) else self._make()
 
     async def offload(self, work: Callable[[], T]) -> T:
         await trio.lowlevel.checkpoint()

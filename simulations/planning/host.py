@@ -67,6 +67,10 @@ class HostCosts:
         """An answer, or an error, of the model that was asked is encoded and written."""
         return 0.0
 
+    def token(self, model: str, texts: int) -> float:
+        """A generated token is written to the clients of so many texts."""
+        return 0.0
+
     def timer_late(self) -> float:
         """How late the loop wakes up for a timer, if nothing else wakes it meanwhile."""
         return 0.0

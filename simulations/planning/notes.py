@@ -6,7 +6,9 @@ import math
 from array import array
 
 from ...actors import Reply
-from ...engine.job import ExecutionBatch, SealReason
+from ...engine.generation.iterations import Step
+from ...engine.generation.records import GenerationRecord
+from ...engine.job import ExecutionBatch, Job, SealReason
 from ...engine.logs.request_log import LoggedRequest
 
 NONE = math.nan
@@ -21,6 +23,7 @@ class Notes:
 
     Attributes:
         numbers: of requests that are not answered, by their replies.
+        texts: of requests for generated text that are over, by number: what came of them, and when they were received.
     """
 
     def __init__(self) -> None:
@@ -39,6 +42,31 @@ class Notes:
         self.batch_started = array("d")
         self.batch_ended = array("d")
         self.batch_heard = array("d")
+        self.texts: dict[int, tuple[GenerationRecord, float]] = {}
+        self.step_model = array("h")
+        self.step_instance = array("h")
+        self.step_begun = array("d")
+        self.step_ended = array("d")
+        self.step_texts = array("l")
+        self.step_tokens = array("l")
+        self.step_memory = array("d")
+
+    def text_over(self, job: Job, record: GenerationRecord) -> None:
+        """What came of a request for generated text, which is over."""
+        number = self.numbers.get(job.reply)  # type: ignore[call-overload]  # that of a step is another's
+        if number is not None:
+            self.texts[number] = record, job.received_ns / 1e9
+
+    def step_begun_at(self, model: int, instance: int, step: Step, memory: float, now: float) -> int:
+        """An instance computes a step, with such a part of its memory in use; the number of the step."""
+        self.step_model.append(model)
+        self.step_instance.append(instance)
+        self.step_begun.append(now)
+        self.step_ended.append(NONE)
+        self.step_texts.append(len(step.pieces))
+        self.step_tokens.append(step.tokens)
+        self.step_memory.append(memory)
+        return len(self.step_begun) - 1
 
     def request_came(self, logged: LoggedRequest) -> int:
         """A request has come; its number."""

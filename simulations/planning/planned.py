@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import enum
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import count
 from random import Random
 
 import numpy as np
 
+from ...engine.backends.generation import asked
 from ...engine.backends.interface import InstanceSpec
 from ...engine.config.model import InstanceGroup, ModelConfig, ModelTensor, copy_message
-from ...engine.datatypes import BYTES
+from ...engine.datatypes import BYTES, INT64
 from ...engine.errors import InvalidArgumentError
 from ...engine.job import ExecutionBatch
+from ...engine.logs.made_prompts import prompt_of, sampling_of
 from ...engine.logs.request_log import LoggedRequest
 from ...engine.request import InferenceRequest, InferenceResponse, RequestForm
 from ...engine.tensor import Tensor
-from ..models import BACKEND, SimulatedModel
+from ..models import BACKEND, SimulatedModel, StepWork
+from .steps import ModelInSteps, PlannedSteps
 
 ServiceTime = Callable[[int, int, Random], float]
 """Seconds that a batch takes while there are cores enough: of how many rows, with how many instances of the model busy
@@ -55,12 +60,14 @@ class PlannedModel:
         service: how long its batches take; None for an ensemble only.
         place: where they are executed.
         cores: that an execution uses.
+        steps: of a model that generates text, in place of all these.
     """
 
     config: ModelConfig
     service: ServiceTime | None = None
     place: ExecutionPlace = ExecutionPlace.THREAD
     cores: float = 1.0
+    steps: PlannedSteps | None = None
 
     @property
     def name(self) -> str:
@@ -70,12 +77,18 @@ class PlannedModel:
 class PlannedSource(SimulatedModel):
     """A planned model in the server's repository.
 
+    Args:
+        in_steps: makes its instances, if it generates text.
+
     Raises:
         InvalidArgumentError: it is no ensemble, and nothing says how long its batches take.
     """
 
-    def __init__(self, planned: PlannedModel) -> None:
+    def __init__(self, planned: PlannedModel, in_steps: ModelInSteps | None = None) -> None:
         config = planned.config
+        if in_steps is not None:
+            super().__init__(_playable(config), StepWork(in_steps.make))
+            return
         if planned.service is None and not config.has_ensemble_scheduling:
             raise InvalidArgumentError(f"model '{config.name}' needs a service time")
         super().__init__(_playable(config), _no_work, answer=_Answers().give)
@@ -134,9 +147,12 @@ class Requests:
         self._configs = configs
         self._alike: dict[tuple[str, int, int, int, int], InferenceRequest] = {}
         self._inputs: dict[tuple[str, int], tuple[list[Tensor], RequestForm]] = {}
+        self._prompts = count()
 
     def of(self, logged: LoggedRequest) -> InferenceRequest:
         """The request that a line of a log tells of."""
+        if logged.prompt_tokens:
+            return self._generation(logged, next(self._prompts))
         key = (logged.model, logged.rows, logged.priority, logged.timeout_us, logged.version)
         request = self._alike.get(key)
         if request is None or logged.sequence:
@@ -144,6 +160,19 @@ class Requests:
             if not logged.sequence:
                 self._alike[key] = request
         return request
+
+    def _generation(self, logged: LoggedRequest, number: int) -> InferenceRequest:
+        """For generated text, which is answered in the end (`steps`, rule 2)."""
+        tokens = np.array(prompt_of(logged, number), np.int64)
+        given = json.dumps({**sampling_of(logged), "temperature": 0}).encode()
+        inputs = [
+            Tensor(asked.TOKENS, INT64, tokens.shape, array=tokens),
+            Tensor(asked.PARAMETERS, BYTES, (1,), array=np.array([given], object)),
+        ]
+        model, version = logged.model, logged.version
+        return InferenceRequest(
+            model, version, inputs=inputs, priority=logged.priority, timeout_us=logged.timeout_us, form=RequestForm()
+        )
 
     def _make(self, logged: LoggedRequest) -> InferenceRequest:
         made = self._inputs.get((logged.model, logged.rows))

@@ -25,11 +25,14 @@ from ..play import no_garbage_collection
 from ..trio_internals import deterministic_scheduling
 from .event_loop import PlannedLoop
 from .executor import ModelAtWork, PlannedExecutor, PlannedExecutors
+from .generated_run import generated_run
 from .host import HostCosts
 from .loads import Then
 from .notes import REASONS, Notes
 from .planned import PlannedModel, PlannedSource, Requests
 from .played import PlayedRun, columns
+from .step_executor import PlannedStepExecutor
+from .steps import ModelInSteps
 from .uncounted import UncountedModel
 
 WELL = 0
@@ -89,7 +92,12 @@ class _Run:
         self._notes = Notes()
         self._over = trio.Event()
         self._loop = PlannedLoop(self.clock, costs, self._over.set)
-        self._sources = [PlannedSource(model) for model in models]
+        steps = {
+            model.name: ModelInSteps(model.name, model.steps, index, seed)
+            for index, model in enumerate(models)
+            if model.steps is not None
+        }
+        self._sources = [PlannedSource(model, steps.get(model.name)) for model in models]
         self._requests = Requests({model.name: model.config for model in models})
         self._at_work = {
             model.name: ModelAtWork(model, index, seed)
@@ -109,7 +117,7 @@ class _Run:
         server = self._server = InferenceServer(
             self._options,
             source=repository,
-            executors=PlannedExecutors(self._executor),
+            executors=PlannedExecutors(self._executor, self._step_executor),
             model_class=UncountedModel,
             clock=self.clock,
             timers=self._loop,
@@ -129,6 +137,9 @@ class _Run:
 
     def _executor(self) -> PlannedExecutor:
         return PlannedExecutor(self._at_work, self._loop, self.clock, self._costs, self._notes)
+
+    def _step_executor(self) -> PlannedStepExecutor:
+        return PlannedStepExecutor(self._loop, self.clock, self._costs, self._notes)
 
     # Requests.
 
@@ -252,6 +263,7 @@ class _Run:
             **made,
             loop_busy_s=self._loop.busy_s,
             cores_busy_s=0.0 if self._loop.cores is None else self._loop.cores.busy_s,
+            generated=generated_run(notes),
             ended_s=ended_s if math.isfinite(ended_s) else self.clock.now_s(),
         )
 

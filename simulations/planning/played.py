@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...engine.job import SealReason
+from .generated_run import GeneratedRun, merged_texts
 
 Seconds = NDArray[np.float64]
 Numbers = NDArray[np.int64]
@@ -42,6 +43,7 @@ class PlayedRun:
         loop_busy_s: seconds for which the event loop worked.
         cores_busy_s: seconds of cores that what else computes was given; 0 if cores were not counted.
         ended_s: when everything was over.
+        generated: what came of requests for generated text; None if there were none.
     """
 
     models: tuple[str, ...]
@@ -66,6 +68,7 @@ class PlayedRun:
     loop_busy_s: float
     cores_busy_s: float
     ended_s: float
+    generated: GeneratedRun | None = None
 
     def __len__(self) -> int:
         """How many requests there were."""
@@ -157,6 +160,7 @@ def merged_runs(runs: Sequence[PlayedRun]) -> PlayedRun:
         loop_busy_s=sum(run.loop_busy_s for run in runs) / len(runs),
         cores_busy_s=sum(run.cores_busy_s for run in runs) / len(runs),
         ended_s=max(run.ended_s for run in runs),
+        generated=merged_texts([(run.generated, len(run)) for run in runs], order),
     )
 
 

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from trireme.clients.connections import HttpLoadConnection, RefusedError
-from trireme.clients.generated_requests import generation_inputs, prompt_of, sampling_of
+from trireme.clients.generated_requests import generation_inputs
 from trireme.clients.grpc_connection import DATA, frame
 from trireme.clients.prepared import RequestPreparer
 from trireme.clients.stream_connection import WANTS_FINAL, StreamLoadConnection
 from trireme.clients.target import LoadProtocol, LoadTarget
+from trireme.engine.logs.made_prompts import prompt_of, sampling_of
 from trireme.engine.logs.request_log import LoggedRequest
 from trireme.proto.messages import inference
 

@@ -21,6 +21,7 @@ import tritonclient.http as httpclient
 from counting_network import ALPHABET, write_tokenizer
 from serve_process import PATIENCE_S, ServeProcess, serve_process
 
+from trireme.api.cli.main import main
 from trireme.clients.player import play
 from trireme.clients.target import LoadTarget
 from trireme.engine.logs.generators import PoissonArrivals, RequestKind, TokenLengths, generate
@@ -273,3 +274,27 @@ def test_a_log_of_tokens_is_played(tmp_path: Path, protocol: str) -> None:
     tokens = [(each.prompt_tokens, each.generated_tokens) for each in traffic.requests]
     assert sorted((each.prompt_tokens, each.generated_tokens) for each in found) == sorted(tokens)
     assert all(each.result is not None and each.result.first_token_us > 0 for each in found)
+
+
+def test_a_log_is_replayed_with_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From a real run and a measurement to what both say of the same log, side by side."""
+    write_llama(tmp_path / "models" / "writer" / "1")
+    settings = {"max_running": 4, "max_tokens_per_step": 32}
+    written = (f'parameters {{ key: "{key}" value {{ string_value: "{each}" }} }}\n' for key, each in settings.items())
+    (tmp_path / "models" / "writer" / "config.pbtxt").write_text('backend: "generation"\n' + "".join(written))
+    traffic = generate(PoissonArrivals(30), [RequestKind("writer", tokens=TokenLengths(20, 8, context=100))], 1)
+    log, given = tmp_path / "log.jsonl", ("--repository", str(tmp_path / "models"))
+    with serve_process(tmp_path / "models", f"--request-log={log}", "--request-log-results=true") as server:
+        assert play(traffic, LoadTarget.of(f"stream://127.0.0.1:{server.grpc_port}")).summary().reasons == ()
+        server.process.send_signal(signal.SIGTERM)
+        server.wait()
+    assert main(["profile", "writer", *given, "--most-secs", "0.2", "--ways", "http,stream"]) == 0
+    assert "a token in memory takes" in capsys.readouterr().out
+    assert main(["profile", "writer", *given, "--check"]) == 0
+    capsys.readouterr()
+    assert main(["replay", str(log), *given, "--plays", "1", "--measured", str(log), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    for name in ("ttft_p95_s", "itl_p50_s", "tokens", "step_texts", "kv"):
+        assert shown["predicted"][name]["value"] > 0
+        assert shown["measured"][name] > 0
+    assert shown["measured"]["answered"] == len(traffic.requests)

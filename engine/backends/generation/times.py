@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from ...generation.records import Durations, GenerationRecord, StepShares
+from ...generation.records import GenerationRecord, StepShares, TokenGaps
 from ...generation.requests import Generation
 from ...job import Job
 from ...metrics.statistics import GenerationStatistics
@@ -48,16 +48,17 @@ class RequestTimes:
     )
 
     def __init__(self) -> None:
-        self._begun_ns = self._first_ns = self._paused_ns = 0
+        self._begun_ns = self._first_ns = -1
+        self._paused_ns = 0
         self._ended = False
         self._last_ns: dict[int, int] = {}  # of each choice, when its last token came
         self._step = self._step_ended_ns = 0  # the last one that it was in
         self._steps = StepShares()
-        self._between = Durations()
+        self._between = TokenGaps()
 
     def begins(self, job: Job, step: StepBeginning) -> None:
         """A text of it is in a step."""
-        if not self._begun_ns:
+        if self._begun_ns < 0:
             self._begun_ns = step.now_ns
             job.report_activity("PREFILL_START", step.now_ns)
         elif step.number > self._step + 1:

@@ -13,7 +13,7 @@ from trireme.actors import InferenceServer
 from trireme.engine.backends.registry import BackendRegistry
 from trireme.engine.clock import SystemClock
 from trireme.engine.errors import InvalidArgumentError
-from trireme.engine.generation.records import Durations, StepShares, quantile_of, read_durations
+from trireme.engine.generation.records import StepShares, TokenGaps, quantile_of, read_durations
 from trireme.engine.logs.generators import PoissonArrivals, RequestKind, TokenLengths, generate
 from trireme.engine.logs.request_log import LoggedRequest, LoggedResult, RequestTraffic, read_traffic, write_request_log
 from trireme.engine.logs.request_recorder import RequestRecorder
@@ -88,7 +88,7 @@ def test_durations_that_are_none(text: str) -> None:
 
 
 def test_durations_are_kept_within_a_hundredth() -> None:
-    chance, kept = Random(1), Durations()
+    chance, kept = Random(1), TokenGaps()
     given = [chance.randint(2_000, 400_000_000) for _ in range(1_000)]
     for each in given:
         kept.add(each)
