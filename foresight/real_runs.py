@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from ..engine.errors import InvalidArgumentError
 from ..engine.logs.request_log import LoggedRequest
@@ -38,7 +39,7 @@ def summary_of_log(log: Sequence[LoggedRequest], model: str = "") -> RunSummary:
     )
 
 
-def _text_figures(log: Sequence[LoggedRequest], span_s: float) -> dict[str, float]:
+def _text_figures(log: Sequence[LoggedRequest], span_s: float) -> dict[str, Any]:
     """Those of `summary.text_figures`."""
     facts = token_facts(log)
     if facts is None:

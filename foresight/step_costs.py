@@ -86,6 +86,7 @@ class _Served:
 
     def _logged(self, count: int) -> Sequence[LoggedRequest]:
         limit_s = time.monotonic() + _FLUSHED_S
+        found: Sequence[LoggedRequest] = ()
         while time.monotonic() < limit_s:
             lines = self._log.read_text(encoding="utf-8").splitlines() if self._log.exists() else []
             found = read_request_log(lines)

@@ -118,7 +118,7 @@ def _busy(run: PlayedRun, model: str, instances: int) -> float:
     return run.utilisation(model, instances)
 
 
-def text_figures(run: PlayedRun, model: int = -1) -> dict[str, float]:
+def text_figures(run: PlayedRun, model: int = -1) -> dict[str, Any]:
     """The figures of `RunSummary` that tell of generated text, of one model or of all (-1); empty if there is none."""
     texts = run.generated
     if texts is None:

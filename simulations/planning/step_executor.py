@@ -49,10 +49,9 @@ class _PlayedThread:
         instance.note = self._notes.text_over
 
     def put(self, work: Callable[[], object], done: Callable[[outcome.Outcome[Any]], object]) -> None:
-        instance, network = self._instance, self._instance.network
-        network.step = None
+        instance = self._instance
         piece = _Piece(done, result_of(work))
-        step = network.step
+        step = instance.network.taken()
         if step is None:
             self._loop.at(self._clock.now_s(), self._heard, piece)
             return

@@ -57,14 +57,19 @@ class PlannedSteps:
 
 
 class _PlayedNetwork(Network):
-    """A network to an instance; has the step that it was given last."""
+    """A network to an instance."""
 
     def __init__(self, context: int) -> None:
         self.vocabulary, self.context, self.adapters = _VOCABULARY, context, ()
-        self.step: Step | None = None
+        self._step: Step | None = None
+
+    def taken(self) -> Step | None:
+        """The step that it was given since this was asked last."""
+        step, self._step = self._step, None
+        return step
 
     def run(self, step: Step) -> np.ndarray:
-        self.step = step
+        self._step = step
         return np.zeros((sum(piece.draws for piece in step.pieces), 1), np.float32)
 
 

@@ -24,7 +24,8 @@ def replayed(
 ) -> tuple[int, str, str]:
     path = write_log(tmp_path / "log.jsonl", log)
     code = main(["replay", path, "--repository", str(tmp_path / "models"), "--plays", "1", *more])
-    return code, *capsys.readouterr()
+    shown, error = capsys.readouterr()
+    return code, shown, error
 
 
 def texts_a_step(shown: str) -> float:
