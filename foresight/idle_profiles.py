@@ -76,7 +76,10 @@ class IdleMeasurement:
             if len(samples) >= LEAST_SAMPLES:
                 points.append(_point(rows, samples, cores))
         if not points:
-            raise UnavailableError(f"the server was busy: not {LEAST_SAMPLES} batches of '{self._model}' were measured")
+            raise UnavailableError(
+                f"not {LEAST_SAMPLES} batches of '{self._model}' were measured in {plan.most_s:g} s: "
+                "the server was busy or --most-secs, the time for a point, is too short"
+            )
         return points
 
     def _samples(self, rows: int, plan: MeasuringPlan) -> Iterator[tuple[float, ...]]:

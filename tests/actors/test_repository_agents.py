@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,8 @@ from valued_server import POLL_FAILED, ask, fails, serving, until
 from trireme.engine.errors import InternalError, InvalidArgumentError
 from trireme.engine.options import ControlMode
 from trireme.engine.repository.agents import AgentAction, AgentModel, AgentRegistry, RepositoryAgent
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "repository-agents.md"
 
 
 def asked(*agents: str, **parameters: str) -> str:
@@ -111,6 +114,26 @@ async def test_an_agent_may_hand_over_another_directory(tmp_path: Path, gates: G
         assert server.describe("a").config.parameters == {"k": "v"}
         assert diary.take() == ["x LOAD a", "y LOAD b", "y LOAD_COMPLETE b", "x LOAD_COMPLETE a"]
         assert [row.name for row in server.repository_index()] == ["a"]
+
+
+async def test_the_agent_of_the_documentation(tmp_path: Path, gates: Gates) -> None:
+    """Here what decrypts is a copy of what lies elsewhere."""
+    (code,) = re.findall(r"^```python\n(.*?)^```", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    write(tmp_path / "models", "a", {1: 1}, asked("decrypt", key="secret"))
+    plain = write(tmp_path / "plain", "a", {1: 8}, CONFIG)
+    places: list[Path] = []
+
+    def decrypt_all(directory: Path, place: Path, key: str) -> None:
+        assert (directory, key) == (tmp_path / "models" / "a", "secret")
+        places.append(shutil.copytree(plain, place))
+
+    names: dict[str, Any] = {"decrypt_all": decrypt_all}
+    exec(compile(code, DOCUMENT.name, "exec"), names)
+    agents = AgentRegistry({"decrypt": names["Decrypt"]})
+    async with serving(tmp_path / "models", gates, "a", agents=agents) as server:
+        assert await ask(server, "a") == 8
+        assert [place.is_dir() for place in places] == [True]
+    assert [place.parent.exists() for place in places] == [False]
 
 
 async def test_what_is_handed_over_must_be_a_model(

@@ -1,13 +1,21 @@
-"""Every `trireme` command in a block of a document is one that there is, with options that it has."""
+"""Commands in blocks of documents, those too that nothing runs: what they name is there.
+
+Sub-commands of `trireme` and their options; scripts, folders and modules of the repository, with their options; targets
+of `make`; the chart's values.
+"""
 
 from __future__ import annotations
 
 import re
 import shlex
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from references import ROOT
 
 from trireme.api.cli.completion import all_commands
@@ -48,6 +56,68 @@ def mistakes(words: list[str]) -> Iterator[str]:
 def test_commands_are_there(page: Path) -> None:
     found = [(words, list(mistakes(words))) for words in commands(page.read_text(encoding="utf-8"))]
     assert [(shlex.join(words), wrong) for words, wrong in found if wrong] == []
+
+
+LINES = re.compile(r"^(?:\$ )?((?:[^\n]*\\\n)*[^\n]+)$", re.MULTILINE)
+FENCES = re.compile(r"^```(?:console|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FOLDER = re.compile(r"^(?:\./)?((?:benchmarks|deploy|docs|model_repository|proto|tests)(?:/[\w.-]+)+)$")
+MODULES = {"bench": "benchmarks/bench/command.py", "trireme.simulations": "simulations/command.py"}
+"""Where the options of what `python -m` runs are."""
+TARGETS = frozenset(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def shell_commands(text: str) -> Iterator[list[str]]:
+    """The words of each line of a block that a shell would read."""
+    for block in FENCES.findall(text):
+        for line in LINES.findall(block):
+            with suppress(ValueError):  # a line of an output, with a quotation mark
+                yield shlex.split(line.replace("\\\n", ""), comments=True)
+
+
+def wrong_names(words: list[str]) -> Iterator[str]:
+    """What a command names that the repository has not."""
+    named = [match[1] for match in map(FOLDER.match, words) if match]
+    yield from (f"there is no {name}" for name in named if not (ROOT / name).exists())
+    if words[:1] == ["make"] and len(words) > 1 and words[1] not in TARGETS:
+        yield f"there is no target {words[1]}"
+    scripts = [ROOT / name for name in named if name.endswith(".py") and (ROOT / name).exists()]
+    scripts += [ROOT / MODULES[module] for option, module in pairwise(words) if option == "-m" and module in MODULES]
+    for script in scripts:
+        known = set(re.findall(r"\"(--[a-z-]+)\"", script.read_text()))
+        yield from (
+            f"{script.name} has no {word}" for word in words if re.match(r"--[a-z]", word) and word not in known
+        )
+    if words[:1] == ["helm"]:
+        values = yaml.safe_load((ROOT / "deploy" / "helm" / "trireme" / "values.yaml").read_text())
+        for option, given in pairwise(words):
+            name = given.partition("=")[0]
+            if option == "--set" and not _has(values, name.split(".")):
+                yield f"the chart has no value {name}"
+
+
+def _has(values: Any, keys: list[str]) -> bool:
+    return not keys or (isinstance(values, dict) and keys[0] in values and _has(values[keys[0]], keys[1:]))
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_what_commands_name_is_there(page: Path) -> None:
+    found = [(words, list(wrong_names(words))) for words in shell_commands(page.read_text(encoding="utf-8"))]
+    assert [(shlex.join(words), wrong) for words, wrong in found if wrong] == []
+
+
+@pytest.mark.parametrize(
+    ("command", "wrong"),
+    [
+        ("make no-such", "there is no target no-such"),
+        ("python benchmarks/none.py", "there is no benchmarks/none.py"),
+        ("python benchmarks/soak.py --hours 1", "soak.py has no --hours"),
+        ("python -m trireme.simulations --sneeds 3", "command.py has no --sneeds"),
+        ("helm install x deploy/helm/trireme --set models.clam=x", "the chart has no value models.clam"),
+        ("docker build --file deploy/Containerfiel .", "there is no deploy/Containerfiel"),
+    ],
+)
+def test_wrong_names_are_noticed(command: str, wrong: str) -> None:
+    assert [list(wrong_names(words)) for words in shell_commands(f"```console\n$ {command}\n```\n")] == [[wrong]]
 
 
 def test_commands_are_found_and_mistakes_noticed() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from documents import Reader, matches, normal, steps
+from documents import Reader, indented_commands, matches, normal, steps
 
 PAGE = """\
 # A page
@@ -63,6 +63,15 @@ def test_an_output_that_differs_is_noticed(tmp_path: Path) -> None:
     page.write_text(PAGE)
     with Reader(tmp_path) as reader, pytest.raises(AssertionError, match=r"x.md:30: this block is not run"):
         reader.read(page)
+
+
+def test_commands_in_indented_blocks_are_found() -> None:
+    page = "Text:\n\n    a:\n    curl -s localhost\n\n- a point\n\n      more\n\n    $ trireme serve\n"
+    page += "\n```sh\n\n    make x\n```\n"
+    assert [page.splitlines()[line - 1] for line in indented_commands(page)] == [
+        "    curl -s localhost",
+        "    $ trireme serve",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -6,64 +6,120 @@ import shutil
 from pathlib import Path
 
 import pytest
-from documents import ROOT, Reader, steps
+from documents import ROOT, Reader, indented_commands, steps
+from page_models import copy_models, write_encoders, write_writer
+from s3_endpoint import s3_endpoint
 
 pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="the pages' commands need curl")
 
-BESIDE_MODELS = (
-    "docs/example-models.md",
-    "docs/clients.md",
-    "docs/embedding.md",
-    "docs/generate.md",
-    "docs/openai.md",
+EMPTY = (
+    "access",
+    "comparison",
+    "command-line",
+    "frameworks",
+    "metrics",
+    "python",
+    "request_logs",
+    "response_cache",
+    "simulations",
 )
+"""Pages that are read in an empty folder."""
+SOME_MODELS = (
+    "console",
+    "foresight",
+    "front_ends",
+    "gateway",
+    "on_demand",
+    "planning",
+    "routes",
+    "tracing",
+)
+"""Pages that are read beside copies of some models, in the folder `models`."""
+CHECKOUT = ("clients", "embedding", "example-models", "generate", "openai")
 """Pages that are read in the root of a checkout."""
-
-
-IN_AN_EMPTY_FOLDER = ("python", "command-line", "comparison", "response_cache", "request_logs", "access")
-BESIDE_SOME_MODELS = ("routes", "tracing", "on_demand", "console", "front_ends")
-"""Pages that are read in a folder with copies of some of the models, as `model_repository` or as `models`."""
-OTHERS = frozenset({"errors"})
-"""Pages that other tests make, or follow."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", IN_AN_EMPTY_FOLDER)
-def test_a_page_for_an_empty_folder(name: str, tmp_path: Path) -> None:
-    with Reader(tmp_path) as reader:
-        reader.read((ROOT / "docs" / name).with_suffix(".md"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", BESIDE_SOME_MODELS)
-def test_a_page_for_some_models(name: str, tmp_path: Path) -> None:
-    folder = tmp_path / ("model_repository" if name == "routes" else "models")
-    for model in ("digits", "simple"):
-        shutil.copytree(ROOT / "model_repository" / model, folder / model)
-    with Reader(tmp_path) as reader:
-        reader.read((ROOT / "docs" / name).with_suffix(".md"))
-
-
-def test_each_console_block_is_run_or_says_why_not() -> None:
-    """Of the pages that no test here follows."""
-    followed = {
-        *IN_AN_EMPTY_FOLDER,
-        *BESIDE_SOME_MODELS,
-        *OTHERS,
-        *(Path(each).stem for each in BESIDE_MODELS),
-        "stubs",
+BESIDE_OTHERS = frozenset({"encoders", "generation", "repositories"})
+"""Pages that are read beside something else: each has a test of its own here."""
+ELSEWHERE = frozenset(
+    {
+        "batch_strategies",  # tests/engine/scheduling/test_strategy.py
+        "errors",  # tests/api/cli/test_remedies.py
+        "migrating-from-torchserve",  # tests/wire/test_migration_from_torchserve.py
+        "migrating-from-triton",  # tests/wire/test_migration_from_triton.py
+        "production",  # the same
+        "python_models",  # tests/python_backend/utils/test_documented_models.py
+        "stubs",  # test_stubs.py
     }
-    for page in (ROOT / "docs").glob("*.md"):
-        if page.stem not in followed:
-            commands = [step for step in steps(page.read_text(encoding="utf-8")) if step.kind == "command"]
-            assert commands == [], f"{page.name}: no test runs these"
+)
+"""Pages that other tests read."""
+TUTORIALS = [page.stem for page in (ROOT / "docs" / "tutorials").glob("*.md")]  # test_tutorials.py
+REFERENCE = ROOT / "docs" / "reference"
+"""Its blocks are exchanges and texts, which other tests take from there, layouts, and signatures."""
+PAGES = [page for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")] if page.name != "errors.md"]
+READ = {*EMPTY, *SOME_MODELS, *CHECKOUT, *BESIDE_OTHERS, *ELSEWHERE, *TUTORIALS}
+UNREAD = [page for page in PAGES if page.stem not in READ and page != ROOT / "README.md"]
+
+
+def read(name: str, folder: Path) -> None:
+    with Reader(folder) as reader:
+        reader.read((ROOT / "docs" / name).with_suffix(".md"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", BESIDE_MODELS)
+@pytest.mark.parametrize("name", EMPTY)
+def test_a_page_for_an_empty_folder(name: str, tmp_path: Path) -> None:
+    read(name, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SOME_MODELS)
+def test_a_page_for_some_models(name: str, tmp_path: Path) -> None:
+    copy_models(tmp_path / ("model_repository" if name == "routes" else "models"), "digits", "simple")
+    read(name, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHECKOUT)
 def test_a_page_for_a_checkout(name: str) -> None:
-    with Reader(ROOT) as reader:
-        reader.read(ROOT / name)
+    read(name, ROOT)
+
+
+@pytest.mark.slow
+def test_the_page_on_models_that_generate(tmp_path: Path) -> None:
+    write_writer(tmp_path / "models", "lawyer", "pirate")
+    read("generation", tmp_path)
+
+
+@pytest.mark.slow
+def test_the_page_on_encoders(tmp_path: Path) -> None:
+    write_encoders(tmp_path / "models")
+    read("encoders", tmp_path)
+
+
+@pytest.mark.slow
+def test_the_page_on_repositories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a small endpoint in the place of Amazon's, as the environment says."""
+    with s3_endpoint() as endpoint:
+        endpoint.bucket, endpoint.folder = "models", "production"
+        for name in ("digits", "simple"):
+            for path in (ROOT / "model_repository" / name).rglob("*.*"):
+                endpoint.put(path.relative_to(ROOT / "model_repository").as_posix(), path.read_bytes())
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{endpoint.server_address[1]}")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        read("repositories", tmp_path)
+
+
+@pytest.mark.parametrize("page", UNREAD, ids=lambda page: page.stem)
+def test_a_page_that_no_test_reads_only_shows_something(page: Path) -> None:
+    """Or says of a block why it is not run."""
+    run = {"command", "program", "file"} if page.parent == REFERENCE else {"command", "program", "file", "unknown"}
+    assert [step.line for step in steps(page.read_text(encoding="utf-8")) if step.kind in run] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_commands_are_in_blocks_that_are_run(page: Path) -> None:
+    """And not in indented ones."""
+    assert list(indented_commands(page.read_text(encoding="utf-8"))) == []
 
 
 def test_the_readme(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ Each is held to exact virtual times, whatever the seed, and to a timeline that s
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -172,11 +171,3 @@ def test_the_documentation_shows_it(name: str) -> None:
 
 def test_the_documentation_of_gpus_shows_what_streams_are_good_for() -> None:
     assert OVERLAP in DOCUMENT.with_name("gpu.md").read_text(encoding="utf-8")
-
-
-def test_the_scenario_in_the_documentation_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (code,) = re.findall(r"^```python\n(.*?)^```", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    exec(compile(code, "simulations.md", "exec"), {})
-    printed = capsys.readouterr().out
-    assert "m_1" in printed
-    assert "'instance idle'" in printed or "'delay over'" in printed

@@ -3,17 +3,18 @@
 A page is read from top to bottom, in one folder:
 
 Rule 1. A block below a paragraph that says "write `NAME`" is the file of that name.
-Rule 2. A ``console`` block has commands behind ``$``, each with its output below it. `trireme serve` and `make serve`
-        stay: a server runs until the page ends, or another one is started. What installs is not run; of `pip install`
-        it is checked that there are the extras that it names.
+Rule 2. A ``console`` block has commands behind ``$``, each with its output below it. `trireme serve`, `trireme gateway`
+        and `make serve` stay: a server runs until the page ends, or another one is started at its port of HTTP. What
+        installs is not run; of `pip install` it is checked that there are the extras that it names.
 Rule 3. A ``python`` block with a ``text`` block below it is a program and its output.
-Rule 4. Ports of a page are those of `trireme serve`'s defaults; the server that runs has others, so they are replaced,
-        also in files.
+Rule 4. Ports of a page are those of its servers' flags, or the defaults; the servers that run have others, so in what
+        follows `localhost:PORT` is replaced, also in files.
 Rule 5. In an output ``…`` stands for anything, on a line of its own also for no line, times for any time, numbers with
         many decimals for their first two digits, as the last ones depend on the processor. Blanks count as one: columns
         are as wide as what is in them.
 Rule 6. Blocks in a language of `_SHOWN`, which nothing runs, show a part of a file or of an answer. Any other block has
         to be marked: the line ``<!-- not run: REASON -->`` stands above it.
+Rule 7. Indented blocks show something. A command has no place there.
 """
 
 from __future__ import annotations
@@ -36,11 +37,16 @@ NODE_MODULES = ROOT / ".venv" / "grpc-js" / "node_modules"
 
 _FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"\b[Ww]rite\s+`([\w./-]+)`")
+_INDENTED_COMMAND = re.compile(
+    r"\n\n(?: {4}.*\n)*? {4}(?:\$ )?((?:trireme|curl|pip|make|docker|helm|kubectl|python[\d.]*|\S+\.sh) .*)"
+)
 _SHOWN = ("http", "ini", "json", "proto", "text", "toml", "yaml")
 _NOT_RUN = re.compile(r"<!-- not run: [^>]+ -->\n$")
 _TIME = re.compile(r"\b\d+(?:\.\d+)? ?(?:ms|µs|us|s|MiB)\b")
 _DECIMALS = re.compile(r"-?\d+\.\d{3,}(?:e[+-]?\d+)?")
 _INSTALLING = (["pip", "install"], ["npm", "install"], ["apt-get", "install"])
+_SERVING = (["trireme", "serve"], ["trireme", "gateway"])
+_PORTS = {"http": "8000", "grpc": "8001", "metrics": "8002"}
 _HTTP, _METRICS = " --url http://localhost:8000", " --metrics-url http://localhost:8002"
 _ASKING = {"infer": _HTTP, "route": _HTTP, "bench": _HTTP, "top": _HTTP + _METRICS, "explain": _HTTP + _METRICS}
 """Sub-commands that ask a server, with their defaults, which have to be said where ports are others."""
@@ -89,6 +95,13 @@ def steps(page: str) -> Iterator[Step]:
             yield Step(line, "unknown", text)
 
 
+def indented_commands(page: str) -> Iterator[int]:
+    """The lines of commands in indented blocks."""
+    plain = _FENCE.sub(lambda block: "\n" * block[0].count("\n"), page)
+    for command in _INDENTED_COMMAND.finditer(plain):
+        yield plain.count("\n", 0, command.start(1)) + 1
+
+
 def _only(page: str, section: str) -> str:
     """A page's beginning and one of its sections; the others are empty lines, so that numbers of lines stay."""
     beginning, *others = re.split(r"^(?=## )", page, flags=re.MULTILINE)
@@ -113,21 +126,18 @@ def _commands(line: int, text: str) -> Iterator[Step]:
 
 
 class Reader:
-    """Does what pages say in a folder; a context manager that ends its server.
-
-    Attributes:
-        server: the one that runs now.
-    """
+    """Does what pages say in a folder; a context manager that ends their servers."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.server: ServeProcess | None = None
+        self._servers: dict[str, _PageServer] = {}  # by the page's port of HTTP
 
     def __enter__(self) -> Reader:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._end_server()
+        while self._servers:
+            self._servers.popitem()[1].end()
 
     def read(self, page: Path, section: str = "") -> None:
         """Do all that a page says; AssertionError if something else comes of it.
@@ -158,7 +168,7 @@ class Reader:
             check_installable(words[2:])
         if words[:2] in _INSTALLING:
             return ""
-        if words[:2] == ["trireme", "serve"]:
+        if words[:2] in _SERVING:
             self._serve(words)
             return ""
         command = step.text
@@ -181,30 +191,40 @@ class Reader:
         return done.stdout
 
     def _serve(self, words: list[str]) -> None:
-        self._end_server()
-        self.server = _PageServer(words, self.folder)
-        self.server.wait_for("Started HTTPService")
-        self.server.wait_for("Started Metrics Service")
-
-    def _end_server(self) -> None:
-        if self.server is not None:
-            self.server.end()
-            self.server = None
+        ports = {name: _flag(words, f"--{name}-port", default) for name, default in _PORTS.items()}
+        if ports["http"] in self._servers:
+            self._servers.pop(ports["http"]).end()
+        server = self._servers[ports["http"]] = _PageServer(words, ports, self.folder)
+        server.wait_for("Started HTTPService")
+        server.wait_for("Started Metrics Service")
 
     def _with_ports(self, text: str) -> str:
-        if self.server is None:
-            return text
-        ports = {"8000": self.server.http_port, "8001": self.server.grpc_port, "8002": self.server.metrics_port}
-        return re.sub(r"localhost:(800[012])", lambda match: f"127.0.0.1:{ports[match[1]]}", text)
+        ports = {shown: port for server in self._servers.values() for shown, port in server.ports().items()}
+        return re.sub(
+            r"localhost:(\d+)", lambda match: f"127.0.0.1:{ports[match[1]]}" if match[1] in ports else match[0], text
+        )
 
 
 class _PageServer(ServeProcess):
-    """The server that a page starts, on free ports."""
+    """The server that a page starts, on free ports.
 
-    def __init__(self, words: list[str], folder: Path) -> None:
-        ports = [word for name in ("http", "grpc", "metrics") for word in (f"--{name}-port", "0")]
-        front_ends = [] if "--front-ends" in words else ["--front-ends", "0"]
-        self._start([*words[1:], *front_ends, *ports], folder=folder)
+    Args:
+        shown: the ports that the page says, by name.
+    """
+
+    def __init__(self, words: list[str], shown: dict[str, str], folder: Path) -> None:
+        self._shown = shown
+        ports = [word for name in shown for word in (f"--{name}-port", "0")]
+        in_one_process = words[1] == "serve" and "--front-ends" not in words
+        self._start([*words[1:], *(("--front-ends", "0") if in_one_process else ()), *ports], folder=folder)
+
+    def ports(self) -> dict[str, int]:
+        """Where it is, by the ports that the page says."""
+        return {shown: getattr(self, f"{name}_port") for name, shown in self._shown.items()}
+
+
+def _flag(words: list[str], name: str, default: str) -> str:
+    return words[words.index(name) + 1] if name in words else default
 
 
 def _served_by_make() -> list[str]:

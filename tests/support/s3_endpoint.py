@@ -18,9 +18,10 @@ _ZEROS = memoryview(bytes(1 << 20))
 
 
 class S3Endpoint(ThreadingHTTPServer):
-    """One bucket, ``bucket``, on a free loopback port.
+    """One bucket on a free loopback port, with one repository in it.
 
     Attributes:
+        bucket, folder: their names.
         objects: by name: contents, or a number of zeros.
         refusals: statuses that are answered first, one a request.
         status: answered to every request, if not 0.
@@ -33,6 +34,8 @@ class S3Endpoint(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        self.bucket = "bucket"
+        self.folder = "models"
         self.objects: dict[str, bytes | int] = {}
         self.refusals: list[int] = []
         self.status = 0
@@ -47,11 +50,11 @@ class S3Endpoint(ThreadingHTTPServer):
     @property
     def address(self) -> str:
         """Of a repository in its bucket."""
-        return f"s3://127.0.0.1:{self.server_address[1]}/bucket/models"
+        return f"s3://127.0.0.1:{self.server_address[1]}/{self.bucket}/{self.folder}"
 
     def put(self, name: str, data: bytes | int) -> None:
         """An object of the repository."""
-        self.objects[f"models/{name}"] = data
+        self.objects[f"{self.folder}/{name}"] = data
 
     def refusal(self) -> int:
         """The status of what is to be refused now; else 0."""
@@ -89,7 +92,7 @@ class _Handler(BaseHTTPRequestHandler):
         bucket, _, name = unquote(parts.path).lstrip("/").partition("/")
         if status:
             self._error(status, "SlowDown", "Please reduce your request rate.")
-        elif bucket != "bucket":
+        elif bucket != self._endpoint.bucket:
             self._error(404, "NoSuchBucket", "The specified bucket does not exist")
         elif not name:
             asked = parse_qs(parts.query)
