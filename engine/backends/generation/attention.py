@@ -4,8 +4,9 @@ A step is one row of tokens of several generations, without padding between them
 these tokens into its memory, and then lets each token see those before it of its own generation:
 
  1. Pieces of one token come first in the row, by the lengths of their generations. They are computed together, where
-    these are about as long: their blocks are copied together, as whole blocks. Heads that have their keys in common are
-    one query of several tokens, so that these are read once.
+    these are about as long, and so many at a time that the copies of their blocks stay in the processor's cache: these
+    are copied together, as whole blocks. Heads that have their keys in common are one query of several tokens, so that
+    these are read once.
  2. A longer piece is computed by itself; if it begins its generation, with the keys and values that it has brought.
 
 What a step needs to know for that is computed once, and not for each layer. What torch does with it is in `compiled`.
@@ -23,6 +24,9 @@ from ...generation.iterations import Move, Piece, SwapOut
 
 _MOST_PADDING = 2
 """Pieces of one token are computed together if the longest generation is no longer than so many times the shortest."""
+
+_MOST_COPIED_BYTES = 2 << 20
+"""Of the keys and values of one layer, for pieces of one token that are computed together."""
 
 
 class StepTensors(NamedTuple):
@@ -44,6 +48,11 @@ class StepTensors(NamedTuple):
     layout: Any
     blocks: Any
 
+    @property
+    def copied(self) -> int:
+        """Most blocks of a part."""
+        return int((self.layout[:, 0] * self.layout[:, 2]).max())
+
 
 def in_row(pieces: Sequence[Piece]) -> list[Piece]:
     """The pieces of a step in the order of its row: those of one token come first, the shorter generations before the
@@ -56,15 +65,15 @@ def _place_in_row(piece: Piece) -> tuple[bool, int]:
     return alone, 0 if alone else piece.end
 
 
-def step_tensors(torch: Any, row: Sequence[Piece], pieces: Sequence[Piece], size: int, device: Any) -> StepTensors:
+def step_tensors(torch: Any, row: Sequence[Piece], pieces: Sequence[Piece], memory: KeyValueMemory) -> StepTensors:
     """What torch is told of a step.
 
     Args:
         torch: the package.
         row: its pieces as they stand in its row.
         pieces: the same, in its own order.
-        size: tokens of a block.
     """
+    size, device = memory.size, memory.device
     tokens: list[int] = []
     positions, written, ends = [], [], {}
     for piece in row:
@@ -77,7 +86,7 @@ def step_tensors(torch: Any, row: Sequence[Piece], pieces: Sequence[Piece], size
         ends[of] = len(tokens) - 1
     drawn = np.array([ends[piece.generation] for piece in pieces if piece.draws], np.int64)
     layout, seen = [], [np.zeros(0, np.int64)]
-    for part in _parts(row, size):
+    for part in _parts(row, size, memory.most_copied):
         count = 0 if len(part) == 1 and not part[0].start else -(-part[-1].end // size)
         layout.append((len(part), part[0].end - part[0].start, count))
         if count:
@@ -96,11 +105,13 @@ def step_tensors(torch: Any, row: Sequence[Piece], pieces: Sequence[Piece], size
     )
 
 
-def _parts(row: Sequence[Piece], size: int) -> Iterator[Sequence[Piece]]:
+def _parts(row: Sequence[Piece], size: int, most_blocks: int) -> Iterator[Sequence[Piece]]:
     together: list[Piece] = []
     for piece in row:
         alone = piece.end - piece.start > 1
-        if together and (alone or piece.end > _MOST_PADDING * together[0].end + size):
+        padded = bool(together) and piece.end > _MOST_PADDING * together[0].end + size
+        full = (len(together) + 1) * -(-piece.end // size) > most_blocks
+        if together and (alone or padded or full):
             yield together
             together = []
         if alone:
@@ -153,6 +164,12 @@ class KeyValueMemory:
     def token_bytes(self) -> int:
         """What a token takes, of all layers that have computed something."""
         return sum(half[0].nbytes for both in self._layers.values() for half in both)
+
+    @property
+    def most_copied(self) -> int:
+        """Blocks of pieces of one token that are computed together; one piece may have more."""
+        token_bytes = max((half[0].nbytes for both in self._layers.values() for half in both), default=1)
+        return max(_MOST_COPIED_BYTES // (2 * self.size * token_bytes), 1)
 
     @property
     def layers(self) -> Sequence[int]:

@@ -261,4 +261,4 @@ class FollowedNetwork:
             return self._step(*self._given(tensors))
 
     def _given(self, tensors: StepTensors) -> tuple[Tensor, ...]:
-        return *tensors, *self._memory.copies(len(tensors.blocks)), *self._memories
+        return *tensors, *self._memory.copies(tensors.copied), *self._memories

@@ -104,7 +104,7 @@ class Network:
             try:
                 self._memory.move(step.moves)
                 row = in_row(step.pieces)
-                tensors = step_tensors(torch, row, step.pieces, self._memory.size, self._device)
+                tensors = step_tensors(torch, row, step.pieces, self._memory)
                 adapted = self._adapters.begin(row, tensors.drawn)
                 logits = self._computed(tensors, adapted)
             except TriremeError:
@@ -118,7 +118,7 @@ class Network:
         if self._followed is not None and not adapted:
             return self._followed.computed(tensors)
         memory, first = self._memory, not self._memory.layers
-        places = partial(memory.places, len(tensors.blocks))
+        places = partial(memory.places, tensors.copied)
         logits = self._compiled.computed(self._model, tensors, places, memory.size)
         if not first and not adapted and self._compiled.FollowedNetwork.follows(self._model):
             self._followed = self._compiled.FollowedNetwork(self._model, tensors, memory)

@@ -11,10 +11,11 @@ import pytest
 import torch
 import transformers
 
+from trireme.engine.backends.generation.attention import KeyValueMemory, in_row, step_tensors
 from trireme.engine.backends.generation.network import Network
 from trireme.engine.errors import InternalError, UnavailableError, UnsupportedError
 from trireme.engine.generation.blocks import BlockMemory
-from trireme.engine.generation.iterations import IterationLimits, Iterations
+from trireme.engine.generation.iterations import IterationLimits, Iterations, Piece
 from trireme.engine.generation.requests import Generation
 
 VOCABULARY, CONTEXT, NEW = 97, 128, 10
@@ -243,3 +244,17 @@ def test_others_are_computed_by_their_own_code(tmp_path: Path) -> None:
         prompt = torch.tensor([each.tokens[:3]])
         wanted = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=NEW, do_sample=False)
         assert each.tokens == wanted[0].tolist()
+
+
+def test_texts_are_computed_together_as_far_as_their_copies_stay_in_the_cache() -> None:
+    memory = KeyValueMemory(torch, 400, 4, 0, torch.device("cpu"))
+    tokens = torch.zeros((1, 8, 512))  # 32 KiB of keys and values for each token, 128 for a block
+    memory.places(0, 0, tokens, tokens)
+    blocks = BlockMemory(400, 4, shares=False)
+    pieces = []
+    for number, length in enumerate([*[14] * 6, 60, 90, 120, 400]):
+        generation = Generation(number, [1] * length, NEW)
+        generation.table = blocks.begin(generation.tokens, b"", ())
+        pieces.append(Piece(generation, length - 1, length, draws=True))
+    layout = step_tensors(torch, in_row(pieces), pieces, memory).layout.tolist()
+    assert layout == [[4, 1, 4], [2, 1, 4], [1, 1, 15], [1, 1, 23], [1, 1, 30], [1, 1, 100]]
