@@ -1,4 +1,7 @@
-"""The table of residuals of `foresight.py`, and what their reasons may be."""
+"""The table of residuals of `foresight.py`, and what their reasons may be.
+
+`Others' cores` are those that programs beside server and player used while a log was played.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,8 @@ def residuals(found: Path, held: Mapping[str, bool]) -> str:
         held: by case, whether it was held back from tuning.
     """
     lines = [
-        "| Case | Requests | p50 | p99 | Throughput | Rows a batch | Refused | Held back |",
-        "|---|---|---|---|---|---|---|---|",
+        "| Case | Requests | p50 | p99 | Throughput | Rows a batch | Refused | Others' cores | Held back |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     missed = apart = 0
     for case, its in held.items():
@@ -37,7 +40,9 @@ def residuals(found: Path, held: Mapping[str, bool]) -> str:
             apart += not well and not steady
             cells.append(text)
         refused = " / ".join(_each((run["refused"] for run in runs), "d") for runs in (predicted, measured["runs"]))
-        lines.append(f"| {case} | {measured['requests']} | {' | '.join(cells)} | {refused} | {'yes' if its else ''} |")
+        others = _each((run["others"] for run in measured["runs"]), ".1f")
+        row = [case, str(measured["requests"]), *cells, refused, others, "yes" if its else ""]
+        lines.append(f"| {' | '.join(row)} |")
     total = len(BOUNDS) * len(held)
     lines.append("")
     lines.append(
