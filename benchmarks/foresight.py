@@ -44,10 +44,10 @@ from trireme.foresight.summary import Estimate, mean_rows
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "foresight.md"
 BEGIN, END = "<!-- residuals begin -->\n", "<!-- residuals end -->\n"
-SECONDS = 20.0
+SECONDS = 12.0
 RUNS = 2
 PLAYS = 3
-PROFILE_S = 2.0
+PROFILE_S = 1.5
 """For one size of batches."""
 WARM_UP = 400
 CLIENT_S = 0.00008
@@ -138,7 +138,12 @@ class Bench:
         if case.sequence:
             rate /= case.sequence
         arrivals = BurstArrivals(1.5 * rate, 0.5, 0.5, 0.5 * rate) if case.burst else PoissonArrivals(rate)
-        return list(generate(arrivals, kinds, SECONDS, seed=18).requests)
+        return list(generate(arrivals, kinds, self.seconds(case), seed=18).requests)
+
+    def seconds(self, case: Case) -> float:
+        """Of its log: what it was measured with, once it was."""
+        path = self.found / f"{case.name}.measured.json"
+        return json.loads(path.read_text())["seconds"] if path.exists() else SECONDS
 
     def capacity(self, case: Case, name: str) -> float:
         """Requests of one row a second that a model's instances can do side by side, their batches full."""
@@ -160,7 +165,7 @@ class Bench:
             log = self.log(case)
             runs = [self.real_run(case, log, number) for number in range(RUNS)]
             self.profile(case, 1)
-            path.write_text(json.dumps({"requests": len(log), "runs": runs}))
+            path.write_text(json.dumps({"requests": len(log), "seconds": SECONDS, "runs": runs}))
 
     def real_run(self, case: Case, log: Sequence[LoggedRequest], number: int) -> dict[str, Any]:
         """One play of a case's log against a new server. Latencies count from when the player sent a request."""
@@ -220,7 +225,7 @@ class Bench:
         sent, members = self.sent(case, self.log(case), number), self.members(case)
         known = self.models(case, number)
         models = [known.foreseen(name) for name in known.with_members(case.models)]
-        host = ForeseenHost(float(psutil.cpu_count() or 1), len(sent) / SECONDS * CLIENT_S, case.way)
+        host = ForeseenHost(float(psutil.cpu_count() or 1), len(sent) / self.seconds(case) * CLIENT_S, case.way)
         began_s = time.monotonic()
         found = predict(models, sent, self.options, host, plays=PLAYS, seed=number)
         took_s = time.monotonic() - began_s

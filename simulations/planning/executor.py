@@ -126,24 +126,12 @@ class PlannedExecutor:
             self._notes.batch_ended[number] = clock.now_s()
             self._over(execution)
             return
-        start_s = clock.now_s()
-        if costs is not None:
-            delay_s = costs.start(model.planned, requests, rows)
-            if delay_s and self._cores is not None:  # it takes no core before
-                loop.at(start_s + delay_s, self._start, (execution, seconds))
-                return
-            start_s += delay_s
-        self._compute(execution, start_s, seconds)
-
-    def _start(self, begun: tuple[_Execution, float]) -> None:
-        self._compute(begun[0], self._clock.now_s(), begun[1])
-
-    def _compute(self, execution: _Execution, start_s: float, seconds: float) -> None:
-        self._notes.batch_started[execution.number] = start_s
+        delay_s = costs.start(model.planned, requests, rows) if costs is not None else 0.0
+        start_s = self._notes.batch_started[number] = clock.now_s() + delay_s
         if self._cores is None:
             self._computed(start_s + seconds, execution)
-        else:
-            self._loop.compute(seconds, self._model.planned.cores, self._computed, execution)
+        else:  # whose core is awaited is as good as taken
+            loop.compute(delay_s + seconds, self._model.planned.cores, self._computed, execution)
 
     def _computed(self, end_s: float, execution: _Execution) -> None:
         self._notes.batch_ended[execution.number] = end_s

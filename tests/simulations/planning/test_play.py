@@ -292,6 +292,27 @@ def test_what_passes_beside_the_loop_delays_and_does_not_occupy_it() -> None:
     assert run.loop_busy_s == 0.0
 
 
+def test_a_batch_starts_on_its_thread_without_the_loop() -> None:
+    """Which has other things to do by then, and needs not wake up."""
+    woken: list[float] = []
+
+    class Busy(Delayed):
+        cores = 4.0
+
+        def wake(self, events: int, rested_s: float) -> float:
+            woken.append(rested_s)
+            return 0.0
+
+        def settle(self) -> float:
+            return 0.003
+
+    run = play([planned()], at(0.0), OPTIONS, 1, costs=Busy())
+    assert run.batch_begun_s == pytest.approx([0.004])
+    assert run.batch_started_s == pytest.approx([0.005])
+    assert run.batch_ended_s == pytest.approx([0.015])
+    assert len(woken) == 2  # of the request, and of the batch's end
+
+
 class OneCore(HostCosts):
     cores = 1.0
 
