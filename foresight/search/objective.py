@@ -2,6 +2,7 @@
 
     p99<50ms                  of all requests
     digits:p99<50ms,p50<5ms   of one model's, and of all
+    ttft_p95<500ms,itl_p99<80ms
     refused<0.1%,throughput>100/s
 
 Rules:
@@ -11,6 +12,9 @@ Rules:
     maximised, it is to be at most `USUAL_REFUSED`: else a server that refuses nearly everything would be the fastest.
  3. Goodput is requests a second that are answered within the latency bounds: a request is good if it is within the
     bounds of all requests and within those of its model, whichever quantile they are about.
+ 4. Of generated text there are the time to the first token (`ttft_p95`) and between two (`itl_p99`), by p50, p95 and
+    p99, and `tokens` a second. A text is good if its first token came within the bound, and the mean time between its
+    tokens is within that.
 """
 
 from __future__ import annotations
@@ -34,10 +38,27 @@ class Measure(enum.Enum):
     MEAN = "mean"
     THROUGHPUT = "throughput"
     REFUSED = "refused"
+    TTFT_P50 = "ttft_p50"
+    TTFT_P95 = "ttft_p95"
+    TTFT_P99 = "ttft_p99"
+    ITL_P50 = "itl_p50"
+    ITL_P95 = "itl_p95"
+    ITL_P99 = "itl_p99"
+    TOKENS = "tokens"
 
     @property
     def is_latency(self) -> bool:
-        return self in (Measure.P50, Measure.P95, Measure.P99, Measure.MEAN)
+        return not self.is_rate and self is not Measure.REFUSED
+
+    @property
+    def is_rate(self) -> bool:
+        return self in (Measure.THROUGHPUT, Measure.TOKENS)
+
+    @property
+    def of_tokens(self) -> str:
+        """`ttft` or `itl`, if it is about the time to the first token, or between two; empty if not."""
+        found = self.value.partition("_")[0]
+        return found if found in ("ttft", "itl") else ""
 
 
 class Aim(enum.Enum):
@@ -73,7 +94,7 @@ class ObjectiveBound:
     def __str__(self) -> str:
         if self.measure.is_latency:
             shown = f"{self.limit * 1e3:g}ms"
-        elif self.measure is Measure.THROUGHPUT:
+        elif self.measure.is_rate:
             shown = f"{self.limit:g}/s"
         else:
             shown = f"{self.limit * 100:g}%"
@@ -92,9 +113,17 @@ class PlanObjective:
     bounds: tuple[ObjectiveBound, ...]
     aim: Aim
 
-    def good_within_s(self, model: str) -> float:
-        """How long a request to a model may take to be good (rule 3); infinite if no bound is about latency."""
-        limits = [bound.limit for bound in self.bounds if bound.measure.is_latency and bound.model in ("", model)]
+    def good_within_s(self, model: str, of_tokens: str = "") -> float:
+        """How long a request to a model may take to be good (rule 3); infinite if no bound is about that.
+
+        Args:
+            of_tokens: until its first token (`ttft`), or between two (`itl`); else until its answer.
+        """
+        limits = [
+            bound.limit
+            for bound in self.bounds
+            if bound.measure.is_latency and bound.measure.of_tokens == of_tokens and bound.model in ("", model)
+        ]
         return min(limits, default=math.inf)
 
     def __str__(self) -> str:
@@ -103,10 +132,14 @@ class PlanObjective:
 
 
 _BOUND = re.compile(
-    r"(?:(?P<model>[^:<>]+):)?(?P<measure>[a-z0-9]+)\s*(?P<sign>[<>])=?\s*(?P<value>[0-9.eE+-]+)(?P<unit>\D*)"
+    r"(?:(?P<model>[^:<>]+):)?(?P<measure>[a-z0-9_]+)\s*(?P<sign>[<>])=?\s*(?P<value>[0-9.eE+-]+)(?P<unit>\D*)"
 )
 _LATENCY_UNITS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
-_UNITS = {Measure.THROUGHPUT: {"/s": 1.0, "": 1.0}, Measure.REFUSED: {"%": 0.01, "": 1.0}}
+_UNITS = {
+    Measure.THROUGHPUT: {"/s": 1.0, "": 1.0},
+    Measure.TOKENS: {"/s": 1.0, "": 1.0},
+    Measure.REFUSED: {"%": 0.01, "": 1.0},
+}
 
 
 def read_objective(text: str, aim: Aim) -> PlanObjective:
@@ -148,6 +181,6 @@ def _bound(text: str) -> ObjectiveBound:
     if not 0 <= limit < math.inf or (limit == 0 and measure is not Measure.REFUSED):
         raise InvalidArgumentError(f"'{text}': '{found['value']}' is no number above 0")
     upper = found["sign"] == "<"
-    if upper is (measure is Measure.THROUGHPUT):
+    if upper is measure.is_rate:
         raise InvalidArgumentError(f"'{text}': {measure.value} needs {'>' if upper else '<'}")
     return ObjectiveBound(measure, limit, upper, found["model"] or "")

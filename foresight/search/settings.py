@@ -19,6 +19,7 @@ from ...engine.config.model import ModelConfig, copy_message, model_config
 from ...engine.config.objective import PARAMETER
 from ...engine.options import ServerOptions
 from ...engine.scheduling.rate_limiter import ExplicitResource
+from .step_settings import StepSetting, present_steps, set_steps
 
 RESOURCE = "execution"
 
@@ -36,6 +37,7 @@ class ModelSetting:
         queue_limits: requests that may wait, by priority level, the first level first; 0 for no limit. One entry if
             there are no levels, none without batching.
         adaptive_ms: the latency objective of adaptive batching; 0 for none.
+        steps: of a model that generates text; None for another.
     """
 
     instances: int = 1
@@ -45,9 +47,13 @@ class ModelSetting:
     delay_us: int = 0
     queue_limits: tuple[int, ...] = ()
     adaptive_ms: float = 0.0
+    steps: StepSetting | None = None
 
     def __str__(self) -> str:
-        words = [f"{self.instances} instance{'s' if self.instances != 1 else ''}", f"max {self.max_batch_size}"]
+        words = [f"{self.instances} instance{'s' if self.instances != 1 else ''}"]
+        if self.steps is not None:
+            return ", ".join([*words, str(self.steps)])
+        words.append(f"max {self.max_batch_size}")
         if self.batching:
             preferred = f" of {','.join(map(str, self.preferred))}" if self.preferred else ""
             words.append(f"adaptive {self.adaptive_ms:g} ms" if self.adaptive_ms else f"batches{preferred}")
@@ -112,8 +118,9 @@ def executing_groups(config: ModelConfig) -> int:
 def _present(config: ModelConfig) -> ModelSetting:
     batching = config.dynamic_batching
     instances = sum(group.count for group in config.instance_group if not group.passive)
-    if batching is None:
-        return ModelSetting(instances, config.max_batch_size)
+    steps = present_steps(config)
+    if batching is None or steps is not None:
+        return ModelSetting(instances, config.max_batch_size, steps=steps)
     levels = range(1, batching.priority_levels + 1) if batching.priority_levels else [0]
     return ModelSetting(
         instances,
@@ -163,7 +170,9 @@ def set_message(message: Any, config: ModelConfig, setting: PlanSetting) -> None
         _set_instances(message, config, new.instances)
     if new != old and new.max_batch_size:  # written, so that no backend completes it, or adds batching
         message.max_batch_size = new.max_batch_size
-    if not new.batching and old.batching:
+    if new.steps is not None and old.steps is not None:
+        set_steps(message, new.steps, old.steps)
+    elif not new.batching and old.batching:
         message.ClearField("dynamic_batching")
         message.parameters.pop(PARAMETER, None)
     elif new.batching:

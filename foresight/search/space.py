@@ -8,7 +8,8 @@ Rules:
  2. What cannot be combined is not tried: delays and preferred sizes with adaptive batching. Models with sequences keep
     their schedulers as they are.
  3. Where several instances could execute at a time that share cores, so may be a limit of executions.
- 4. A neighbour differs in one dimension. Replicas are one, from 1 to as many as there may be.
+ 4. Of models that generate text, what their steps go by is tried in place of all that (`step_settings`).
+ 5. A neighbour differs in one dimension. Replicas are one, from 1 to as many as there may be.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from ...engine.profiles import ModelProfile
 from ..models import ForeseenModel
 from .objective import PlanObjective
 from .settings import ModelSetting, PlanSetting, executing_groups, present_setting
+from .step_settings import step_settings
 
 MOST_INSTANCES = 8
 _DELAYS = (0.02, 0.1, 0.3)
@@ -99,7 +101,7 @@ class PlanSpace:
         return list(found)
 
     def neighbours(self, setting: PlanSetting, chance: Random) -> list[PlanSetting]:
-        """Rule 4, shuffled."""
+        """Rule 5, shuffled."""
         found = [
             setting.with_model(name, other)
             for name, others in self.models.items()
@@ -125,7 +127,8 @@ def _differences(one: ModelSetting, other: ModelSetting) -> int:
         (each.instances, each.max_batch_size, (each.batching, each.preferred, each.delay_us, each.adaptive_ms))
         for each in (one, other)
     ]
-    return sum(mine != its for mine, its in zip(*parts, strict=True)) + (one.queue_limits != other.queue_limits)
+    steps = one.steps.differences(other.steps) if one.steps is not None and other.steps is not None else 0
+    return sum(mine != its for mine, its in zip(*parts, strict=True)) + (one.queue_limits != other.queue_limits) + steps
 
 
 def plan_space(
@@ -181,6 +184,11 @@ def _model_space(
     if present.max_batch_size > 0 and not config.has_sequence_batching:
         powers = [2**power for power in range(largest.bit_length()) if 2**power <= largest]
         sizes = _with(present.max_batch_size, powers)
+    if profile.generation is not None and present.steps is not None:
+        ways = list(step_settings(config, profile.generation, present.steps))
+        found = (replace(present, instances=count, steps=way) for count in instances for way in ways)
+        yield from dict.fromkeys([present, *found])
+        return
     batchings = [present]
     if max(sizes) > 1 and not config.has_sequence_batching:
         within_s = objective.good_within_s(config.name)

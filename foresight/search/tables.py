@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from ..summary import Estimate
@@ -20,12 +21,18 @@ def plan_table(
     rows = [("chosen", chosen)] if chosen is not present else [("chosen = present", chosen)]
     rows += [("present", present)] if present is not None and present is not chosen else []
     rows += [("other", trial) for trial in others[:_SHOWN]]
-    yield f"{'':16}{'p50':>9}{'p99':>9}{'from':>9}{'to':>9}{'answered':>11}{'good':>9}{'refused':>9}  keeps  setting"
+    texts = any(math.isfinite(trial.estimate(Measure.TTFT_P95).value) for trial in trials)
+    more = f"{'ttft p95':>10}{'itl p99':>9}{'tokens':>10}" if texts else ""
+    head = f"{'':16}{'p50':>9}{'p99':>9}{'from':>9}{'to':>9}{'answered':>11}{'good':>9}{'refused':>9}"
+    yield f"{head}{more}  keeps  setting"
     for label, trial in rows:
         p99 = trial.estimate(Measure.P99)
         cells = f"{_ms(trial.estimate(Measure.P50).value)}{_ms(p99.value)}{_ms(p99.low)}{_ms(p99.high)}"
         rates = f"{trial.estimate(Measure.THROUGHPUT).value:>9.1f}/s{Estimate.of(trial.goodput).value:>7.1f}/s"
         refused = f"{trial.estimate(Measure.REFUSED).value:>9.2%}"
+        if texts:
+            refused += f" {_ms(trial.estimate(Measure.TTFT_P95).value)}{_ms(trial.estimate(Measure.ITL_P99).value)}"
+            refused += f"{trial.estimate(Measure.TOKENS).value:>8.1f}/s"
         kept = "yes" if trial.keeps(objective) else "no"
         yield f"{label:16}{cells}{rates}{refused}  {kept:5}  {trial.setting}"
 

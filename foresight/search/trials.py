@@ -15,9 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...engine.logs.request_log import LoggedRequest
 from ...engine.options import ServerOptions
+from ...simulations.planning import GeneratedRun, PlayedRun
 from ..models import ForeseenModel
 from ..prediction import ForeseenHost, Prediction, predict
 from ..summary import Estimate, RunSummary
@@ -92,6 +94,10 @@ def measured(summary: RunSummary, measure: Measure) -> float:
         return 1 - summary.answered / summary.requests if summary.requests else float("nan")
     if measure is Measure.THROUGHPUT:
         return summary.throughput
+    if measure is Measure.TOKENS:
+        return summary.tokens
+    if measure.of_tokens:
+        return getattr(summary, f"{measure.value}_s")
     return {
         Measure.P50: summary.p50_s,
         Measure.P95: summary.p95_s,
@@ -136,8 +142,26 @@ class TrialGround:
         how = {"plays": plays, "seed": self.seed, "replicas": setting.replicas}
         return predict(self.models, log, options, self.host, **how, configs=configs)
 
+    def _good_texts(self, run: PlayedRun, texts: GeneratedRun) -> NDArray[np.bool_]:
+        """Which requests are good by their tokens (`objective`, rule 4)."""
+        first, between = (
+            np.array([self.objective.good_within_s(name, kind) for name in run.models]) for kind in ("ttft", "itl")
+        )
+        good = np.ones(len(run), bool)
+        model = run.model[texts.request]
+        late = ~(texts.first_s - texts.received_s <= first[model]) & np.isfinite(first[model])
+        sums = np.zeros(len(run))
+        counts = np.zeros(len(run))
+        np.add.at(sums, texts.between_request, texts.between_s * texts.between_count)
+        np.add.at(counts, texts.between_request, texts.between_count)
+        slow = sums[texts.request] > between[model] * np.maximum(counts[texts.request], 1)
+        good[texts.request[late | slow]] = False
+        return good
+
     def _goodput(self, prediction: Prediction, number: int) -> float:
         run = prediction.runs[number]
         within_s = np.array([self.objective.good_within_s(name) for name in run.models])
         good = run.well() & (run.answered_s - run.sent_s <= within_s[run.model])
+        if run.generated is not None:
+            good &= self._good_texts(run, run.generated)
         return float(good.sum()) / run.span_s if run.span_s > 0 else 0.0

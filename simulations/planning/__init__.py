@@ -1,5 +1,6 @@
 """Requests played in virtual time without checks, as fast as can be: what planning asks."""
 
+from .generated_run import GeneratedRun
 from .host import HostCosts
 from .loads import ClosedLoop
 from .planned import ExecutionPlace, PlannedModel, ServiceTime
@@ -10,6 +11,7 @@ from .steps import PlannedSteps
 __all__ = [
     "ClosedLoop",
     "ExecutionPlace",
+    "GeneratedRun",
     "HostCosts",
     "PlannedModel",
     "PlannedSteps",
