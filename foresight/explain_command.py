@@ -86,6 +86,7 @@ def _live(given: argparse.Namespace) -> Iterator[str]:
 
 def _explained(given: argparse.Namespace) -> Iterator[str]:
     from .explaining import limits, planned_phases, real_phases, time_shares
+    from .explaining_texts import planned_text_phases, real_text_phases, text_limits
     from .prediction import instance_count
     from .search.objective import Aim, PlanObjective
     from .search.players import PlanInputs, read_ground, read_plan_log
@@ -104,12 +105,17 @@ def _explained(given: argparse.Namespace) -> Iterator[str]:
         if model.profile is None or name not in base.models:
             continue
         count = instance_count(model.config)
-        shares = time_shares(planned_phases(base.runs[0], name, count, model.profile))
+        texts = model.profile.generation is not None
+        planned = planned_text_phases(base.runs[0], name) if texts else None
+        shares = time_shares(planned or planned_phases(base.runs[0], name, count, model.profile))
         yield from _table(f"{name}, planned", shares)
         if any(each.model == name and each.result is not None for each in ground.log) and given.speed == 1:
-            yield from _table(f"{name}, real", time_shares(real_phases(ground.log, name, count)))
+            real = real_text_phases(ground.log, name) if texts else real_phases(ground.log, name, count)
+            yield from _table(f"{name}, real", time_shares(real))
     yield "what limits:"
     yield from (f"  {line}" for line in limits(base.overall[0], host.cores - host.client_cores))
+    firsts = {name: summaries[0] for name, summaries in base.models.items()}
+    yield from (f"  {line}" for line in text_limits(firsts, present))
     yield from _what_if(ground, present, base, given.plays)
 
 
@@ -126,12 +132,21 @@ def _table(title: str, shares: TimeShares) -> Iterator[str]:
 
 
 def _what_if(ground: TrialGround, present: PlanSetting, base: Prediction, plays: int) -> Iterator[str]:
-    yield f"{'':34}{'p50':>11}{'p99':>11}{'throughput':>14}"
+    from .explaining_texts import other_steps
+    from .planned_steps import memory_tokens
+
+    texts = any(setting.steps is not None for _, setting in present.models)
+    yield f"{'':34}{'p50':>11}{'p99':>11}{'throughput':>14}" + f"{'ttft p95':>13}{'itl p99':>11}" * texts
     yield _figures("as it is", base)
     every = len(ground.log)
     for name, setting in present.models:
         more = replace(setting, instances=setting.instances + 1)
         yield _figures(f"one more instance of {name}", ground.predict(present.with_model(name, more), every, plays))
+        model = next(each for each in ground.models if each.config.name == name)
+        if model.profile is not None and model.profile.generation is not None:
+            tokens = memory_tokens(model.profile.generation, model.config)
+            for label, other in other_steps(name, present, tokens):
+                yield _figures(label, ground.predict(other, every, plays))
         if setting.delay_us:
             longer = replace(setting, delay_us=2 * setting.delay_us)
             yield _figures(f"twice the delay of {name}", ground.predict(present.with_model(name, longer), every, plays))
@@ -141,4 +156,6 @@ def _what_if(ground: TrialGround, present: PlanSetting, base: Prediction, plays:
 
 def _figures(label: str, found: Prediction) -> str:
     p50, p99 = found.estimate("p50_s").value * 1e3, found.estimate("p99_s").value * 1e3
-    return f"{label:34}{p50:>9.3f}ms{p99:>9.3f}ms{found.estimate('throughput').value:>12.1f}/s"
+    line = f"{label:34}{p50:>9.3f}ms{p99:>9.3f}ms{found.estimate('throughput').value:>12.1f}/s"
+    ttft, itl = found.estimate("ttft_p95_s").value * 1e3, found.estimate("itl_p99_s").value * 1e3
+    return line if ttft != ttft else f"{line}{ttft:>11.3f}ms{itl:>9.3f}ms"

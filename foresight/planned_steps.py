@@ -36,6 +36,18 @@ class ProfiledSteps:
         return self._fit.seconds(load_of(step)) * ratio
 
 
+def memory_tokens(generation: GenerationProfile, config: ModelConfig) -> int:
+    """Tokens whose keys and values each instance keeps.
+
+    Raises:
+        InvalidArgumentError: a parameter of the configuration is none of its values.
+    """
+    settings = GenerationSettings(config)
+    in_bytes, context = settings.kv_bytes, generation.context
+    blocks = settings.blocks_of_bytes(generation.token_bytes) if in_bytes else settings.blocks(context)
+    return blocks * settings.block_tokens
+
+
 def planned_steps(profile: ModelProfile, config: ModelConfig, factor: float, way: Way) -> PlannedSteps:
     """A generating model as `simulations.planning.play` takes it.
 
@@ -51,14 +63,11 @@ def planned_steps(profile: ModelProfile, config: ModelConfig, factor: float, way
     if generation is None:
         raise InvalidArgumentError(f"the profile of '{profile.model}' has no steps of generated text")
     settings = GenerationSettings(config)
-    blocks = (
-        settings.blocks_of_bytes(generation.token_bytes) if settings.kv_bytes else settings.blocks(generation.context)
-    )
     costs = next((each for each in profile.host if each.way is way), next(iter(profile.host), None))
     return PlannedSteps(
         seconds=ProfiledSteps(generation, factor),
         limits=settings.limits(generation.context),
-        blocks=blocks,
+        blocks=memory_tokens(generation, config) // settings.block_tokens,
         size=settings.block_tokens,
         shares=settings.shares,
         cores=generation.cores,

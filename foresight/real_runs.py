@@ -35,12 +35,12 @@ def summary_of_log(log: Sequence[LoggedRequest], model: str = "") -> RunSummary:
         throughput=len(well) / span_s if span_s > 0 else float("nan"),
         batch_rows=sum(rows for rows, _ in executed) / executions if executions and one else float("nan"),
         refused=dict(Counter(result.outcome for _, result in results if result.outcome)),
-        **_text_figures([each for each, _ in well], span_s),
+        **logged_text_figures([each for each, _ in well], span_s),
     )
 
 
-def _text_figures(log: Sequence[LoggedRequest], span_s: float) -> dict[str, Any]:
-    """Those of `summary.text_figures`."""
+def logged_text_figures(log: Sequence[LoggedRequest], span_s: float) -> dict[str, Any]:
+    """Those of `summary.text_figures`, from the results of requests that were answered well within so many seconds."""
     facts = token_facts(log)
     if facts is None:
         return {}

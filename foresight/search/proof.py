@@ -26,12 +26,16 @@ from numpy.typing import NDArray
 from ...clients.connections import RefusedError
 from ...clients.played import PlayedLog
 from ...clients.player import play
+from ...clients.prepared import RequestPreparer
 from ...clients.target import LoadTarget
 from ...engine.errors import InvalidArgumentError, UnavailableError
+from ...engine.generation.records import read_durations
 from ...engine.logs.request_log import LoggedRequest, RequestTraffic
 from ...engine.options import ServerOptions
 from ..host_costs import ServedModels
+from ..log_files import read_log
 from ..prediction import replica_parts
+from ..real_runs import logged_text_figures
 from ..summary import Estimate, RunSummary, latencies
 from .changes import config_changes
 from .objective import Aim, Measure, ObjectiveBound, PlanObjective
@@ -41,6 +45,9 @@ from .trials import Trial, TrialGround, measured
 
 BOUNDS = {Measure.P50: 0.05, Measure.P99: 0.10, Measure.THROUGHPUT: 0.03}
 """How far a figure may be from its prediction."""
+
+TEXT_BOUNDS = {Measure.TTFT_P95: 0.10, Measure.ITL_P99: 0.10}
+"""The same, of generated text."""
 
 _WARM_UP = 100
 _RED, _PLAIN = "\x1b[31m", "\x1b[0m"
@@ -70,7 +77,7 @@ class ProvenSetting:
 
     def is_off(self, measure: Measure) -> bool:
         """Whether the prediction misses its bound (rule 4)."""
-        return not abs(self.residual(measure)) <= BOUNDS[measure]
+        return not abs(self.residual(measure)) <= {**BOUNDS, **TEXT_BOUNDS}[measure]
 
     def missed(self, objective: PlanObjective) -> list[ObjectiveBound]:
         """Bounds that the real run did not keep."""
@@ -129,19 +136,24 @@ def prove(
         repository = Path(folder)
         link_repository(inputs, ground, setting, repository)
         options = ServerOptions(model_repository=(repository,))
-        with ServedModels(options, server_flags(setting)) as server:
+        file = repository / "requests.jsonl"
+        logs = ("--request-log", str(file), "--request-log-results", "true")
+        texts = sum(request.prompt_tokens > 0 for request in log)
+        with ServedModels(options, (*server_flags(setting), *(logs if texts else ()))) as server:
             played = _played(log, server.target(way))
+        real = [each for each in read_log(file) if each.prompt_tokens][-texts:] if texts else []
     names = dict.fromkeys(request.model for request in log)
-    models = {name: real_summary(played, log, name) for name in names}
+    models = {name: real_summary(played, log, name, real) for name in names}
     predicted = replace(ground, log=log).play(replace(setting, replicas=1), len(log), plays)
-    goodput = real_goodput(played, log, ground.objective)
-    return ProvenSetting(label, setting, predicted, real_summary(played, log), models, goodput)
+    goodput = real_goodput(played, log, ground.objective, real)
+    return ProvenSetting(label, setting, predicted, real_summary(played, log, real=real), models, goodput)
 
 
 def _played(log: Sequence[LoggedRequest], target: LoadTarget) -> PlayedLog:
     try:
-        play(RequestTraffic(log[:_WARM_UP]), target)
-        return play(RequestTraffic(log), target)
+        maker = RequestPreparer(target)  # of both plays: prompts of the second one are no longer those of the first
+        play(RequestTraffic(log[:_WARM_UP]), target, maker=maker)
+        return play(RequestTraffic(log), target, maker=maker)
     except RefusedError as error:
         raise UnavailableError(f"the log cannot be played against the server: {error}") from error
 
@@ -152,21 +164,50 @@ def part_of_log(log: Sequence[LoggedRequest], seconds: float) -> list[LoggedRequ
     return [each for each in log if each.offset_s - began_s <= seconds]
 
 
-def real_summary(played: PlayedLog, log: Sequence[LoggedRequest], model: str = "") -> RunSummary:
-    """What clients have seen, of all requests or of those to one model."""
+def real_summary(
+    played: PlayedLog, log: Sequence[LoggedRequest], model: str = "", real: Sequence[LoggedRequest] = ()
+) -> RunSummary:
+    """What clients have seen, of all requests or of those to one model.
+
+    Args:
+        real: what the server has logged of requests for generated text, with results.
+    """
     wanted = np.array([not model or each.model == model for each in log])
     good = wanted & (played.status == 0)
     throughput = float(good.sum()) / _span_s(played, wanted)
+    its = [
+        each
+        for each in real
+        if (not model or each.model == model) and each.result is not None and not each.result.outcome
+    ]
     return RunSummary(
-        requests=int(wanted.sum()), answered=int(good.sum()), throughput=throughput, **latencies(played.latency_s[good])
+        requests=int(wanted.sum()),
+        answered=int(good.sum()),
+        throughput=throughput,
+        **latencies(played.latency_s[good]),
+        **logged_text_figures(its, _span_s(played, wanted)),
     )
 
 
-def real_goodput(played: PlayedLog, log: Sequence[LoggedRequest], objective: PlanObjective) -> float:
-    """Answers a second that came within the bounds of latency."""
+def real_goodput(
+    played: PlayedLog, log: Sequence[LoggedRequest], objective: PlanObjective, real: Sequence[LoggedRequest] = ()
+) -> float:
+    """Answers a second that came within the bounds of latency; of texts, with their tokens within theirs (`real`, see
+    `real_summary`)."""
     within_s = np.array([objective.good_within_s(each.model) for each in log])
     good = (played.status == 0) & (played.latency_s <= within_s)
-    return float(good.sum()) / _span_s(played, np.ones(len(log), bool))
+    slow = sum(not _tokens_in_time(each, objective) for each in real)
+    return max(0.0, float(good.sum()) - slow) / _span_s(played, np.ones(len(log), bool))
+
+
+def _tokens_in_time(text: LoggedRequest, objective: PlanObjective) -> bool:
+    result = text.result
+    if result is None or result.outcome:
+        return True  # it counts as not answered well already
+    gaps = read_durations(result.between_us)
+    mean_s = sum(value * count for value, count in gaps) / 1e6 / max(1, sum(count for _, count in gaps))
+    first, between = (objective.good_within_s(text.model, kind) for kind in ("ttft", "itl"))
+    return result.first_token_us / 1e6 <= first and mean_s <= between
 
 
 def _span_s(played: PlayedLog, wanted: NDArray[np.bool_]) -> float:
@@ -194,7 +235,8 @@ def link_repository(inputs: PlanInputs, ground: TrialGround, setting: PlanSettin
 def proof_lines(proven: ProvenSetting, objective: PlanObjective, *, colours: bool) -> Iterator[str]:
     """Predicted beside measured; what is off or missed is red, and marked with `!` anyway."""
     yield f"{proven.label}: {proven.setting}"
-    for measure in BOUNDS:
+    texts = [measure for measure in TEXT_BOUNDS if np.isfinite(measured(proven.overall, measure))]
+    for measure in (*BOUNDS, *texts):
         scale, unit = (1e3, "ms") if measure.is_latency else (1.0, "/s")
         value, real = proven.predicted.estimate(measure).value * scale, measured(proven.overall, measure) * scale
         line = f"  {measure.value:12}{value:>10.3f}{unit} predicted{real:>10.3f}{unit} measured"

@@ -17,6 +17,7 @@ from typing import Any
 from ...engine.backends.generation.settings import GenerationSettings
 from ...engine.config.model import ModelConfig
 from ...engine.profiles.generation import GenerationProfile
+from ..planned_steps import memory_tokens
 
 _TIMES = (0.25, 0.5, 1.0, 2.0, 4.0)
 _MEMORY = (0.25, 0.5, 2.0)
@@ -56,17 +57,15 @@ def present_steps(config: ModelConfig) -> StepSetting | None:
 
 def step_settings(config: ModelConfig, profile: GenerationProfile, present: StepSetting) -> Iterator[StepSetting]:
     """What is worth trying (rule 3), the present one first."""
-    settings = GenerationSettings(config)
-    size, context = settings.block_tokens, profile.context
-    blocks = settings.blocks_of_bytes(profile.token_bytes) if settings.kv_bytes else settings.blocks(context)
+    size, tokens = GenerationSettings(config).block_tokens, memory_tokens(profile, config)
     yield present
     widths = sorted({max(1, round(present.max_running * times)) for times in _TIMES})
     budgets = sorted({max(2, round(present.max_tokens_per_step * times)) for times in _TIMES})
     for width, budget in itertools.product(widths, budgets):
         if budget <= width:
             continue
-        most = width * context
-        memories = {max(size, round(blocks * size * times)) for times in _MEMORY}
+        most = width * profile.context
+        memories = {max(size, round(tokens * times)) for times in _MEMORY}
         for memory in (0, *sorted(each for each in memories if each <= most)):
             found = StepSetting(width, budget, memory)
             if found != present:

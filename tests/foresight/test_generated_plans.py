@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from generating_profiles import steps_of, text, write_generating
 from trireme.api.cli.main import main
 from trireme.engine.config.model import ModelConfig
 from trireme.engine.errors import InvalidArgumentError
-from trireme.engine.logs.request_log import LoggedRequest, RequestTraffic, write_request_log
+from trireme.engine.logs.request_log import LoggedRequest, LoggedResult, RequestTraffic, write_request_log
 from trireme.engine.options import ServerOptions
 from trireme.foresight.models import ForeseenModels
 from trireme.foresight.search.objective import Aim, Measure, read_objective
@@ -72,8 +73,8 @@ def test_texts_within_their_bounds_are_goodput(tmp_path: Path, capsys: pytest.Ca
 def test_settings_have_room_for_prompts_and_memory_for_texts(tmp_path: Path) -> None:
     models = write_generating(tmp_path / "models", steps_of(context=200), max_running=8, max_tokens_per_step=16)
     config = models.foreseen("letters").config
-    present = present_steps(config)
-    assert present == StepSetting(8, 16)
+    present = StepSetting(8, 16)
+    assert present_steps(config) == present
     found = list(step_settings(config, steps_of(context=200), present))
     assert found[0] == present
     assert len(set(found)) == len(found)
@@ -118,3 +119,42 @@ def test_bounds_that_are_none(text: str) -> None:
 
 def test_every_measure_has_a_name() -> None:
     assert {measure.of_tokens for measure in Measure} == {"", "ttft", "itl"}
+
+
+def explained(tmp_path: Path, log: list[LoggedRequest], capsys: pytest.CaptureFixture[str]) -> dict[str, list[str]]:
+    """The lines that `trireme explain` prints, by their first words."""
+    path = write_log(tmp_path / "log.jsonl", log)
+    assert main(["explain", str(tmp_path / "models"), "--log", path, "--plays", "1", "--cores", "4"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    return {line[:34].strip().partition("  ")[0]: line.split() for line in shown}
+
+
+def test_where_the_time_of_texts_goes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two texts at a time, of which the third waits for one; and a prompt in three pieces."""
+    write_generating(tmp_path / "models", steps_of(0.01), max_running=2, max_tokens_per_step=10)
+    log = [text(0.0, 8, 11), text(0.001, 8, 11), text(0.002, 8, 11), text(5.0, 25, 11)]
+    result = LoggedResult(200_000.0, queue_us=50_000.0, first_token_us=80_000.0, paused_us=20_000.0)
+    lines = explained(tmp_path, [replace(each, result=result) for each in log], capsys)
+    assert lines["letters, real: 4 requests"]
+    real = {name: lines[name] for name in ("queue", "prefill", "decode", "paused")}
+    assert [each[1] for each in real.values()] == ["50.000ms", "30.000ms", "100.000ms", "20.000ms"]
+    assert lines["twice the texts a step of letters"]
+    assert lines["half the tokens a step of letters"]
+    assert lines["one more instance of letters"]
+
+
+def test_planned_time_has_its_phases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_generating(tmp_path / "models", steps_of(0.01), max_running=2, max_tokens_per_step=10)
+    lines = explained(tmp_path, [text(0.0, 25, 11)], capsys)
+    assert lines["queue"][1] == "0.000ms"
+    assert lines["prefill"][1] == "30.000ms"
+    assert lines["decode"][1] == "100.000ms"
+    assert lines["paused"][1] == "0.000ms"
+
+
+def test_what_limits_texts_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_generating(tmp_path / "models", steps_of(0.01), max_running=2, max_tokens_per_step=64, kv_tokens=32)
+    lines = explained(tmp_path, [text(0.001 * at, 10, 18) for at in range(12)], capsys)
+    assert any(name.startswith("the memory of letters:") for name in lines)
+    as_it_is, roomier = lines["as it is"], lines["twice the memory of letters"]
+    assert float(roomier[-2].removesuffix("ms")) < float(as_it_is[-2].removesuffix("ms"))

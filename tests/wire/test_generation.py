@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import queue
+import re
 import signal
 import time
 import urllib.request
@@ -298,3 +299,9 @@ def test_a_log_is_replayed_with_a_profile(tmp_path: Path, capsys: pytest.Capture
         assert shown["predicted"][name]["value"] > 0
         assert shown["measured"][name] > 0
     assert shown["measured"]["answered"] == len(traffic.requests)
+    plan = ["plan", str(tmp_path / "models"), "--log", str(log), "--objective", "ttft_p95<60s,itl_p99<60s"]
+    assert main([*plan, "--settings", "1", "--plays", "1", "--processes", "1", "--prove"]) == 0
+    proof = capsys.readouterr().out
+    assert re.search(r"ttft_p95 +[0-9.]+ms predicted +[0-9.]+ms measured", proof)
+    assert re.search(r"itl_p99 +[0-9.]+ms predicted +[0-9.]+ms measured", proof)
+    assert "is not kept" not in proof
