@@ -19,6 +19,12 @@ pytestmark = [
     pytest.mark.skipif(not (BIN / "ray").exists(), reason="needs the environment of `make demo-cluster`"),
 ]
 
+(SHOWN,) = re.findall(
+    r"^\$ trireme cluster up fleet.toml\n(.*?)^```",
+    (ROOT / "docs" / "cluster.md").read_text(),
+    re.MULTILINE | re.DOTALL,
+)
+"""What the page says that comes of it."""
 CLUSTER = """
 import sys
 from ray.cluster_utils import Cluster
@@ -54,6 +60,11 @@ def run(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
+def told(output: str) -> set[str]:
+    """The different lines of an output, whatever their numbers are."""
+    return {re.sub(r"\d[\d.]*", "N", line) for line in output.splitlines()}
+
+
 def test_the_command(address: str, tmp_path: Path) -> None:
     path = tmp_path / "fleet.toml"
     fleet = (
@@ -62,6 +73,7 @@ def test_the_command(address: str, tmp_path: Path) -> None:
     path.write_text(fleet.format(ROOT / "model_repository", []))
     up = run("up", path, f"--address={address}")
     assert up.returncode == 0, up.stdout + up.stderr
+    assert told(up.stdout) == told(SHOWN.replace("'trireme'", "'shop'"))
     found = re.search(r"ask GRPCInferenceService at \S+, HTTPService at (\S+)\n", up.stdout)
     assert found is not None, up.stdout
     with tritonclient.http.InferenceServerClient(found[1]) as client:

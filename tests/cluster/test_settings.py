@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from documents import ROOT, blocks
 
 from trireme.cluster.settings import ClusterSettings, ModelSettings, load_settings, read_settings
 from trireme.engine.errors import InvalidArgumentError
@@ -71,6 +72,14 @@ def test_everything() -> None:
         replica_resources={"fast": 1},
         gateway_resources={"edge": 0.5},
     )
+
+
+def test_the_file_of_the_documentation() -> None:
+    (text,) = blocks(ROOT / "docs" / "cluster.md", "toml")
+    settings = read_settings(text, "/etc/fleet.toml")
+    assert settings.flags == ("--log-verbose=1",)
+    assert settings.models["resnet"].copies == 2
+    assert settings.connection.token_file == Path("/etc/trireme/token")
 
 
 @pytest.mark.parametrize(

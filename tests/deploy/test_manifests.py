@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from documents import blocks
 
 from trireme.api.cli.command import ServeCommand, build_command
 from trireme.api.cli.flag_table import FLAGS
@@ -49,6 +50,21 @@ def seconds(words: list[str]) -> int:
     """How long a stop may take."""
     given = dict(word.removeprefix("--").split("=") for word in words if word.startswith("--") and "=" in word)
     return int(given["drain-secs"]) + int(given.get("exit-timeout-secs", "30"))
+
+
+def test_the_manifests_of_the_documentation() -> None:
+    """They name what is in deploy/, and the patch adds a flag that there is."""
+    overlay, services = blocks(ROOT / "docs" / "kubernetes.md", "yaml")
+    shown = yaml.safe_load(overlay)
+    assert [(DEPLOY / Path(each).relative_to("../../trireme/deploy")).is_dir() for each in shown["resources"]] == [True]
+    assert [each["name"] for each in shown["images"]] == [container()["image"].partition(":")[0]]
+    (patch,) = yaml.safe_load(shown["patches"][0]["patch"])
+    assert patch["path"] == "/spec/template/spec/containers/0/args/-"
+    command([*container()["args"], patch["value"]])
+    service, trained = yaml.safe_load_all(services)
+    runtime = yaml.safe_load((KSERVE / "clusterservingruntime-multimodel.yaml").read_text())
+    assert service["spec"]["predictor"]["model"]["runtime"] == runtime["metadata"]["name"]
+    assert trained["spec"]["inferenceService"] == service["metadata"]["name"]
 
 
 def test_the_base_asks_for_what_there_is() -> None:

@@ -31,6 +31,7 @@ SOME_MODELS = (
     "gateway",
     "on_demand",
     "planning",
+    "python_models",
     "routes",
     "tracing",
 )
@@ -46,7 +47,6 @@ ELSEWHERE = frozenset(
         "migrating-from-torchserve",  # tests/wire/test_migration_from_torchserve.py
         "migrating-from-triton",  # tests/wire/test_migration_from_triton.py
         "production",  # the same
-        "python_models",  # tests/python_backend/utils/test_documented_models.py
         "stubs",  # test_stubs.py
     }
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from documents import ROOT, blocks
 
 from trireme.engine.errors import InvalidArgumentError
 from trireme.gateway.fleet_file import ConnectionSettings, FleetFile, ReplicaEntry, fleet_text, load_fleet, read_fleet
@@ -35,6 +36,19 @@ def test_what_it_says() -> None:
     assert (file.settings.retry_budget, file.settings.wait_s, file.settings.sequence_idle_s) == (0.2, 2, 30)
     assert file.connection == ConnectionSettings(True, Path("/etc/ca.pem"), None, None, Path("/keys/token"))
     assert file.replicas == {"a": ReplicaEntry("10.0.0.1:8001"), "b-2": ReplicaEntry("[::1]:8001", 0.5)}
+
+
+def test_the_files_of_the_documentation() -> None:
+    """The small one, the one with all settings, and the one that names a Service."""
+    files = [read_fleet(text, "/etc/fleet.toml") for text in blocks(ROOT / "docs" / "gateway.md", "toml")]
+    assert [sorted(file.replicas) for file in files] == [["a", "b"], ["a", "b"], []]
+    defaults, described, kubernetes = files
+    assert described.settings == defaults.settings
+    assert described.report_interval_ms == defaults.report_interval_ms
+    assert described.connection.token_file == Path("/etc/token")
+    assert described.replicas["b"] == ReplicaEntry("10.0.0.2:8001", 2.0)
+    assert kubernetes.kubernetes is not None
+    assert (kubernetes.kubernetes.service, kubernetes.kubernetes.weights) == ("trireme-replicas", {"trireme-0": 2.0})
 
 
 def test_a_fleet_may_have_no_replicas() -> None:

@@ -95,6 +95,11 @@ def steps(page: str) -> Iterator[Step]:
             yield Step(line, "unknown", text)
 
 
+def blocks(page: Path, language: str) -> list[str]:
+    """What a page shows in this language, for tests that read it in their own way."""
+    return [block[2] for block in _FENCE.finditer(page.read_text(encoding="utf-8")) if block[1] == language]
+
+
 def indented_commands(page: str) -> Iterator[int]:
     """The lines of commands in indented blocks."""
     plain = _FENCE.sub(lambda block: "\n" * block[0].count("\n"), page)

@@ -1,4 +1,7 @@
-"""The models in docs/python_models.md do what the text around them says."""
+"""The models in docs/python_models.md, amid what a server would not show: errors, and what is left.
+
+That they serve, test_pages.py shows.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +43,6 @@ def make(tmp_path: Path, host: RecordingHost) -> Iterator[Make]:
     made[0].finalize()
 
 
-def test_shouting(make: Make, host: RecordingHost) -> None:
-    (response,) = executed(make("upper"), [host.request(1, Tensor("TEXT", np.array([[b"a", b"b"]], object)))])
-    assert response is not None
-    assert response.output_tensors()[0].as_numpy().tolist() == [["A!", "B!"]]
-
-
 def test_counting_down(make: Make, host: RecordingHost) -> None:
     host.decoupled = True
     executed(make("count_down"), [host.request(1, Tensor("START", np.array([3], np.int32)))])
@@ -69,8 +66,8 @@ def test_asking(make: Make, host: RecordingHost) -> None:
 
 
 def test_asking_on_trio(make: Make, host: RecordingHost) -> None:
-    answer = InferenceResponse([Tensor("WORD", np.zeros((1, 1)))])
-    host.answers["words"] = ListedResponses([answer, error_response("busy")])
-    responses = executed(make("open_nursery", TrioLoop("words")), [host.request(1), host.request(2)])
+    answer = InferenceResponse([Tensor("LOUD", np.zeros((1, 1)))])
+    host.answers["shout"] = ListedResponses([answer, error_response("busy")])
+    responses = executed(make("open_nursery", TrioLoop("patient")), [host.request(1), host.request(2)])
     told = sorted(response._error.message() for response in responses if response and response._error)
     assert (told, len(responses)) == (["busy"], 2)
