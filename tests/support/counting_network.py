@@ -77,6 +77,9 @@ class CountingNetwork(Network):
         self.widths: list[int] = []
         CountingNetwork.latest = self
 
+    def pack(self) -> None:
+        """It has no weights."""
+
     @property
     def token_bytes(self) -> int:
         return 6 if self.widths else 0

@@ -81,6 +81,8 @@ class GenerationModel(LoadedModel):
         blocks = settings.blocks(int(text.get("max_position_embeddings") or text.get("n_positions") or 0))
         first = (2, size, 0) if settings.kv_bytes else (blocks, size, settings.held)
         network = self._network_class(self._directory, *first, device, self._adapters)
+        if settings.packs:
+            network.pack()
         limits = settings.limits(network.context)
         if settings.kv_bytes:
             blocks = self._blocks_for(network, limits)

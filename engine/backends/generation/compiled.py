@@ -12,7 +12,6 @@ This module imports torch; it is imported when a network is made.
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Sequence
 from typing import Any, List, Optional  # noqa: UP035 - what TorchScript reads
@@ -24,6 +23,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from ..hugging_face import check_attention
 from .attention import KeyValueMemory, Memories, StepTensors
+from .compiling import COMPILES, compiled
 
 ATTENTION = "trireme_blocks"
 """What transformers calls this kind of attention."""
@@ -32,10 +32,8 @@ _ARCHITECTURES = frozenset({"gpt2", "llama", "mistral", "qwen2", "qwen3"})
 _PLAIN_ROTATIONS = frozenset({"default", "linear", "llama3", "yarn"})
 """Ways to turn queries and keys that do not depend on how long a text is."""
 
-_COMPILES = sys.version_info < (3, 14)
-"""Torch has no TorchScript for later versions of Python."""
 
-
+@compiled
 def masks(layout: Tensor, positions: Tensor, like: Tensor, size: int, window: int) -> Tensor:
     """Which tokens those of a step see.
 
@@ -65,6 +63,7 @@ def masks(layout: Tensor, positions: Tensor, like: Tensor, size: int, window: in
     return torch.cat(found)
 
 
+@compiled
 def gathered(memory: Tensor, copy: Tensor, blocks: Tensor, pieces: int, size: int) -> Tensor:
     """A copy of the keys, or values, of so many generations, which lasts until the next one: [pieces, heads, places,
     width].
@@ -80,6 +79,7 @@ def gathered(memory: Tensor, copy: Tensor, blocks: Tensor, pieces: int, size: in
     return made.view(pieces, -1, memory.size(1), memory.size(2)).transpose(1, 2)
 
 
+@compiled
 def attend(
     query: Tensor,
     key: Tensor,
@@ -139,13 +139,6 @@ def attend(
             found.append(attended[0].transpose(0, 1))
         row, block, place = end, block + pieces * count, place + pieces * tokens * context
     return (found[0] if len(found) == 1 else torch.cat(found))[None]
-
-
-if _COMPILES:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        masks, gathered = torch.jit.script(masks), torch.jit.script(gathered)
-        attend = torch.jit.script(attend)
 
 
 class StepView:
@@ -238,8 +231,9 @@ class FollowedNetwork:
         memory: all of its layers have computed something.
     """
 
-    def __init__(self, model: Any, tensors: StepTensors, memory: KeyValueMemory) -> None:
+    def __init__(self, model: Any, tensors: StepTensors, memory: KeyValueMemory, packed: Sequence[Tensor]) -> None:
         self._memory = memory
+        self._packed = packed
         self._memories = [half for layer in memory.layers for half in memory.of(layer)]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of what might depend on a step
@@ -253,7 +247,7 @@ class FollowedNetwork:
         config = model.config.get_text_config()
         rotation = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
         known = config.model_type in _ARCHITECTURES and rotation in _PLAIN_ROTATIONS
-        return _COMPILES and known and model.device.type == "cpu"
+        return COMPILES and known and model.device.type == "cpu"
 
     def computed(self, tensors: StepTensors) -> Tensor:
         """A step: logits [drawn, vocabulary]."""
@@ -261,4 +255,4 @@ class FollowedNetwork:
             return self._step(*self._given(tensors))
 
     def _given(self, tensors: StepTensors) -> tuple[Tensor, ...]:
-        return *tensors, *self._memory.copies(tensors.copied), *self._memories
+        return *tensors, *self._memory.copies(tensors.copied), *self._memories, *self._packed

@@ -17,6 +17,7 @@ _DEFAULTS = {
     "spare_blocks": 0,
     "swap_tokens": 0,
     "prefix_sharing": 1,
+    "packed_weights": 1,
     "warm_up": 1,
 }
 """Parameters of a model, and what they are if it has none; 0 ``kv_tokens`` are as many as `_MOST_DEFAULT_TOKENS`, or
@@ -35,6 +36,7 @@ class GenerationSettings:
         block_tokens: of a block of memory.
         kv_bytes: of memory for keys and values; 0 if that is said in tokens.
         shares: beginnings are shared.
+        packs: weights are kept a second time, for steps of few tokens.
         warms_up: steps are computed before the model is ready.
 
     Raises:
@@ -46,6 +48,7 @@ class GenerationSettings:
         self.kv_bytes = _kv_bytes(config)
         self.block_tokens = self._values["block_tokens"]
         self.shares = bool(self._values["prefix_sharing"])
+        self.packs = bool(self._values["packed_weights"])
         self.warms_up = bool(self._values["warm_up"])
 
     @property

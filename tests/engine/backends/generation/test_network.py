@@ -102,12 +102,21 @@ class Played:
     """
 
     def __init__(
-        self, reference: Reference, count: int, *, blocks: int = 400, shares: bool = True, **limits: Any
+        self,
+        reference: Reference,
+        count: int,
+        *,
+        blocks: int = 400,
+        shares: bool = True,
+        packs: bool = False,
+        **limits: Any,
     ) -> None:
         limits = {"context": CONTEXT, "most_tokens": 200, "most_running": 32, **limits}
         self.memory = BlockMemory(blocks, 4, shares=shares)
         self.core = Iterations(self.memory, IterationLimits(**limits), lambda _ended: None)
         self.network = Network(reference.directory, blocks, 4, limits.get("held", 0))
+        if packs:
+            self.network.pack()
         self.generations = [
             Generation(number, list(each), NEW) for number, each in enumerate(reference.prompts[:count])
         ]
@@ -128,9 +137,10 @@ class Played:
             assert generation.tokens == text, f"prompt {generation.number}"
 
 
+@pytest.mark.parametrize("packs", [False, True])
 @pytest.mark.parametrize("count", [1, 2, 8, 32])
-def test_texts_are_what_transformers_generates_one_by_one(reference: Reference, count: int) -> None:
-    played = Played(reference, count)
+def test_texts_are_what_transformers_generates_one_by_one(reference: Reference, count: int, packs: bool) -> None:
+    played = Played(reference, count, packs=packs)
     played.check(reference)
     assert played.widest == count
 

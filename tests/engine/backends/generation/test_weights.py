@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 
-from trireme.engine.backends.generation.weights import lay_out
+from trireme.engine.backends.generation.weights import LinearWeights
 
 SIZES: dict[str, Any] = {
     "vocab_size": 50,
@@ -20,30 +20,45 @@ SIZES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("bias", [False, True])
-def test_layers_of_one_input_are_one_product(bias: bool) -> None:
+def network(dtype: torch.dtype = torch.float32, **more: Any) -> Any:
     torch.manual_seed(1)
-    model: Any = transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(**SIZES, attention_bias=bias, mlp_bias=bias)
-    ).eval()
-    for weights in model.parameters():
+    made: Any = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES, **more)).eval()
+    for weights in made.parameters():
         torch.nn.init.normal_(weights)
-    tokens = torch.tensor([[3, 1, 4, 1, 5]])
+    return made.to(dtype)
+
+
+@pytest.mark.parametrize("more", [{}, {"attention_bias": True, "mlp_bias": True}, {"tie_word_embeddings": True}])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("packs", [False, True])
+def test_a_network_computes_what_it_did(more: dict[str, Any], dtype: torch.dtype, packs: bool) -> None:
+    model = network(dtype, **more)
+    allowed = 1e-4 if dtype is torch.float32 else 0.1
+    rows = [torch.arange(count)[None] for count in (1, 2, 7, 45)]
     with torch.inference_mode():
-        wanted = model(tokens).logits
-        lay_out(torch, model)
-        products: list[int] = []
-        attention = model.model.layers[0].self_attn
-        linear = torch.nn.functional.linear
-        attention.q_proj.forward.func.__self__._linear = lambda *given: products.append(1) or linear(*given)
-        found = model(tokens).logits
-    assert torch.allclose(found, wanted, rtol=1e-4, atol=1e-4)
-    assert products == [1]
+        wanted = [model(tokens).logits for tokens in rows]
+        weights = LinearWeights(model)
+        packed = weights.pack() if packs else ()
+        for tokens, logits in zip(rows, wanted, strict=True):
+            assert torch.allclose(model(tokens).logits, logits, atol=allowed * float(logits.abs().max()))
+    assert bool(packed) is (packs and dtype is torch.float32)
 
 
-def test_no_weights_are_there_twice() -> None:
-    model: Any = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES)).eval()
-    lay_out(torch, model)
+def test_layers_of_one_input_are_one_product() -> None:
+    model = network()
+    LinearWeights(model)
+    attention = model.model.layers[1].self_attn
+    given = torch.randn(1, 3, SIZES["hidden_size"])
+    parts = [layer(given) for layer in (attention.q_proj, attention.k_proj, attention.v_proj)]
+    assert len({part.untyped_storage().data_ptr() for part in parts}) == 1
+    again = attention.q_proj(given)  # the input has not been kept
+    assert again.untyped_storage().data_ptr() != parts[0].untyped_storage().data_ptr()
+    assert torch.equal(again, parts[0])
+
+
+def test_weights_are_there_once() -> None:
+    model = network()
+    LinearWeights(model)
     layer = model.model.layers[1]
     for names in (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")):
         module = layer.self_attn if "q_proj" in names else layer.mlp
@@ -51,8 +66,14 @@ def test_no_weights_are_there_twice() -> None:
     assert layer.mlp.down_proj.weight.t().is_contiguous()
 
 
+def test_large_ones_are_not_kept_a_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = LinearWeights(network())
+    monkeypatch.setattr("trireme.engine.backends.generation.weights._MOST_PACKED_BYTES", 10_000)
+    assert not weights.pack()
+
+
 def test_what_an_embedding_is_read_from_stays_as_it_is() -> None:
-    model: Any = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES, tie_word_embeddings=True)).eval()
-    lay_out(torch, model)
+    model = network(tie_word_embeddings=True)
+    LinearWeights(model)
     assert model.lm_head.weight is model.model.embed_tokens.weight
     assert model.lm_head.weight.is_contiguous()
