@@ -23,7 +23,7 @@ def add_key_command(commands: Any) -> None:
 
 
 def _print_key(given: argparse.Namespace) -> int:
-    """Print a new key on standard output, and what to do with it on standard error."""
+    """Print a new key on standard output, and on standard error, which may be added to an access file, what to do."""
     try:
         key, table = new_key(given.key_id, given.expires)
     except ValueError as error:
@@ -31,7 +31,7 @@ def _print_key(given: argparse.Namespace) -> int:
     sys.stdout.write(f"{key}\n")
     sys.stdout.flush()
     sys.stderr.write(
-        f"\nGive this key to its caller: it is not shown again. Paste this below the caller's [[callers]]:\n\n{table}"
+        f"\n# Give this key to its caller: it is not shown again. Paste this below the caller's [[callers]]:\n\n{table}"
     )
     return 0
 

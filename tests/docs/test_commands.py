@@ -1,4 +1,4 @@
-"""Commands in blocks of documents, those too that nothing runs: what they name is there.
+"""Commands in documents, those too that nothing runs, or that stand in a sentence: what they name is there.
 
 Sub-commands of `trireme` and their options; scripts, folders and modules of the repository, with their options; targets
 of `make`; the chart's values.
@@ -54,7 +54,9 @@ def mistakes(words: list[str]) -> Iterator[str]:
 
 @pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_commands_are_there(page: Path) -> None:
-    found = [(words, list(mistakes(words))) for words in commands(page.read_text(encoding="utf-8"))]
+    text = page.read_text(encoding="utf-8")
+    inline = (words for words in inline_commands(text) if words[0] == "trireme")
+    found = [(words, list(mistakes(words))) for words in [*commands(text), *inline]]
     assert [(shlex.join(words), wrong) for words, wrong in found if wrong] == []
 
 
@@ -63,6 +65,7 @@ FENCES = re.compile(r"^```(?:console|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FOLDER = re.compile(r"^(?:\./)?((?:benchmarks|deploy|docs|model_repository|proto|tests)(?:/[\w.-]+)+)$")
 MODULES = {"bench": "benchmarks/bench/command.py", "trireme.simulations": "simulations/command.py"}
 """Where the options of what `python -m` runs are."""
+INLINE = re.compile(r"(?<!`)`((?:trireme|make|python|helm|docker) [^`:]+)`(?!`)")
 TARGETS = frozenset(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
@@ -72,6 +75,12 @@ def shell_commands(text: str) -> Iterator[list[str]]:
         for line in LINES.findall(block):
             with suppress(ValueError):  # a line of an output, with a quotation mark
                 yield shlex.split(line.replace("\\\n", ""), comments=True)
+
+
+def inline_commands(text: str) -> Iterator[list[str]]:
+    """The words of each command that stands in a sentence."""
+    for command in INLINE.findall(re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)):
+        yield shlex.split(command.replace("\n", " "))
 
 
 def wrong_names(words: list[str]) -> Iterator[str]:
@@ -101,7 +110,8 @@ def _has(values: Any, keys: list[str]) -> bool:
 
 @pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_what_commands_name_is_there(page: Path) -> None:
-    found = [(words, list(wrong_names(words))) for words in shell_commands(page.read_text(encoding="utf-8"))]
+    text = page.read_text(encoding="utf-8")
+    found = [(words, list(wrong_names(words))) for words in [*shell_commands(text), *inline_commands(text)]]
     assert [(shlex.join(words), wrong) for words, wrong in found if wrong] == []
 
 

@@ -13,7 +13,6 @@ from s3_endpoint import s3_endpoint
 pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="the pages' commands need curl")
 
 EMPTY = (
-    "access",
     "comparison",
     "command-line",
     "frameworks",
@@ -25,6 +24,7 @@ EMPTY = (
 )
 """Pages that are read in an empty folder."""
 SOME_MODELS = (
+    "access",
     "console",
     "foresight",
     "front_ends",
