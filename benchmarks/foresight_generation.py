@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from generation_networks import ROOT, SHAPES, make_network
 
 from trireme.clients.player import play
@@ -86,7 +87,7 @@ def main() -> int:
     parser.add_argument("--most-secs", type=float, default=2.0, help="for each load of the profile")
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    torch.set_num_threads(int(os.environ.setdefault("OMP_NUM_THREADS", "1")))
     with tempfile.TemporaryDirectory() as folder:
         repository = Path(folder) / "models"
         make_network_in(repository, given.shape)
@@ -101,7 +102,8 @@ def main() -> int:
         errors = sorted(abs(each) for each in generation.errors())
         sys.stdout.write(
             f"profiled in {time.monotonic() - began_s:.0f} s: fit off by {errors[len(errors) // 2]:.1%} in the middle, "
-            f"{errors[-1]:.1%} at most; cores {generation.cores}; {profile.host}\n"
+            f"{errors[-1]:.1%} at most; {generation.cores} cores; "
+            f"an answer takes {profile.host[0].answer_s * 1e6:.0f} µs, held up {profile.host[0].held_up:.2f}\n"
         )
         rows = [
             row(case, *compared(case, models, repository, Path(folder), given.seconds)) for case in cases(given.rate)
