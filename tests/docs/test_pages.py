@@ -31,6 +31,7 @@ SOME_MODELS = (
     "gateway",
     "on_demand",
     "planning",
+    "production",
     "python_models",
     "routes",
     "tracing",
@@ -38,15 +39,13 @@ SOME_MODELS = (
 """Pages that are read beside copies of some models, in the folder `models`."""
 CHECKOUT = ("clients", "embedding", "example-models", "generate", "openai")
 """Pages that are read in the root of a checkout."""
-BESIDE_OTHERS = frozenset({"encoders", "generation", "repositories"})
+BESIDE_OTHERS = frozenset({"encoders", "generation", "migrating-from-triton", "repositories"})
 """Pages that are read beside something else: each has a test of its own here."""
 ELSEWHERE = frozenset(
     {
         "batch_strategies",  # tests/engine/scheduling/test_strategy.py
         "errors",  # tests/api/cli/test_remedies.py
         "migrating-from-torchserve",  # tests/wire/test_migration_from_torchserve.py
-        "migrating-from-triton",  # tests/wire/test_migration_from_triton.py
-        "production",  # the same
         "stubs",  # test_stubs.py
     }
 )
@@ -93,6 +92,15 @@ def test_the_page_on_models_that_generate(tmp_path: Path) -> None:
 def test_the_page_on_encoders(tmp_path: Path) -> None:
     write_encoders(tmp_path / "models")
     read("encoders", tmp_path)
+
+
+@pytest.mark.slow
+def test_the_page_on_migrating_from_triton(tmp_path: Path) -> None:
+    """With another Trireme in the place of Triton."""
+    copy_models(tmp_path / "models", "digits", "simple")
+    with Reader(tmp_path) as reader:
+        reader.serve("trireme serve --model-repository models")
+        reader.read(ROOT / "docs" / "migrating-from-triton.md")
 
 
 @pytest.mark.slow

@@ -163,6 +163,10 @@ class Reader:
                 if step.shown is not None:
                     assert matches(step.shown, output), f"{where}: expected\n{step.shown}\nand got\n{output}"
 
+    def serve(self, command: str) -> None:
+        """Start a server that a page takes for granted."""
+        self._serve(shlex.split(command))
+
     def _run(self, step: Step, where: str) -> str:
         if step.kind == "program":
             return self._output([sys.executable, "-c", self._with_ports(step.text)], where)

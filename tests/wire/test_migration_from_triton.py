@@ -1,17 +1,20 @@
-"""docs/migrating-from-triton.md and docs/production.md: their programs, commands and flags are right."""
+"""docs/migrating-from-triton.md: its program finds what differs, and its table has all flags.
+
+Besides, no server of a guide warns of its flags.
+"""
 
 from __future__ import annotations
 
 import re
-import shutil
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from documents import blocks, steps
 from repository_models import link_models
-from serve_process import serve_process
 
 from trireme.api.cli.command import build_command
 from trireme.api.cli.flag_table import FLAGS
@@ -40,17 +43,13 @@ output [ { name: "THROWN" data_type: TYPE_FP32 dims: [ 1 ] } ]
 """
 
 
-def blocks(guide: str, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", (DOCS / guide).read_text(), re.DOTALL)
-
-
 def test_the_comparison_finds_what_differs(tmp_path: Path, serve: Any) -> None:
     """And nothing else: one server twice, of which one model never answers the same."""
     models = link_models(tmp_path / "models", "running_sum", "simple_string")
     (models / "dice" / "1").mkdir(parents=True)
     (models / "dice" / "config.pbtxt").write_text(DICE_CONFIG)
     (models / "dice" / "1" / "model.py").write_text(DICE)
-    (program,) = blocks("migrating-from-triton.md", "python")
+    (program,) = blocks(DOCS / "migrating-from-triton.md", "python")
     with serve(models) as server:
         command = [sys.executable, "-c", program, server.url, server.url]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -62,7 +61,8 @@ def test_the_comparison_finds_what_differs(tmp_path: Path, serve: Any) -> None:
 @pytest.mark.parametrize("guide", GUIDES)
 def test_commands_are_understood(guide: str) -> None:
     """As they stand, and without a warning but that the server is open to the network."""
-    commands = [text.replace("\\\n", "").split() for text in blocks(guide, "sh") if text.startswith("trireme serve")]
+    said = (step.text for step in steps((DOCS / guide).read_text()) if step.kind == "command")
+    commands = [shlex.split(text) for text in said if text.startswith("trireme serve")]
     assert len(commands) == 1
     warnings = [line for words in commands for line in build_command(parse(words[2:], FLAGS), {}).warnings]
     assert [line for line in warnings if not line.startswith("clients that reach")] == []
@@ -80,16 +80,3 @@ def test_flags_that_do_nothing_are_in_the_table() -> None:
     assert {name for name, flag in without_effect.items() if not flag.tolerated} == {
         name for name, text in told.items() if text.startswith("refused")
     }
-
-
-@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
-def test_what_production_asks_before_the_first_request(tmp_path: Path) -> None:
-    start, asked = blocks("production.md", "sh")
-    flags = [word for word in start.split()[4:] if word not in ("--drain-secs", "5")]  # the test waits for no balancer
-    models = link_models(tmp_path / "models", "simple")
-    with serve_process(models, *flags) as server:
-        here = asked.replace("localhost:8000", f"127.0.0.1:{server.http_port}")
-        here = here.replace("localhost:8002", f"127.0.0.1:{server.metrics_port}")
-        done = subprocess.run(["sh", "-ec", here], capture_output=True, text=True, check=True)
-    assert '"state":"READY"' in done.stdout
-    assert "nv_inference_queue_duration_us" in done.stdout
