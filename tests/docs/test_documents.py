@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
+import documents
 import pytest
 from documents import Reader, indented_commands, matches, normal, steps
 
@@ -63,6 +65,44 @@ def test_an_output_that_differs_is_noticed(tmp_path: Path) -> None:
     page.write_text(PAGE)
     with Reader(tmp_path) as reader, pytest.raises(AssertionError, match=r"x.md:30: this block is not run"):
         reader.read(page)
+
+
+class _Started:
+    """In the place of a server that a page starts: its ports are those of the page, and another digit before them."""
+
+    log: ClassVar[list[str]] = []
+
+    def __init__(self, words: list[str], shown: dict[str, str], _folder: Path) -> None:
+        self._words = " ".join(words)
+        self._shown = shown
+        self.log.append(f"{self._words} begins")
+
+    def ports(self) -> dict[str, int]:
+        return {port: 10_000 + int(port) for port in self._shown.values()}
+
+    def wait_for(self, _pattern: str) -> None:
+        """It is there at once."""
+
+    def end(self) -> None:
+        self.log.append(f"{self._words} ends")
+
+
+def test_servers_of_a_page_have_their_own_ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is started at the port of another takes its place."""
+    monkeypatch.setattr(documents, "_PageServer", _Started)
+    monkeypatch.setattr(_Started, "log", [])
+    page = tmp_path / "x.md"
+    page.write_text(
+        "```console\n$ trireme serve --http-port 7100 --grpc-port 7101\n$ trireme gateway\n"
+        "$ echo localhost:7100 localhost:7101 localhost:8000 localhost:8001 localhost:9\n"
+        "127.0.0.1:17100 127.0.0.1:17101 127.0.0.1:18000 127.0.0.1:18001 localhost:9\n"
+        "$ trireme serve\n```\n"
+    )
+    with Reader(tmp_path) as reader:
+        reader.read(page)
+        running = ["trireme serve --http-port 7100 --grpc-port 7101 begins", "trireme gateway begins"]
+        assert _Started.log == [*running, "trireme gateway ends", "trireme serve begins"]
+    assert len(_Started.log) == 6
 
 
 def test_commands_in_indented_blocks_are_found() -> None:
