@@ -217,6 +217,8 @@ class Bench:
 
     def predict(self, cases: Sequence[Case]) -> None:
         for case in cases:
+            if not (self.found / f"{case.name}.measured.json").exists():
+                continue
             predicted = [self.foreseen(case, number) for number in range(RUNS)]
             (self.found / f"{case.name}.predicted.json").write_text(json.dumps(predicted))
 

@@ -30,7 +30,9 @@ def residuals(found: Path, held: Mapping[str, bool]) -> str:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     missed = apart = 0
-    for case, its in held.items():
+    missing = [case for case in held if not (found / f"{case}.predicted.json").exists()]
+    shown = {case: its for case, its in held.items() if case not in missing}
+    for case, its in shown.items():
         measured, predicted = _found(found, case)
         cells = []
         for name in BOUNDS:
@@ -43,12 +45,14 @@ def residuals(found: Path, held: Mapping[str, bool]) -> str:
         others = _each((run["others"] for run in measured["runs"]), ".1f")
         row = [case, str(measured["requests"]), *cells, refused, others, "yes" if its else ""]
         lines.append(f"| {' | '.join(row)} |")
-    total = len(BOUNDS) * len(held)
+    total = len(BOUNDS) * len(shown)
     lines.append("")
     lines.append(
         f"{total - missed} of {total} numbers are within their bounds; the others are printed in bold. {apart} of "
         "these are numbers by which two real runs, or two profiles, are further apart than the bound (≠)."
     )
+    if missing:
+        lines += ["", f"Not measured: {', '.join(missing)}."]
     return "\n".join(lines) + "\n"
 
 

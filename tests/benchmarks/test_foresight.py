@@ -33,10 +33,11 @@ def test_a_number_within_its_bound_of_the_mean_of_two_runs_is_plain(tmp_path: Pa
 
 def test_what_is_off_is_bold_and_marked_where_the_runs_are_as_far_apart(tmp_path: Path) -> None:
     keep(tmp_path, {"p50": 0.011, "p99": 0.050}, {"p99": 0.030}, {"p99": 0.040})
-    table = residuals(tmp_path, {"case": False})
+    table = residuals(tmp_path, {"case": False, "another": False})
     assert "| **11 … 11 / 10 … 10 ms, +10.0%** | **50 … 50 / 30 … 40 ms, +42.9% ≠** |" in table
     assert "2 of 4 numbers are within their bounds" in table
     assert "1 of these are numbers" in table
+    assert table.endswith("Not measured: another.\n")
 
 
 def test_batches_between_two_looks_at_statistics_are_counted_by_size() -> None:
