@@ -16,7 +16,8 @@ Rules:
  5. One client asks for as many rows as there may be, too: what that costs the loop and outside more, is by the byte.
  6. Batches that are executed elsewhere take longer while a server reads and writes, since caches, memory and the lock
     of the interpreter are shared, or than they took when they were measured alone, in another minute. By how much,
-    those of the client alone and of the crowd tell, each beside those of its own size.
+    those of the client alone and of the crowd tell, each beside those of its own size. They take turns, of which the
+    one in the middle counts: other programs hold up whole turns.
  7. Who sleeps has to wait for a core when it wakes up, if other programs have them. How long, requests that came after
     a rest tell by what they took longer than most of their kind.
 """
@@ -49,6 +50,8 @@ from ..engine.profiles.profile import runs_on_loop
 from .service_times import MeasuredModel
 
 _CROWD = 8
+_ROUNDS = 5
+"""In which lone client and crowd take turns."""
 _PART = 0.3
 """Of what a point may take: one request at a time, and the crowd, each for so long."""
 _WARM_UP = 100
@@ -202,8 +205,12 @@ def _point(server: ServedModels, measured: MeasuredModel, way: Way, nbytes: int,
     service_s = measured.service[0].time.mean_s
     one = max(service_s + 0.0005, 0.0005)
     _load(server, measured, way, 1, _WARM_UP)
-    alone = _load(server, measured, way, 1, round(min(max(seconds / one, _LEAST), _MOST)))
-    crowd = _load(server, measured, way, _CROWD, round(min(max(seconds / one, 4 * _LEAST), _MOST)))
+    counts = [round(min(max(seconds / one, least), _MOST) / _ROUNDS) for least in (_LEAST, 4 * _LEAST)]
+    rounds = [
+        [_load(server, measured, way, clients, count) for clients, count in zip((1, _CROWD), counts, strict=True)]
+        for _ in range(_ROUNDS)
+    ]
+    alone, crowd = (joined(loads) for loads in zip(*rounds, strict=True))
     on_loop = runs_on_loop(measured.executor, service_s)
     usual_s = float(np.median(alone.latencies_s))
     ways_s = measured.start.quantile(0.5) + measured.notice.quantile(0.5)
@@ -221,7 +228,7 @@ def _point(server: ServedModels, measured: MeasuredModel, way: Way, nbytes: int,
     outside = TimeDistribution.of([float(each) for each in spread])
     more_s = grows_by * outside_s**0.5
     known = [replace(each, loop_s=each.loop_s + more_s) for each in rested]
-    slowed = 1.0 if on_loop else slowed_by((alone, crowd), measured)
+    slowed = 1.0 if on_loop else float(np.median([slowed_by(loads, measured) for loads in rounds]))
     late = late_by([load for _, load in loads], service_s)
     return HostPoint(way, nbytes, 0, a - shared, shared, outside, (RestedLoop(0.0, 0.0, 0.0), *known), slowed, late)
 
@@ -245,6 +252,20 @@ def _large_point(
     outside = TimeDistribution.constant(max(outside_s, small.outside.quantile(0.5)))
     request_s = max(request_s, small.request_s)
     return replace(small, nbytes=rows * small.nbytes, request_s=request_s, outside=outside)
+
+
+def joined(loads: Sequence[ClosedLoad]) -> ClosedLoad:
+    """Loads of as many clients, one after the other, as one."""
+    batches = [max(1, sum(load.sizes.values())) for load in loads]
+    requests = [load.requests * count for load, count in zip(loads, batches, strict=True)]
+    return ClosedLoad(
+        loads[0].clients,
+        np.concatenate([load.latencies_s for load in loads]),
+        float(np.average([load.loop_s for load in loads], weights=requests)),
+        float(np.average([load.batch_s for load in loads], weights=batches)),
+        sum(requests) / sum(batches),
+        sum((Counter(load.sizes) for load in loads), Counter()),
+    )
 
 
 def slowed_by(loads: Sequence[ClosedLoad], measured: MeasuredModel) -> float:

@@ -7,7 +7,7 @@ import pytest
 from predicted_models import foreseen_model
 
 from trireme.engine.profiles import NEVER_LATE, ExecutorKind, ServicePoint, TimeDistribution
-from trireme.foresight.host_costs import ClosedLoad, late_by, slowed_by
+from trireme.foresight.host_costs import ClosedLoad, joined, late_by, slowed_by
 from trireme.foresight.service_times import MeasuredModel, MeasuringPlan, measured_points, usual_sizes
 
 
@@ -77,3 +77,13 @@ def test_what_is_later_than_usual_is_late_and_long_batches_hide_it() -> None:
     assert late.mean_s == pytest.approx(2 * 0.004 / 200)
     assert (late.quantile(0.9), late.quantile(1.0)) == (0.0, pytest.approx(0.004))
     assert late_by(loads, 0.002) == late_by([], 0.0001) == NEVER_LATE
+
+
+def test_loads_that_took_turns_are_one_load() -> None:
+    """What is of a request counts by requests, and what is of a batch by batches."""
+    few = ClosedLoad(8, np.array([0.001] * 4), 0.0001, 0.010, 4.0, {4: 1})
+    many = ClosedLoad(8, np.array([0.002] * 12), 0.0003, 0.020, 4.0, {2: 1, 4: 1, 6: 1})
+    both = joined([few, many])
+    assert (both.clients, len(both.latencies_s), both.requests, dict(both.sizes)) == (8, 16, 4.0, {2: 1, 4: 2, 6: 1})
+    assert both.loop_s == pytest.approx((4 * 0.0001 + 12 * 0.0003) / 16)
+    assert both.batch_s == pytest.approx((0.010 + 3 * 0.020) / 4)
