@@ -112,7 +112,7 @@ def predict(
             )
             for name, model in known.items()
         ]
-        loop_factor = _drawn_factor(_outside_error(profiles), chance)
+        loop_factor = _drawn_factor(_host_error(profiles), chance)
         free = max(0.1, host.cores - host.client_cores)
         costs = ProfiledCosts(profiles, free, host.way, chance, loop_factor, host.loop_first)
         runs.append(merged_runs([play(planned, part, options, seed * 1000 + number, costs=costs) for part in parts]))
@@ -174,6 +174,9 @@ def _drawn_factor(deviation: float, chance: Random) -> float:
     return max(0.1, chance.gauss(1.0, min(deviation, _MOST_DEVIATION)))
 
 
-def _outside_error(profiles: Mapping[str, ModelProfile]) -> float:
-    errors = [point.outside.relative_error for profile in profiles.values() for point in profile.host]
-    return max(errors, default=0.0)
+def _host_error(profiles: Mapping[str, ModelProfile]) -> float:
+    """The standard error of what a request costs beside its execution, the loop's work and what is outside, as a part
+    of it: the largest. Alone, what is outside is so little that one request that was held up makes its error large."""
+    points = [point for profile in profiles.values() for point in profile.host]
+    costs = [point.request_s + point.batch_s + point.outside.mean_s for point in points]
+    return max((point.outside.error_s / cost for point, cost in zip(points, costs, strict=True) if cost), default=0.0)

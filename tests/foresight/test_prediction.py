@@ -246,6 +246,16 @@ def test_an_uncertain_profile_makes_an_uncertain_prediction() -> None:
     assert spreads[1] > 1.05
 
 
+def test_requests_that_were_held_up_on_their_way_make_the_loops_work_little_less_certain() -> None:
+    """1 ms of the loop, and 1 µs outside of it that is known to 2 µs: that is 0.2 %, and not 200."""
+    outside = TimeDistribution(100, 1e-6, 2e-6, TimeDistribution.constant(1e-6).quantiles_s)
+    host = HostPoint(Way.HTTP, 16, 0, 0.001, 0.0, outside)
+    model = foreseen_model("m", constant(seconds=0.0001), host=(host,))
+    found = predict([model], poisson(5.0, 100), OPTIONS, ROOMY, plays=8)
+    busy_s = [run.loop_busy_s for run in found.runs]
+    assert 1.0 < max(busy_s) / min(busy_s) < 1.02
+
+
 def test_the_same_seed_predicts_the_same() -> None:
     model = foreseen_model("m", ServicePoint(1, 1, 1.0, exponential(SERVICE_S)))
     once, again, other = (
