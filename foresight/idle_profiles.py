@@ -95,8 +95,7 @@ class IdleMeasurement:
                 wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
                 continue
             wait_s = _IDLE_S
-            began_s = time.monotonic()
-            self._ask(rows)
+            asked_s = self._ask(rows)
             after = self._look()
             if after.executions == before.executions + 1:
                 phases = [(b - a) / 1e9 for a, b in zip(before.phases_ns, after.phases_ns, strict=True)]
@@ -106,13 +105,15 @@ class IdleMeasurement:
                 known = took[_WARM_UP:]
                 if len(known) >= 2 * LEAST_SAMPLES and TimeDistribution.of(known).relative_error <= plan.error:
                     return
-            time.sleep(3 * (time.monotonic() - began_s))
+            time.sleep(3 * asked_s)
 
-    def _ask(self, rows: int) -> None:
+    def _ask(self, rows: int) -> float:
+        """Ask once; the seconds until the answer."""
         traffic = RequestTraffic([LoggedRequest(0.0, self._model, rows=rows)])
-        reasons = play(traffic, self._target, connections=1, maker=self._preparer).summary().reasons
-        if reasons:
-            raise UnavailableError(f"a request to '{self._model}' failed: {reasons[0][0]}")
+        played = play(traffic, self._target, connections=1, maker=self._preparer).summary()
+        if played.reasons:
+            raise UnavailableError(f"a request to '{self._model}' failed: {played.reasons[0][0]}")
+        return played.mean_s
 
     def _look(self) -> _Look:
         records = ask_server(self._target, "/v2/models/stats")["model_stats"]
