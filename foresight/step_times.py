@@ -2,7 +2,9 @@
 
 Rules:
  1. Loads are made so that steps of all kinds come: so many texts at a time, after so many tokens; prompts alone, short
-    and in pieces; prompts beside texts. Answers are not streamed: what that costs the server is measured elsewhere.
+    and in pieces; prompts beside texts. Lengths are drawn, as those of traffic are: what a library makes for a shape of
+    matrices, and keeps, would else be there each time. Answers are not streamed: what that costs the server is measured
+    elsewhere.
  2. A step's time is from its beginning to that of the next one, if a text is in both: drawing tokens, the way to the
     event loop and back, and the decision on the next step are in it. Other steps do not count.
  3. Loads are made by turns, in `_ROUNDS` rounds; in the first `_LEAST_ROUNDS` each takes part, unless it has had its
@@ -48,10 +50,16 @@ from .service_times import MeasuredModel, MeasuringPlan
 _ROUNDS, _LEAST_ROUNDS = 6, 3
 _NEW = 12
 """Tokens of each text of a load."""
+_PROMPT_ONLY = 2
+"""The same of a load for its prompt: the time of its step is known when the next one begins."""
 _CONTEXTS = (24, 96, 384, 1_536)
 _MOST_TOKENS = 8_192
 """Of all texts of a load."""
 _LEAST_SAMPLES = 4
+_SHORTEST = 0.55
+"""Part of a load's prompt that one of its prompts has at least: just above the next shorter load's."""
+_REPEATED = 4
+"""How often a prompt alone is asked for in a round: it makes a single step."""
 _WAITS_ONLY = 0.03
 _SWITCH_INTERVAL_S = 0.0005
 """Of the interpreter, as `trireme serve` has it: the instance's thread waits for the event loop no longer."""
@@ -149,7 +157,7 @@ def loads_for(limits: IterationLimits, room: int) -> Iterator[_Load]:
             yield _Load(texts, prompt, new)
     size = 1
     while size + 2 <= longest and size <= 4 * limits.most_tokens:
-        yield _Load(1, size, 2)
+        yield _Load(1, size, _PROMPT_ONLY)
         size *= 2
     half, beside = max(1, limits.most_running // 2), max(1, limits.most_tokens // 2)
     if half * (contexts[0] + 2 * _NEW) + beside + 1 <= room and beside + 1 <= longest:
@@ -258,7 +266,8 @@ class _Measuring:
     async def _measure(self, load: _Load) -> None:
         self._sink.taken()
         began_s, before_s = time.perf_counter(), time.process_time() - time.thread_time()
-        await self.ask(load)
+        for _ in range(_REPEATED if load.new <= _PROMPT_ONLY else 1):
+            await self.ask(load)
         load.spent_s += time.perf_counter() - began_s
         steps = self._sink.taken()
         load.steps += steps
@@ -286,6 +295,7 @@ class _Measuring:
             pass
 
     def _request(self, prompt: int, new: int) -> InferenceRequest:
+        prompt = int(self._chance.integers(math.ceil(_SHORTEST * prompt), prompt + 1))
         tokens = self._chance.integers(LEAST_TOKEN, MOST_TOKEN + 1, prompt)
         given = json.dumps({"max_tokens": new, "ignore_eos": True}).encode()
         return InferenceRequest(
