@@ -356,7 +356,7 @@ class Executors:
         if issubclass(kind, StreamInstance):
             return StreamExecutor(name, WorkThread(name, turn), turn)
         if issubclass(kind, SteppedInstance):
-            return StepExecutor(WorkThread(name, turn))
+            return StepExecutor(WorkThread(name, turn), partial(WorkThread, f"{name} aside", turn))
         return ThreadExecutor(name, turn)
 
     async def offload(self, work: Callable[[], T]) -> T:

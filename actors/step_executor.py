@@ -6,7 +6,9 @@ Rules:
     answered while the next one is computed.
  2. What a step raises is answered to the requests in it, and the instance lives on. What ends its thread (`SystemExit`)
     ends the instance, whether it has batches or not.
- 3. Once the executor is closed no step begins; the end of the last one changes nothing.
+ 3. What would hold up the steps for long is done aside, by a thread that is there when it is needed first. Its end may
+    begin a step.
+ 4. Once the executor is closed no step begins; the end of the last one, and of what is done aside, changes nothing.
 """
 
 from __future__ import annotations
@@ -31,16 +33,19 @@ class StepExecutor:
 
     Args:
         worker: the instance's thread.
+        second: makes the thread for what is done aside; None to have the first one do it, between steps.
 
     Attributes:
         stepping: a step is under way.
         steps: that have been carried out, or have failed.
     """
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, second: Callable[[], Worker] | None = None) -> None:
         self.stepping = False
         self.steps = 0
         self._worker = worker
+        self._second = second
+        self._aside: Worker | None = None
         self._executing: dict[ExecutionBatch, Done] = {}
         self._closed = False
         self._death: Exception | None = None
@@ -72,6 +77,7 @@ class StepExecutor:
         assert isinstance(instance, SteppedInstance), "this executor has made it"
         batch.mark(COMPUTE_START)
         self._executing[batch] = done
+        instance.aside = partial(self._do_aside, instance)
         try:
             instance.admit(batch, partial(self._over, batch))
         except Exception as error:  # noqa: BLE001 - the boundary to foreign code, as in `executors`
@@ -85,6 +91,23 @@ class StepExecutor:
         if done is not None:
             batch.finish()
             done(batch)
+
+    def _do_aside(self, instance: SteppedInstance, work: Callable[[], Any], then: Callable[[Any], object]) -> None:
+        """Rule 3."""
+        if self._aside is None:
+            self._aside = self._worker if self._second is None else self._second()
+        self._aside.put(work, partial(self._done_aside, instance, then))
+
+    def _done_aside(
+        self, instance: SteppedInstance, then: Callable[[Any], object], result: outcome.Outcome[Any]
+    ) -> None:
+        if self._closed:
+            return
+        if isinstance(result, outcome.Error):
+            self._die(cast(Exception, result.error))
+            return
+        then(cast(outcome.Value[Any], result).value)
+        self._go_on(instance)
 
     def _go_on(self, instance: SteppedInstance) -> None:
         """Rule 1."""
@@ -122,3 +145,5 @@ class StepExecutor:
         self._closed = True
         self._executing.clear()
         self._worker.close()
+        if self._aside is not None and self._aside is not self._worker:
+            self._aside.close()

@@ -95,15 +95,22 @@ class TriremeError(Exception):
         reason: what the failure metric counts it as, should an accepted request end with it.
         refusal: why it refuses a request; None for what the kind says (`refusal_reason`).
         refusal_counted: the metric of refusals has it.
+        about: the part of the request that is wrong, as the model calls it; empty if that is not said.
     """
 
     kind = ErrorKind.UNKNOWN
     reason = FailureReason.OTHER
     refusal: RefusalReason | None = None
     refusal_counted = False
+    about = ""
 
     def __init__(
-        self, message: str, *, reason: FailureReason | None = None, refusal: RefusalReason | None = None
+        self,
+        message: str,
+        *,
+        reason: FailureReason | None = None,
+        refusal: RefusalReason | None = None,
+        about: str = "",
     ) -> None:
         if len(message) > LONGEST_SHOWN and reason is not FailureReason.BACKEND:
             for pattern in _LONG:
@@ -117,6 +124,8 @@ class TriremeError(Exception):
             self.reason = reason
         if refusal is not None:
             self.refusal = refusal
+        if about:
+            self.about = about
 
     def __copy__(self) -> TriremeError:
         """Says the same, and has been raised nowhere. Whatever a subclass takes to be made, it is not made anew."""

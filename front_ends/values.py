@@ -142,19 +142,20 @@ def read_parameters(value: Any) -> dict[str, ParameterValue]:
 
 def write_error(error: TriremeError) -> list[Any]:
     """An error: its kind, why an accepted request has failed by it, its text, why it refuses one, whether that has
-    been counted, and when to try again."""
+    been counted, when to try again, and what part of the request it is about."""
     refusal = None if error.refusal is None else error.refusal.value
     text = error.message
     if len(text) > _MOST_CHARACTERS:
         text = f"{text[:_MOST_CHARACTERS]}... ({len(text)} characters)"
     retry_ms = math.ceil(error.retry_after_s * 1000) if isinstance(error, LimitExceededError) else 0
-    return [error.kind.value, error.reason.value, write_text(text), refusal, error.refusal_counted, retry_ms]
+    about = write_text(error.about)
+    return [error.kind.value, error.reason.value, write_text(text), refusal, error.refusal_counted, retry_ms, about]
 
 
 def read_error(value: Any) -> TriremeError:
     """An error of the kind's class, or of a model that is not in memory: what any other subclass adds means nothing to
     front ends."""
-    kind, reason, message, refusal, counted, retry_ms = read_list(value, 6, 6)
+    kind, reason, message, refusal, counted, retry_ms, about = read_list(value, 7, 7)
     text = read_text(message)
     error = _member(lambda: ERROR_CLASSES[ErrorKind(kind)], kind)(text, reason=FailureReason.BACKEND)
     error.reason = _member(lambda: FailureReason(reason), reason)
@@ -162,6 +163,7 @@ def read_error(value: Any) -> TriremeError:
     if error.refusal is RefusalReason.NOT_IN_MEMORY:
         return ColdModelError.read(text)
     error.refusal_counted = read_bool(counted)
+    error.about = read_text(about)
     retry_after_s = read_integer(retry_ms) / 1000
     if isinstance(error, LimitExceededError):
         error.retry_after_s = retry_after_s

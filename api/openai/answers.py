@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from .choices import TextChoice
-from .tool_calls import ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +47,17 @@ def whole_choice(
     return {"index": number, **said, "logprobs": logprobs, "finish_reason": reason}
 
 
-def call_document(call: ToolCall, call_id: str) -> dict[str, Any]:
-    """A call of a tool."""
-    return {"id": call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+def call_document(name: str, call_id: str, arguments: str = "") -> dict[str, Any]:
+    """A call of a tool, or the beginning of one."""
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def call_piece(head: AnswerHead, number: int, index: int, document: Mapping[str, Any]) -> dict[str, Any]:
-    """A call of a choice of a stream, the whole of it.
+    """A piece of a call of a choice of a stream.
 
     Args:
         index: of the call in its choice.
+        document: what is new of it.
     """
     delta = {"tool_calls": [{"index": index, **document}]}
     return head.document([{"index": number, "delta": delta, "logprobs": None, "finish_reason": None}], piece=True)

@@ -62,14 +62,19 @@ def refusal(
     return Answer(status, JSON, json_writer.dumps(error_object(status, message, param, code)), headers)
 
 
-def refused(error: TriremeError) -> Answer:
-    """The answer to a request that ended with an error."""
+def refused(error: TriremeError, params: Mapping[str, str] | None = None) -> Answer:
+    """The answer to a request that ended with an error.
+
+    Args:
+        params: by what models call parts of a request, what OpenAI's clients call them.
+    """
     if isinstance(error, FieldError):
         return refusal(400, error.message, error.param, error.code)
     answer = error_answer(error, JSON)
     code = "model_not_found" if error.kind is ErrorKind.NOT_FOUND else None
     status = _CANCELLED if error.kind is ErrorKind.CANCELLED else answer.status
-    return refusal(status, error.message, "model" if code else None, code, answer.headers)
+    param = "model" if code else (params or {}).get(error.about)
+    return refusal(status, error.message, param, code, answer.headers)
 
 
 def openai_form(answer: Answer) -> Answer:

@@ -15,9 +15,15 @@ from .fields import BodyFields, wrong_type
 
 _FORMAT = "response_format"
 _TYPES = ("text", "json_object", "json_schema")
-_STRUCTURED = "structured_outputs"
-_EARLIER: Mapping[str, str] = {"guided_json": "json", "guided_regex": "regex", "guided_choice": "choice"}
-"""vLLM's names before `_STRUCTURED`, and the members of that that they stand for."""
+STRUCTURED = "structured_outputs"
+"""The member, and what errors of models about it are about."""
+_EARLIER: Mapping[str, str] = {
+    "guided_json": "json",
+    "guided_regex": "regex",
+    "guided_choice": "choice",
+    "guided_grammar": "grammar",
+}
+"""vLLM's names before `STRUCTURED`, and the members of that that they stand for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +75,12 @@ def _read_response_format(fields: BodyFields) -> AskedFormat | None:
 
 
 def _read_structured(fields: BodyFields) -> AskedFormat | None:
-    value = fields.get(_STRUCTURED)
+    value = fields.get(STRUCTURED)
     if value is None:
         return None
     if not isinstance(value, dict):
-        raise wrong_type(_STRUCTURED, "an object", value)
-    return _asked(_STRUCTURED, value)
+        raise wrong_type(STRUCTURED, "an object", value)
+    return _asked(STRUCTURED, value)
 
 
 def _read_earlier(fields: BodyFields, name: str) -> AskedFormat | None:

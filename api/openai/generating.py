@@ -31,10 +31,11 @@ from .answers import (
     whole_choice,
 )
 from .errors import refused
+from .formats import STRUCTURED
 from .inference import new_choice, take_logprobs, take_response
 from .models import TextModel
 from .requests import TextRequest
-from .tool_calls import CallFormat, ToolCall, ToolCallFinder
+from .tool_calls import CallBegin, CallFormat, CallPart, ToolCallFinder, whole_calls
 
 _DONE = event(b"[DONE]")
 
@@ -107,6 +108,10 @@ class TextAnswer:
             self._incoming.stop(number)
         return text, logprobs
 
+    def _refused(self, error: TriremeError) -> Answer:
+        form = self._request.sampling.format
+        return refused(error, None if form is None else {STRUCTURED: form.param})
+
     # All at once.
 
     async def _whole(self) -> Answer:
@@ -126,7 +131,7 @@ class TextAnswer:
                 raise UnavailableError(NOT_READ)
             return self._document(texts, logprobs)
         except TriremeError as error:
-            return refused(error)
+            return self._refused(error)
 
     def _document(self, texts: Sequence[list[str]], logprobs: Sequence[list[list[dict[str, Any]]]]) -> Answer:
         choices = []
@@ -134,14 +139,14 @@ class TextAnswer:
             texts[number].append(choice.end())
             parts = self._parts(number, "".join(texts[number]), final=True)
             text = "".join(part for part in parts if isinstance(part, str))
-            calls = [call_document(part, self._call_id()) for part in parts if isinstance(part, ToolCall)]
+            calls = [call_document(name, self._call_id(), arguments) for name, arguments in whole_calls(parts)]
             found = self._logprobs(number, logprobs[number])
             choices.append(whole_choice(self._head, number, text, calls, self._reason(number), found))
         document = self._head.document(choices)
         document["usage"] = usage_of(self._choices, self._request.choices)
         return Answer(200, JSON, orjson.dumps(document))
 
-    def _parts(self, number: int, text: str, *, final: bool = False) -> list[str | ToolCall]:
+    def _parts(self, number: int, text: str, *, final: bool = False) -> list[CallPart]:
         """What there is to hand on when a choice has more text, or, finally, no more: texts, and calls of tools."""
         finder = self._finders[number]
         if finder is None:
@@ -183,7 +188,7 @@ class TextAnswer:
                 raise UnavailableError(NOT_READ)
             last = self._last_pieces()
         except TriremeError as error:
-            answer = refused(error)
+            answer = self._refused(error)
             if not begun:
                 await exchange.respond(answer)
                 return
@@ -210,20 +215,22 @@ class TextAnswer:
             pieces += self._end(number)
         return pieces
 
-    def _said(self, number: int, parts: Sequence[str | ToolCall], logprobs: Any = None) -> list[bytes]:
+    def _said(self, number: int, parts: Sequence[CallPart], logprobs: Any = None) -> list[bytes]:
         """Pieces with these parts; the first one has the log-probabilities."""
         finder = self._finders[number]
-        index = 0 if finder is None else finder.count - sum(isinstance(part, ToolCall) for part in parts)
+        index = 0 if finder is None else finder.count - sum(isinstance(part, CallBegin) for part in parts)
         pieces = []
         if logprobs is not None and not (parts and isinstance(parts[0], str)):
             parts = ["", *parts]
         for part in parts:
-            if isinstance(part, ToolCall):
-                pieces.append(call_piece(self._head, number, index, call_document(part, self._call_id())))
-                index += 1
-            else:
+            if isinstance(part, str):
                 pieces.append(choice_piece(self._head, number, part, None, logprobs))
                 logprobs = None
+            elif isinstance(part, CallBegin):
+                pieces.append(call_piece(self._head, number, index, call_document(part.name, self._call_id())))
+                index += 1
+            else:
+                pieces.append(call_piece(self._head, number, index - 1, {"function": {"arguments": part.text}}))
         return list(map(_event, pieces))
 
     def _end(self, number: int) -> list[bytes]:

@@ -22,6 +22,7 @@ from .adapters import find_named, listed_models
 from .answers import AnswerHead, model_entry
 from .chat import render_prompt
 from .errors import FieldError, refused
+from .forced_calls import forced_format
 from .generating import TextAnswer
 from .inference import admit_all, text_requests
 from .models import call_format, served_model, text_model
@@ -132,8 +133,10 @@ async def _generate(
     chat = asked.messages is not None
     request_id = f"{'chatcmpl' if chat else 'cmpl'}-{secrets.token_hex(12)}"
     prompts = all_prompts(asked, chat_prompt)
+    calls = call_format(described) if asked.tools.offered else None
+    if asked.tools.forced:
+        asked = replace(asked, sampling=replace(asked.sampling, format=forced_format(asked.tools, model, calls)))
     replies = await admit_all(context, request, described, text_requests(model, asked, prompts, request_id, adapter))
     request.accepted = True
     head = AnswerHead(request_id, created_s(context), asked.model, chat, asked.usage)
-    calls = call_format(described) if asked.tools.offered else None
     return TextAnswer(context, request, model, asked, head, prompts, replies, calls).send

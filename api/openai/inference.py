@@ -167,7 +167,7 @@ def _vllm_inputs(
     given: dict[str, Any] = {name: value for name, value in values.items() if name != "user"}
     if adapter:
         given["lora_name"] = adapter
-    if request.tools.offered and call_format(model.description) in SPECIAL_MARKS:
+    if request.tools.forced or (request.tools.offered and call_format(model.description) in SPECIAL_MARKS):
         given["skip_special_tokens"] = False
     if sampling.stop:
         given["stop"] = sampling.stop

@@ -4,12 +4,14 @@ How a model writes calls is its format: ``hermes`` (``<tool_call>{…}</tool_cal
 (``[TOOL_CALLS]`` before an array, or before the name of a tool and its arguments), ``llama3_json`` (the answer is
 objects, with or without ``<|python_tag|>`` in front), or ``json`` (the answer is one object or an array). Rules:
 
- 1. A call is handed on when all of it is there, and is valid: JSON, with the name of a tool of the request, and an
-    object as its arguments.
- 2. What is no valid call is text, with its marks. So is one that does not end.
- 3. White space before, between and after calls is no text, but for what is between a call and text, if text came
+ 1. A call begins when its name is known, which is that of a tool of the request, and its arguments begin, which are an
+    object. From then on they are handed on as they come, as the model writes them. If they do not end, the text has
+    ended before: a client sees that by its reason, and that they are no JSON yet.
+ 2. A call of another form (arguments first, or in quotes) is handed on when all of it is there, and is valid JSON.
+ 3. What is no call is text, with its marks. So is one that does not begin, or is of rule 2 and does not end.
+ 4. White space before, between and after calls is no text, but for what is between a call and text, if text came
     before it, too.
- 4. What is found does not depend on how the text is cut into pieces.
+ 5. What is found does not depend on how the text is cut into pieces.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from __future__ import annotations
 import enum
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -32,6 +34,13 @@ _MOST_HEAD = 256
 
 _CLOSING = "</tool_call>"
 _HEAD = re.compile(r"\s*(?P<name>[\w.-]+)\s*(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*(?=\{)", re.ASCII)
+_BLANK = r"[ \t\n\r]{0,64}"
+_NAMED = re.compile(
+    rf'\{{{_BLANK}"name"{_BLANK}:{_BLANK}(?P<name>"(?:[^"\\]|\\.){{1,256}}"){_BLANK},{_BLANK}'
+    rf'"(?:arguments|parameters)"{_BLANK}:{_BLANK}(?=\{{)'
+)
+"""The beginning of a call whose arguments can be handed on as they come."""
+_BETWEEN = re.compile(r"\[?[ \t\n\r,]*")
 _IN_STRING = re.compile(r'["\\]')
 _OUTSIDE = re.compile(r'["{}\[\]]')
 
@@ -57,11 +66,32 @@ _BARE = {CallFormat.LLAMA3_JSON: "{", CallFormat.JSON: "{["}
 """What a call begins with that has no mark: at the beginning of the text, or after another call."""
 
 
-class ToolCall(NamedTuple):
-    """A call: the name of a tool, and an object as JSON."""
+class CallBegin(NamedTuple):
+    """A call begins: the name of a tool."""
 
     name: str
-    arguments: str
+
+
+class CallArguments(NamedTuple):
+    """More of the arguments of the call that began last."""
+
+    text: str
+
+
+CallPart = str | CallBegin | CallArguments
+"""What a text is made of; a `str` is text."""
+
+
+def whole_calls(parts: Iterable[CallPart]) -> list[tuple[str, str]]:
+    """The calls in a text: names and arguments."""
+    found: list[tuple[str, str]] = []
+    for part in parts:
+        if isinstance(part, CallBegin):
+            found.append((part.name, ""))
+        elif isinstance(part, CallArguments):
+            name, arguments = found[-1]
+            found[-1] = name, arguments + part.text
+    return found
 
 
 def shown_format(template: str) -> CallFormat | None:
@@ -102,6 +132,41 @@ class _End:
         return self.place
 
 
+@dataclass(slots=True)
+class _Value:
+    """The JSON after a mark: a call, or an array of calls. Places are in what is held.
+
+    Attributes:
+        end: of all of it, from its first bracket on.
+        several: it is an array.
+        at: where the next call is looked for.
+        item: the end of the call that is under way; None between two of them.
+        begun: its arguments have begun to be handed on, or to be left out.
+        arguments: their end; None when they are over.
+        wanted: it is handed on, and not left out.
+        any: there has been a call in it.
+        name: of the tool, where that stands before the JSON, which is its arguments.
+    """
+
+    end: _End
+    several: bool
+    at: int
+    item: _End | None = None
+    begun: bool = False
+    arguments: _End | None = None
+    wanted: bool = True
+    any: bool = False
+    name: str = ""
+
+    def moved(self, count: int) -> None:
+        """So many characters have gone from the beginning of what is held."""
+        self.at -= count
+        for each in (self.end, self.item, self.arguments):
+            if each is not None:
+                each.at -= count
+                each.place -= count if each.place >= 0 else 0
+
+
 class ToolCallFinder:
     """See the module.
 
@@ -123,35 +188,36 @@ class ToolCallFinder:
         self._held = ""
         self._inside = False  # what is held begins with a mark, or with what may be before a call without one
         self._body = 0  # where what comes after the mark begins in it
-        self._begins = 0  # the JSON
-        self._end: _End | None = None
-        self._name = ""  # before the arguments (mistral)
+        self._value: _Value | None = None
+        self._closes = False  # what is held may begin with the mark after a call
         self._fresh = True  # no text yet, or not since the last call
         self._any = False
         self._spoken = False
         self._space = ""
 
-    def take(self, text: str) -> list[str | ToolCall]:
+    def take(self, text: str) -> list[CallPart]:
         """A piece of text has come; what can be handed on now."""
         self._held += text
         return list(self._parts(final=False))
 
-    def end(self) -> list[str | ToolCall]:
+    def end(self) -> list[CallPart]:
         """Nothing more comes; what was held back."""
-        found = list(self._parts(final=True))
+        parts = list(self._parts(final=True))
         if self._space and not self._any:
-            found.append(self._space)
+            parts.append(self._space)
         self._space = ""
-        return found
+        return parts
 
-    def _parts(self, final: bool) -> Iterator[str | ToolCall]:
+    def _parts(self, final: bool) -> Iterator[CallPart]:
         while self._held:
-            before = len(self._held), self._inside
-            if self._inside:
+            before = len(self._held), self._inside, self._closes
+            if self._closes:
+                self._close(final)
+            elif self._inside:
                 yield from self._call(final)
             else:
                 yield from self._text(final)
-            if before == (len(self._held), self._inside):
+            if before == (len(self._held), self._inside, self._closes):
                 return
 
     # ---- text ----
@@ -162,7 +228,7 @@ class ToolCallFinder:
             at, self._body = found
             yield from self._say(at)
             self._body -= at
-            self._inside, self._end, self._name = True, None, ""
+            self._inside, self._value = True, None
             return
         yield from self._say(len(self._held) - (0 if final else self._undecided(self._held)))
 
@@ -203,22 +269,27 @@ class ToolCallFinder:
 
     # ---- calls ----
 
-    def _call(self, final: bool) -> Iterator[str | ToolCall]:
-        if self._end is None and not self._begin(final):
+    def _call(self, final: bool) -> Iterator[CallPart]:
+        if self._value is None and not self._begin(final):
             if not self._inside:
                 yield from self._say(self._body)
             elif final:
-                yield from self._give_up()
+                yield from self._give_up(len(self._held))
             return
-        end = self._end.find(self._held) if self._end is not None else -1
-        if end >= 0:
-            begin, end = self._begins, self._closed(end, final)
-            if end >= 0:
-                calls = self._calls(self._held[begin:], self._name)
-                yield from self._hand_on(calls, end)
-                return
-        if final or len(self._held) > _MOST_CHARACTERS:
-            yield from self._give_up()
+        value = self._value
+        assert value is not None, "it has begun"
+        before = -1, value.item
+        while self._inside and before != (len(self._held), value.item):
+            before = len(self._held), value.item
+            value.end.find(self._held)
+            if value.arguments is not None:
+                yield from self._more_arguments(value, final)
+            elif value.begun:
+                self._rest_of_call(value)
+            elif value.item is not None:
+                yield from self._head(value, final)
+            else:
+                yield from self._next(value, final)
 
     def _begin(self, final: bool) -> bool:
         """Look for the bracket that the call's JSON begins with. If there is none, it is no call."""
@@ -227,65 +298,148 @@ class ToolCallFinder:
         if at == len(rest) or at > _MOST_HEAD:
             self._inside = at <= _MOST_HEAD
             return False
-        if rest[at] not in "{[":
-            head = _HEAD.match(rest[:_MOST_HEAD]) if self._form is CallFormat.MISTRAL else None
-            if head is None:
-                waits = self._form is CallFormat.MISTRAL and not final and "{" not in rest and len(rest) < _MOST_HEAD
-                self._inside = waits
-                return False
-            at, self._name = head.end(), head["name"]
-        self._begins = self._body + at
-        self._end = _End(self._begins)
+        if rest[at] in "{[":
+            at += self._body
+            self._value = _Value(_End(at), self._held[at] == "[", at)
+            return True
+        head = _HEAD.match(rest[:_MOST_HEAD]) if self._form is CallFormat.MISTRAL else None
+        if head is None:
+            waits = self._form is CallFormat.MISTRAL and not final and "{" not in rest and len(rest) < _MOST_HEAD
+            self._inside = waits
+            return False
+        if head["name"] not in self._names:
+            self._inside = False
+            return False
+        at = self._body + head.end()
+        self._value = _Value(_End(at), False, at, name=head["name"])
         return True
 
-    def _closed(self, end: int, final: bool) -> int:
-        """Where the call ends whose JSON ends there; -1 if that is not known yet."""
-        if self._form is not CallFormat.HERMES:
-            return end
-        rest = self._held[end:].lstrip()
-        if rest.startswith(_CLOSING):
-            return len(self._held) - len(rest) + len(_CLOSING)
-        return -1 if _CLOSING.startswith(rest) and not final else end
-
-    def _hand_on(self, calls: Sequence[ToolCall], end: int) -> Iterator[str | ToolCall]:
-        self._inside = False
-        if not calls:
-            yield from self._say(end)
+    def _next(self, value: _Value, final: bool) -> Iterator[CallPart]:
+        """Between two calls."""
+        if value.name:
+            value.item = _End(value.at)
+            yield from self._hand_on(value, value.name, value.at)
             return
-        self._held = self._held[end:]
+        if not value.several:
+            if value.any:
+                self._finish(0)
+            else:
+                value.item = _End(value.at)
+            return
+        found = _BETWEEN.match(self._held, value.at)
+        at = value.at if found is None else found.end()
+        sign = self._held[at : at + 1]
+        if sign == "{":
+            value.at, value.item = at, _End(at)
+        elif sign == "]" and value.any:
+            self._finish(at + 1)
+        elif sign or final:
+            yield from self._no_call(value, final)
+
+    def _head(self, value: _Value, final: bool) -> Iterator[CallPart]:
+        """The beginning of a call is there, or more of it."""
+        assert value.item is not None, "it is under way"
+        end = value.item.find(self._held)
+        head = _NAMED.match(self._held, value.at)
+        name = None if head is None else _read(head["name"])
+        if head is not None and isinstance(name, str) and name in self._names:
+            yield from self._hand_on(value, name, head.end())
+            return
+        if end < 0:
+            if final or len(self._held) > _MOST_CHARACTERS:
+                yield from self._give_up(len(self._held))
+            return
+        call = self._valid(_read(self._held[value.at : end]))
+        if call is None:
+            yield from self._no_call(value, final)
+            return
+        name, arguments = call
+        yield from self._hand_on(value, name, end)
+        value.arguments = None
+        if value.wanted:
+            yield CallArguments(arguments)
+
+    def _hand_on(self, value: _Value, name: str, at: int) -> Iterator[CallPart]:
+        """A call begins whose arguments are there."""
+        value.wanted = self._most is None or self.count < self._most
+        value.any = value.begun = True
+        value.arguments = _End(at)
+        self._drop(at)
         self._space, self._fresh, self._any = "", True, True
-        for call in calls:
-            if self._most is None or self.count < self._most:
-                self.count += 1
-                yield call
+        if value.wanted:
+            self.count += 1
+            yield CallBegin(name)
 
-    def _give_up(self) -> Iterator[str]:
-        """The call does not end: all of it is text."""
-        self._inside = False
-        yield from self._say(len(self._held))
+    def _more_arguments(self, value: _Value, final: bool) -> Iterator[CallPart]:
+        assert value.arguments is not None, "they are under way"
+        assert value.item is not None, "so is their call"
+        value.item.find(self._held)
+        end = value.arguments.find(self._held)
+        count = end if end >= 0 else len(self._held) if final else value.arguments.at
+        if count and value.wanted:
+            yield CallArguments(self._held[:count])
+        if end >= 0:
+            value.arguments = None
+        self._drop(count)
 
-    def _calls(self, text: str, name: str) -> Sequence[ToolCall]:
-        """Those of a value of JSON at the beginning of a text; none if one is not valid."""
-        try:
-            value, _ = json.JSONDecoder().raw_decode(text)
-        except (ValueError, RecursionError):
-            return ()
-        if name:
-            value = {"name": name, "arguments": value}
-        found = [self._valid(each) for each in (value if isinstance(value, list) else [value])]
-        calls = [each for each in found if each is not None]
-        return calls if len(calls) == len(found) else ()
+    def _rest_of_call(self, value: _Value) -> None:
+        """What stands behind its arguments."""
+        assert value.item is not None, "it is under way"
+        end = value.item.find(self._held)
+        self._drop(end if end >= 0 else value.item.at)
+        if end >= 0:
+            value.item, value.begun, value.at = None, False, 0
+            if not value.several:
+                self._finish(0)
 
-    def _valid(self, value: Any) -> ToolCall | None:
+    def _finish(self, count: int) -> None:
+        """All of the JSON is over, with so many further characters."""
+        self._drop(count)
+        self._inside, self._value = False, None
+        self._closes = self._form is CallFormat.HERMES
+
+    def _close(self, final: bool) -> None:
+        """After a call."""
+        rest = self._held.lstrip()
+        if rest.startswith(_CLOSING):
+            self._held = rest.removeprefix(_CLOSING)
+        elif _CLOSING.startswith(rest) and not final:
+            return
+        self._closes = False
+
+    def _drop(self, count: int) -> None:
+        self._held = self._held[count:]
+        if self._value is not None:
+            self._value.moved(count)
+
+    def _no_call(self, value: _Value, final: bool) -> Iterator[str]:
+        """There is something in the JSON that is no call: it is text, to the end of the JSON."""
+        if value.end.place >= 0:
+            yield from self._give_up(value.end.place)
+        elif final or len(self._held) > _MOST_CHARACTERS:
+            yield from self._give_up(len(self._held))
+
+    def _give_up(self, count: int) -> Iterator[str]:
+        """So many characters are text."""
+        self._inside, self._value = False, None
+        yield from self._say(count)
+
+    def _valid(self, value: Any) -> tuple[str, str] | None:
+        """The name and the arguments, as JSON, of a call that is there as a whole; None if it is none."""
         name = value.get("name") if isinstance(value, dict) else None
         if not isinstance(name, str) or name not in self._names:
             return None
         arguments = value.get("arguments", value.get("parameters"))
         if isinstance(arguments, str):
-            try:
-                arguments = json.loads(arguments)
-            except (ValueError, RecursionError):
-                return None
-        if arguments is None:
+            arguments = _read(arguments)
+        elif arguments is None:
             arguments = {}
-        return ToolCall(name, json.dumps(arguments, ensure_ascii=False)) if isinstance(arguments, dict) else None
+        return (name, json.dumps(arguments, ensure_ascii=False)) if isinstance(arguments, dict) else None
+
+
+def _read(text: str) -> Any:
+    """A value of JSON; None if it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None

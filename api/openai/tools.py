@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .errors import FieldError
@@ -18,14 +18,17 @@ class AskedTools:
     Attributes:
         offered: as the client gave them; none where it wants no calls.
         most: calls of an answer; None for any number.
+        forced: names of those of which one has to be called; empty if none has to.
     """
 
     offered: tuple[Mapping[str, Any], ...] = ()
     most: int | None = None
+    forced: frozenset[str] = frozenset()
 
     @property
     def names(self) -> frozenset[str]:
-        return frozenset(each["function"]["name"] for each in self.offered)
+        """Of those that may be called."""
+        return self.forced or frozenset(each["function"]["name"] for each in self.offered)
 
 
 NO_TOOLS = AskedTools()
@@ -42,15 +45,30 @@ def read_tools(fields: BodyFields) -> AskedTools:
         else:
             function.required("name")
             function.text("name")
-    choice = fields.get("tool_choice")
-    if choice not in (None, "none", "auto"):
-        raise FieldError(
-            "tool_choice",
-            "Unsupported parameter: 'tool_choice': this server does not support choices other than 'auto' and 'none'.",
-            "unsupported_parameter",
-        )
+            function.fields("parameters")
     several = fields.get("parallel_tool_calls") is None or fields.flag("parallel_tool_calls")
-    return AskedTools(() if choice == "none" else tuple(tools), None if several else 1)
+    asked = AskedTools(tuple(tools), None if several else 1)
+    choice = fields.get("tool_choice")
+    match choice:
+        case None | "auto":
+            return asked
+        case "none":
+            return NO_TOOLS
+        case "required":
+            if not tools:
+                raise FieldError(
+                    "tool_choice", "Invalid 'tool_choice': there are no 'tools' of which one can be called."
+                )
+            return replace(asked, forced=asked.names)
+        case {"type": "function", "function": {"name": str(name)}}:
+            if name not in asked.names:
+                raise FieldError(
+                    "tool_choice", f"Invalid 'tool_choice': expected the name of a tool, but got '{name}'."
+                )
+            return replace(asked, most=1, forced=frozenset((name,)))
+    raise FieldError(
+        "tool_choice", "Invalid 'tool_choice': expected 'none', 'auto', 'required', or a function with its name."
+    )
 
 
 def read_calls(fields: BodyFields) -> list[dict[str, Any]] | None:

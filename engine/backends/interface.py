@@ -282,7 +282,14 @@ class SteppedInstance(ModelInstance):
     for one.
 
     `compute`, like `close`, is called on the instance's own thread, the rest on the event loop.
+
+    Attributes:
+        aside: does work that would hold up the steps on another thread, one piece after the other, and calls back with
+            its result on the event loop, where `begin_step` is asked then; the work must not raise. It is there when a
+            batch has been admitted.
     """
+
+    aside: Callable[[Callable[[], Any], Callable[[Any], object]], None]
 
     def execute(self, batch: ExecutionBatch) -> None:
         raise InternalError("a batch of an instance that goes by steps is admitted, not executed")

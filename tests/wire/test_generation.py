@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slow
 PROMPT, NEW = "Once upon a time", 20
 
 
-def write_llama(directory: Path) -> str:
+def write_llama(directory: Path, context: int = 128) -> str:
     """A small random network; how a text goes on, by transformers' own code."""
     import torch
     import transformers
@@ -48,7 +48,7 @@ def write_llama(directory: Path) -> str:
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=128,
+        max_position_embeddings=context,
         bos_token_id=None,
         eos_token_id=None,
     )
@@ -69,6 +69,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServeProc
     repository = tmp_path_factory.mktemp("models")
     text = write_llama(repository / "writer" / "1")
     (repository / "writer" / "config.pbtxt").write_text('backend: "generation"\n')
+    write_llama(repository / "caller" / "1", 512)
+    (repository / "caller" / "config.pbtxt").write_text('backend: "generation"\n')
+    (repository / "caller" / "1" / "chat_template.jinja").write_text("{{ messages[0].content }}{# <tool_call> #}")
     with serve_process(repository, "--openai-on-http=true") as server:
         yield server, text
 
@@ -159,6 +162,86 @@ def test_the_openai_package_gets_what_it_can_parse(served: tuple[ServeProcess, s
         assert chosen.choices[0].message.content in ("yes", "no")
         with pytest.raises(openai.BadRequestError, match="unclosed group"):
             client.chat.completions.create(**asked, extra_body={"structured_outputs": {"regex": "(a"}})
+
+
+TOOLS: Any = [
+    {"type": "function", "function": {"name": "weather", "parameters": Weather.model_json_schema()}},
+    {"type": "function", "function": {"name": "now"}},
+]
+
+
+def test_a_tool_has_to_be_called(served: tuple[ServeProcess, str]) -> None:
+    """By a network of random numbers, which would never do it by itself."""
+    server, _ = served
+    asked: dict[str, Any] = {"model": "caller", "messages": [{"role": "user", "content": "Hi"}], "tools": TOOLS}
+    weather: Any = {"type": "function", "function": {"name": "weather"}}
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{server.http_port}/v1", api_key="none") as client:
+        answer = client.chat.completions.create(**asked, tool_choice=weather, seed=3, n=3)
+        for choice in answer.choices:
+            (call,) = choice.message.tool_calls or []
+            assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
+            assert call.type == "function"
+            assert call.function.name == "weather"
+            assert Weather.model_validate_json(call.function.arguments)
+        answer = client.chat.completions.create(**asked, tool_choice="required", seed=4, parallel_tool_calls=False)
+        (call,) = answer.choices[0].message.tool_calls or []
+        assert call.type == "function"
+        assert call.function.name in ("weather", "now")
+        asked["model"] = "writer"
+        with pytest.raises(openai.BadRequestError, match="has no chat template") as caught:
+            client.chat.completions.create(**asked, tool_choice="required")
+        assert caught.value.param == "tools"
+
+
+def test_a_call_comes_as_it_is_generated(served: tuple[ServeProcess, str]) -> None:
+    server, _ = served
+    weather: Any = {"type": "function", "function": {"name": "weather"}}
+    messages: Any = [{"role": "user", "content": "Hi"}]
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{server.http_port}/v1", api_key="none") as client:
+        stream = client.chat.completions.create(
+            model="caller", messages=messages, tools=TOOLS, tool_choice=weather, stream=True, seed=5
+        )
+        choices = [chunk.choices[0] for chunk in stream]
+    pieces = [piece for choice in choices for piece in choice.delta.tool_calls or []]
+    first, *others = pieces
+    assert (first.index, first.type, first.function and first.function.name) == (0, "function", "weather")
+    assert first.id
+    assert {(piece.index, piece.id, piece.function and piece.function.name) for piece in others} == {(0, None, None)}
+    arguments = [piece.function.arguments or "" for piece in pieces if piece.function is not None]
+    assert len(arguments) > 10, "they come token by token"
+    assert Weather.model_validate_json("".join(arguments))
+    assert not any(choice.delta.content for choice in choices)
+    assert choices[-1].finish_reason == "tool_calls"
+
+
+def test_a_wrong_constraint_is_told_with_its_member(served: tuple[ServeProcess, str]) -> None:
+    server, _ = served
+    messages: Any = [{"role": "user", "content": "Hi"}]
+    links = {f"d{at}": {"items": {"$ref": f"#/$defs/d{at + 1}"}} for at in range(1300)}
+    hostile = {"$defs": {**links, "d1300": {}}, "$ref": "#/$defs/d0"}
+    schemas: list[Any] = [{"if": {}}, hostile]
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{server.http_port}/v1", api_key="none") as client:
+        for stream in (False, True):
+            for schema in schemas:
+                form: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+                with pytest.raises(openai.BadRequestError, match="the constraint cannot be used") as caught:
+                    client.chat.completions.create(
+                        model="writer", messages=messages, response_format=form, stream=stream
+                    )
+                assert caught.value.param == "response_format"
+        wrong: Any = [{"type": "function", "function": {"name": "a", "parameters": {"if": {}}}}]
+        with pytest.raises(openai.BadRequestError, match="the constraint cannot be used") as caught:
+            client.chat.completions.create(model="caller", messages=messages, tools=wrong, tool_choice="required")
+        assert caught.value.param == "tools"
+        extra = {"guided_grammar": 'start: "y" ("e" "s" | "ep")'}
+        answer = client.chat.completions.create(model="writer", messages=messages, extra_body=extra)
+        assert answer.choices[0].message.content in ("yes", "yep")
+        for grammar, stated in (("start: (", "Expected token"), ("start: " + "(" * 20_000, "too deeply nested")):
+            with pytest.raises(openai.BadRequestError, match=stated) as caught:
+                client.chat.completions.create(
+                    model="writer", messages=messages, extra_body={"guided_grammar": grammar}
+                )
+            assert caught.value.param == "guided_grammar"
 
 
 def test_its_metadata_tells_what_goes_in(served: tuple[ServeProcess, str]) -> None:

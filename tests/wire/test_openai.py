@@ -143,17 +143,23 @@ def test_calls_of_tools(client: openai.OpenAI) -> None:
         ("function", "weather", '{"city": "Oslo"}'),
     ]
     assert len({each.id for each in made}) == 2
-    text, pieces, reason = "", [], None
+    text, calls, reason = "", [], None
     for chunk in client.chat.completions.create(**asked, stream=True, logprobs=True):
         text += chunk.choices[0].delta.content or ""
-        pieces += chunk.choices[0].delta.tool_calls or []
+        calls += chunk.choices[0].delta.tool_calls or []
         reason = chunk.choices[0].finish_reason
     assert (text, reason) == ("let me see weather say", "tool_calls")
-    assert [(each.index, each.function and each.function.arguments) for each in pieces] == [
-        (0, '{"city": "Rome"}'),
-        (1, '{"city": "Oslo"}'),
+    assert [(each.index, each.function and (each.function.name, each.function.arguments)) for each in calls] == [
+        *((0, ("weather", "")), (0, (None, '{"city": ')), (0, (None, '"Rome"}'))),
+        *((1, ("weather", "")), (1, (None, '{"city": ')), (1, (None, '"Oslo"}'))),
     ]
-    assert all(each.id and each.function and each.function.name == "weather" for each in pieces)
+    assert [bool(each.id) for each in calls] == [True, False, False] * 2
+    with client.chat.completions.stream(**asked) as stream:
+        made = stream.get_final_completion().choices[0].message.tool_calls or []
+    assert [each.function.arguments for each in made if each.type == "function"] == [
+        '{"city": "Rome"}',
+        '{"city": "Oslo"}',
+    ]
     (choice,) = client.chat.completions.create(**asked, parallel_tool_calls=False).choices
     assert len(choice.message.tool_calls or []) == 1
     (choice,) = client.chat.completions.create(**asked, tool_choice="none").choices

@@ -18,7 +18,7 @@ from ...errors import InvalidArgumentError
 from ...generation.sampling import Sampling
 from ...job import Job
 from ...tensor import Tensor
-from .constraints import Constraint, read_constraint
+from .asked_constraints import CONSTRAINT, Constraint, read_constraint
 
 TEXT, TOKENS = "text_input", "input_ids"
 STREAM, PARAMETERS, EXCLUDE = "stream", "sampling_parameters", "exclude_input_in_output"
@@ -50,7 +50,7 @@ OUTPUTS = {
     OUTPUT_COUNT: (UINT32, (-1,)),
 }
 
-_CONSTRAINTS = ("structured_outputs", "guided_decoding")
+_CONSTRAINTS = (CONSTRAINT, "guided_decoding")
 """What vLLM calls constraints, and what it called them before."""
 
 _MOST_CHOICES = 64
@@ -215,7 +215,11 @@ class _Parameters:
         given = {name: value for name in _CONSTRAINTS if (value := self._left.pop(name, None)) is not None}
         if len(given) > 1:
             raise InvalidArgumentError(f"{' and '.join(given)} are given; expected one of them")
-        return next((read_constraint(*each) for each in given.items()), None)
+        try:
+            return next((read_constraint(*each) for each in given.items()), None)
+        except InvalidArgumentError as error:
+            error.about = CONSTRAINT
+            raise
 
     def finish(self) -> None:
         if self._left:

@@ -1,40 +1,38 @@
-"""What a text has to be: JSON of a schema, a match of a regular expression, or one of several texts.
+"""Which tokens may come next in a text that has to be something: JSON of a schema, a match of a regular expression or
+of a grammar, or one of several texts.
 
-The package llguidance says which tokens may come next. Rules:
+The package llguidance says it. Rules:
  1. Tokens that end a text may come where the text may end, and nowhere else. A text to which nothing can be added is
     over by itself.
- 2. What is given has a bound: its length; a regular expression's length with all repetitions written out; and what the
-    package may spend on it (`_LIMITS`), when it is read and at each token. Beyond that, the request fails.
+ 2. What a constraint may take has bounds: when it is asked for (`asked_constraints`), when it is read, in a process of
+    its own first (`constraint_trial`), and at each token (`LIMITS`). Beyond that, the request fails.
  3. Constraints that were read are kept, the latest `_MOST_KEPT`, for further texts. These share the states that the
     package finds on its way, of which there is a bound. A text that comes upon the bound goes on with states of its
     own; upon the second time it fails.
- 4. JSON has no more white space between its parts than `_WHITE_SPACE`, unless the request says otherwise: a text would
-    not end if its network always finds blanks most probable.
+ 4. JSON has no more white space between its parts than the constraint says: a text would not end if its network always
+    finds blanks most probable.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ...errors import InvalidArgumentError, TriremeError
 from ...plugins import import_package
+from .asked_constraints import CONSTRAINT, Constraint, ConstraintForm
+from .constraint_trial import ConstraintTrial, in_a_line
+from .structural_tags import lark_of_tag
 from .tokenizer import Tokenizer
 
-_MOST_CHARACTERS = 65_536
-_MOST_WRITTEN_OUT = 20_000
-_MOST_CHOICES = 1_000
 _MOST_KEPT = 16
-_WHITE_SPACE = r"[ \t\n\r]{1,20}"
 
-_LIMITS: Mapping[str, int | bool] = {
+LIMITS: Mapping[str, int | bool] = {
     "initial_lexer_fuel": 500_000,
     "step_lexer_fuel": 100_000,
     "step_max_items": 20_000,
@@ -45,161 +43,6 @@ _LIMITS: Mapping[str, int | bool] = {
     "verbose_errors": False,
 }
 """What llguidance may spend; see `LLParserLimits` there."""
-
-_KINDS = ("json", "json_object", "regex", "choice")
-
-
-@dataclass(frozen=True, slots=True)
-class Constraint:
-    """What a request asks for.
-
-    Attributes:
-        text: a JSON schema, or a regular expression.
-        white_space: in JSON, as a regular expression; empty for none.
-    """
-
-    is_json: bool
-    text: str
-    white_space: str = _WHITE_SPACE
-
-
-def read_constraint(name: str, given: Any) -> Constraint | None:
-    """The constraint that a request's parameter stands for: vLLM's object, or a text of it as Triton's clients send it.
-
-    Args:
-        name: of the parameter.
-
-    Returns:
-        None if it is null.
-
-    Raises:
-        InvalidArgumentError: it is none, or is too large.
-    """
-    if isinstance(given, str):
-        try:
-            given = json.loads(given)
-        except (ValueError, RecursionError):
-            raise InvalidArgumentError(f"{name} is no JSON") from None
-    if given is None:
-        return None
-    if not isinstance(given, dict):
-        raise InvalidArgumentError(f"{name} is no object; expected one with one of {', '.join(_KINDS)}")
-    left = {key: value for key, value in given.items() if value is not None and value is not False}
-    kinds = [kind for kind in _KINDS if kind in left]
-    if len(kinds) != 1:
-        found = " and ".join(kinds) or (f"'{next(iter(left))}'" if left else "nothing")
-        raise InvalidArgumentError(f"{name} has {found}; expected one of {', '.join(_KINDS)}")
-    value = left.pop(kinds[0])
-    white_space = "" if left.pop("disable_any_whitespace", None) else left.pop("whitespace_pattern", _WHITE_SPACE)
-    if left:
-        raise InvalidArgumentError(f"{name} has '{next(iter(left))}', which is not known here")
-    if not isinstance(white_space, str):
-        raise InvalidArgumentError(f"{name}.whitespace_pattern is no text")
-    return _read(f"{name}.{kinds[0]}", kinds[0], value, white_space)
-
-
-def _read(name: str, kind: str, value: Any, white_space: str) -> Constraint:
-    if kind == "choice":
-        if not isinstance(value, list) or not value or not all(isinstance(each, str) and each for each in value):
-            raise InvalidArgumentError(f"{name} is none; expected an array of texts, none empty")
-        if len(value) > _MOST_CHOICES:
-            raise InvalidArgumentError(f"{name} has {len(value)} texts; expected {_MOST_CHOICES} or fewer")
-        made = Constraint(False, "|".join(map(_escaped, value)), "")
-        _check_length(name, made.text)
-        return made
-    if kind == "regex":
-        if not isinstance(value, str):
-            raise InvalidArgumentError(f"{name} is no text; expected a regular expression")
-        made = Constraint(False, value, "")
-        patterns = [value]
-    else:
-        made = Constraint(True, '{"type":"object"}' if kind == "json_object" else _schema(name, value), white_space)
-        try:
-            patterns = [*_patterns(json.loads(made.text)), white_space]
-        except RecursionError:
-            raise InvalidArgumentError(f"{name} is too deep") from None
-    _check_length(name, made.text)
-    for pattern in patterns:
-        length = _written_out(pattern)
-        if length > _MOST_WRITTEN_OUT:
-            raise InvalidArgumentError(
-                f"{name} has a regular expression of {length} characters, with repetitions written out; expected "
-                f"{_MOST_WRITTEN_OUT} or fewer"
-            )
-    return made
-
-
-def _schema(name: str, value: Any) -> str:
-    """A JSON schema as text."""
-    try:
-        if isinstance(value, str):
-            _check_length(name, value)
-            value = json.loads(value)
-        if not isinstance(value, dict):
-            raise InvalidArgumentError(f"{name} is no object; expected a JSON schema")
-        return json.dumps(value)
-    except (ValueError, RecursionError):
-        raise InvalidArgumentError(f"{name} is no JSON schema that can be read") from None
-
-
-def _check_length(name: str, text: str) -> None:
-    if len(text) > _MOST_CHARACTERS:
-        raise InvalidArgumentError(f"{name} has {len(text)} characters; expected {_MOST_CHARACTERS} or fewer")
-
-
-def _patterns(schema: Any) -> Iterator[str]:
-    """All regular expressions in a schema."""
-    if isinstance(schema, dict):
-        for name, value in schema.items():
-            if name in ("pattern", "whitespace_pattern") and isinstance(value, str):
-                yield value
-            elif name == "patternProperties" and isinstance(value, dict):
-                yield from value
-            yield from _patterns(value)
-    elif isinstance(schema, list):
-        for each in schema:
-            yield from _patterns(each)
-
-
-def _escaped(text: str) -> str:
-    """A regular expression for this text alone."""
-    return re.sub(r"[\\.+*?()|\[\]{}^$#&~\-]", lambda found: "\\" + found[0], text)
-
-
-_ATOM = re.compile(r"\\[xuUpP]\{[^}]{0,60}\}|\\.|\[\^?\]?|\{(\d{1,10})(?:,(\d{0,10}))?\}|.", re.DOTALL)
-_VERBOSE = re.compile(r"\(\?[a-zA-Z-]*x")
-
-
-def _written_out(pattern: str) -> int:
-    """About how many characters a regular expression has with its repetitions written out. It is not checked: what is
-    wrong in it is found when it is read.
-
-    Raises:
-        InvalidArgumentError: it has blanks that mean nothing (the flag ``x``).
-    """
-    sums, last, classes = [0], 0, 0  # of the groups that are open; of the last part; how deep in character classes
-    for found in _ATOM.finditer(pattern):
-        atom = found[0]
-        if classes:
-            classes += (atom[0] == "[") - (atom == "]")
-        elif atom[0] == "[":
-            classes = last = 1
-            sums[-1] += 1
-        elif atom == "(":
-            if _VERBOSE.match(pattern, found.start()):
-                raise InvalidArgumentError("the regular expression has the flag x, which is not known here")
-            sums.append(0)
-        elif atom == ")" and len(sums) > 1:
-            last = sums.pop()
-            sums[-1] += last
-        elif found[1] is not None:
-            more = last * (max(int(found[1]), int(found[2] or 0)) - 1)
-            sums[-1] += more
-            last += more
-        elif atom not in ("*", "+", "?", "|"):
-            last = 1
-            sums[-1] += 1
-    return sum(sums)
 
 
 class ConstrainedText:
@@ -240,7 +83,7 @@ class ConstrainedText:
         self.over = False
         self._look()
         if not self.allowed.any():
-            raise InvalidArgumentError("the text cannot be what it has to be: only an empty one would be")
+            raise _unusable("the text cannot be what it has to be: only an empty one would be")
 
     def take(self, token: int) -> None:
         """This one has come, which was allowed."""
@@ -255,7 +98,7 @@ class ConstrainedText:
         found = np.frombuffer(self._matcher.compute_logit_bias(), np.uint8) != 0
         if self._matcher.is_error():
             if self._anew is None or not self._tokens:
-                raise InvalidArgumentError(f"the text cannot be what it has to be: {_reason(self._matcher)}")
+                raise _unusable(f"the text cannot be what it has to be: {_reason(self._matcher)}")
             self._matcher, self._anew = self._anew(), None
             self._matcher.consume_tokens(self._tokens)
             self._look()
@@ -268,7 +111,7 @@ class ConstrainedText:
         allowed[self._ends] = False
         self.over = not allowed.any()
         if self.over and not may_end:
-            raise InvalidArgumentError("the text cannot be what it has to be: no token of the model goes on with it")
+            raise _unusable("the text cannot be what it has to be: no token of the model goes on with it")
         allowed[self._ends] = may_end
         if may_end:
             allowed[self._stops] = True
@@ -277,16 +120,16 @@ class ConstrainedText:
 
 def _reason(matcher: Any) -> str:
     """What llguidance says is wrong, in a line."""
-    text = _line(matcher.get_error().split("\n<", 1)[0])
+    text = in_a_line(matcher.get_error())
     return {"NoExtensionBias": "nothing fulfils it"}.get(text, text)
 
 
-def _line(text: str) -> str:
-    return " ".join(text.split())[:400]
+def _unusable(text: str) -> InvalidArgumentError:
+    return InvalidArgumentError(text, about=CONSTRAINT)
 
 
 class Constraints:
-    """The constraints of a model's texts. Used by one thread.
+    """The constraints of a model's texts. Used by the instance's thread, but for `read`.
 
     Args:
         vocabulary: tokens of the network.
@@ -303,19 +146,38 @@ class Constraints:
         with suppress(TriremeError):
             self._library()
 
+    def known(self, constraint: Constraint) -> bool:
+        """Whether it is kept, so that it need not be read."""
+        return constraint in self._kept
+
+    def read(self, constraint: Constraint, trial: ConstraintTrial) -> Any:
+        """What `begin` needs of a constraint that is not known. May take long; called by one other thread.
+
+        Raises:
+            InvalidArgumentError: the constraint is malformed, or too large, or the model has no tokenizer.
+            CancelledError: the trial was cancelled.
+            UnavailableError: the package is missing.
+        """
+        library, _, _ = self._library()
+        if not constraint.harmless:
+            trial.run(library, self._grammar(constraint), LIMITS, self._tokenizer.added)
+        made = self._compiled(constraint)
+        made.deep_copy().compute_logit_bias()  # finds states that all texts of it share
+        return made
+
     def begin(
-        self, constraint: Constraint, count: int, ends: Sequence[int], stops: Sequence[int]
+        self, constraint: Constraint, read: Any, count: int, ends: Sequence[int], stops: Sequence[int]
     ) -> list[ConstrainedText]:
         """So many texts under a constraint.
 
+        Args:
+            read: what `read` has given; None if the constraint is known.
+
         Raises:
-            InvalidArgumentError: the constraint is malformed, or nothing fulfils it, or the model has no tokenizer.
-            UnavailableError: the package is missing.
+            InvalidArgumentError: nothing fulfils it.
         """
         _, _, end = self._library()
-        matcher = self._kept.pop(constraint, None)
-        if matcher is None:
-            matcher = self._compiled(constraint)
+        matcher = self._kept.pop(constraint, read)
         matchers = [matcher.deep_copy() for _ in range(count)]
 
         def anew() -> Any:
@@ -330,21 +192,32 @@ class Constraints:
 
     def _compiled(self, constraint: Constraint) -> Any:
         library, tokens, _ = self._library()
-        matcher = library.LLMatcher
-        if constraint.is_json:
-            options: dict[str, Any] = {"whitespace_flexible": bool(constraint.white_space)}
-            if constraint.white_space:
-                options["whitespace_pattern"] = constraint.white_space
-            try:
-                grammar = matcher.grammar_from_json_schema(constraint.text, overrides=options)
-            except ValueError as error:
-                raise InvalidArgumentError(f"the constraint cannot be used: {_line(str(error))}") from None
-        else:
-            grammar = matcher.grammar_from_regex(constraint.text)
-        made = matcher(tokens, grammar, log_level=0, limits=library.LLParserLimits(**_LIMITS))
+        grammar = self._grammar(constraint)
+        made = library.LLMatcher(tokens, grammar, log_level=0, limits=library.LLParserLimits(**LIMITS))
         if made.is_error():
-            raise InvalidArgumentError(f"the constraint cannot be used: {_reason(made)}")
+            raise _unusable(f"the constraint cannot be used: {_reason(made)}")
         return made
+
+    def _grammar(self, constraint: Constraint) -> str:
+        """As llguidance takes it."""
+        library, _, _ = self._library()
+        matcher = library.LLMatcher
+        match constraint.form:
+            case ConstraintForm.SCHEMA:
+                options: dict[str, Any] = {"whitespace_flexible": bool(constraint.white_space)}
+                if constraint.white_space:
+                    options["whitespace_pattern"] = constraint.white_space
+                try:
+                    return matcher.grammar_from_json_schema(constraint.text, overrides=options)
+                except ValueError as error:
+                    raise _unusable(f"the constraint cannot be used: {in_a_line(str(error))}") from None
+            case ConstraintForm.REGEX:
+                return matcher.grammar_from_regex(constraint.text)
+            case ConstraintForm.GRAMMAR:
+                return matcher.grammar_from_lark(constraint.text)
+            case ConstraintForm.TAG:
+                tag = json.loads(constraint.text)
+                return matcher.grammar_from_lark(lark_of_tag(tag, constraint.white_space, self._tokenizer.added))
 
     def _library(self) -> tuple[Any, Any, int]:
         if self._made is None:
@@ -353,7 +226,7 @@ class Constraints:
             try:
                 self._made = library, library.LLTokenizer(text, eos_token=end), end
             except ValueError as error:
-                raise InvalidArgumentError(
+                raise _unusable(
                     f"texts of this model cannot be constrained: llguidance does not know its tokenizer ({error})"
                 ) from None
         return self._made

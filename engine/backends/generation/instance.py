@@ -8,7 +8,9 @@ Rules:
     does not take its answers, the text waits for it, and for no other: it comes in larger pieces then.
  3. A request with several choices has one text for each in every answer.
  4. Requests that come are looked at before the next step, so that they can be in it; but not twice without a step.
- 5. One whose client leaves is over before the next step. So is one whose tokens cannot be drawn, and one whose time is
+ 5. A constraint that is not known is read by another thread (`aside`), once for all requests that have it. Meanwhile
+    these are in no step, and hold up none. If all their clients leave, it is not read any further.
+ 6. One whose client leaves is over before the next step. So is one whose tokens cannot be drawn, and one whose time is
     over: as long after it was received as its `timeout` says. Others go on. A step that fails fails those that it was
     to compute, and not those that came meanwhile.
 """
@@ -43,6 +45,8 @@ from ...tensor import Tensor
 from ..interface import SteppedInstance
 from . import asked as names
 from .asked import Asked, asked, of_numbers, of_texts
+from .asked_constraints import Constraint
+from .constraint_readings import ConstraintReadings
 from .constraints import ConstrainedText, Constraints
 from .network import Network
 from .times import RequestTimes, StepBeginning
@@ -74,7 +78,12 @@ class _Choice:
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """A request that is being answered."""
+    """A request that is being answered.
+
+    Attributes:
+        looked: what it asks for and its prompt, before it is ready for its first step: the thread's.
+        constraint, read: the one that it waits for, and what was read of that.
+    """
 
     job: Job
     over: Callable[[], None]
@@ -84,6 +93,9 @@ class _Request:
     choices: list[_Choice] = field(default_factory=list)
     times: RequestTimes = field(default_factory=RequestTimes)
     deadline_s: float | None = None
+    looked: tuple[Asked, Sequence[int]] | None = None
+    constraint: Constraint | None = None
+    read: Any = None
     gone: bool = False
 
 
@@ -105,10 +117,11 @@ class _Work:
 
 @dataclass(slots=True)
 class _Result:
-    """What came of it: why new requests are refused, the tokens that were drawn, and why none could be; or why nothing
-    was computed."""
+    """What came of it: why new requests are refused, and which have constraints to be read; the tokens that were drawn,
+    and why none could be; or why nothing was computed."""
 
     refused: dict[_Request, TriremeError] = field(default_factory=dict)
+    unread: dict[_Request, Constraint] = field(default_factory=dict)
     drawn: dict[Generation, list[_Drawn]] = field(default_factory=dict)
     failed: dict[Generation, TriremeError] = field(default_factory=dict)
     error: TriremeError | None = None
@@ -154,6 +167,7 @@ class GenerationInstance(SteppedInstance):
         self._requests: dict[int, _Request] = {}  # whose generations are not all over, by their number
         self._numbers = itertools.count()
         self._late: list[_Request] = []  # whose time is over, and who have not been told
+        self._readings: ConstraintReadings[_Request] = ConstraintReadings(self.constraints, self._have_read)
 
     # ---- on the event loop ----
 
@@ -197,7 +211,12 @@ class GenerationInstance(SteppedInstance):
         else:
             self._fail_moved(step, result.error)
         for request in step.new:
-            self._arrive(request, result.refused.get(request))
+            constraint = result.unread.get(request)
+            if constraint is None:
+                self._arrive(request, result.refused.get(request))
+            elif not request.gone:
+                request.constraint = constraint
+                self._readings.wait(request, constraint, self.aside)
 
     def fail_step(self, step: _Work, error: TriremeError) -> None:
         self._fail_moved(step, error)
@@ -261,6 +280,14 @@ class GenerationInstance(SteppedInstance):
             self._requests[number] = request
             request.choices[0].generation = generation
 
+    def _have_read(self, request: _Request, found: Any) -> None:
+        request.constraint = None
+        if isinstance(found, TriremeError):
+            self._fail(request, found)
+        else:
+            request.read = found
+            self._new.append(request)
+
     def _begun(self, generation: Generation) -> None:
         self._request_of(generation).choices[generation.choice].generation = generation
 
@@ -286,13 +313,15 @@ class GenerationInstance(SteppedInstance):
         return self._request_of(generation).choices[generation.choice]
 
     def _leave(self, request: _Request) -> None:
-        """Its client has gone, or it has failed (rule 5)."""
+        """Its client has gone, or it has failed (rule 6)."""
         if request.gone:
             return
         request.gone = True
         for choice in request.choices:
             if choice.generation is not None:
                 self.core.leave(choice.generation)
+        if request.constraint is not None:
+            self._readings.leave(request, request.constraint)
         if not request.job.answered:
             self._note_end(request)
             request.job.respond(None, final=True)
@@ -380,7 +409,7 @@ class GenerationInstance(SteppedInstance):
         result = _Result()
         for request in step.new:
             try:
-                self._prepare(request, network)
+                self._prepare(request, network, result)
             except Exception as error:  # noqa: BLE001 - one request's, whatever it is
                 result.refused[request] = backend_failure(error)
         if step.step is not None:
@@ -400,27 +429,39 @@ class GenerationInstance(SteppedInstance):
             except TriremeError as error:
                 result.failed[generation] = error
 
-    def _prepare(self, request: _Request, network: Network) -> None:
-        of, vocabulary = asked(request.job), network.vocabulary
+    def _prepare(self, request: _Request, network: Network, result: _Result) -> None:
+        """Get a request ready for its first step, unless its constraint has to be read before."""
+        if request.looked is None:
+            request.looked = self._look_at(request.job, network)
+        of, prompt = request.looked
+        texts: Sequence[ConstrainedText | None] = [None] * of.choices
+        if of.constraint is not None:
+            if request.read is None and not self.constraints.known(of.constraint):
+                result.unread[request] = of.constraint
+                return
+            ends = () if of.ignores_end else tuple(self._ends)
+            texts = self.constraints.begin(of.constraint, request.read, of.choices, ends, tuple(of.stop_tokens))
+            request.read = None
+        decode = partial(self._tokenizer.decode, special=of.special)
+        for number in range(of.choices):
+            sampler = Sampler(of.sampling, prompt, network.vocabulary, number)
+            text = GeneratedText(decode, of.stops)
+            request.choices.append(_Choice(sampler, text, texts[number]))
+        request.asked, request.prompt = of, prompt
+        room = min(self.core.limits.context, self.core.memory.count * self.core.memory.size) - len(prompt)
+        request.most_new = max(room, 1) if of.most_new is None else of.most_new
+
+    def _look_at(self, job: Job, network: Network) -> tuple[Asked, Sequence[int]]:
+        """What a request asks for, and its prompt in tokens."""
+        of = asked(job)
         if of.adapter and of.adapter not in network.adapters:
             known = f"one of {', '.join(network.adapters)}" if network.adapters else "none, as the model has none"
             raise InvalidArgumentError(f"lora_name is '{of.adapter}', which is not known; expected {known}")
         prompt = of.tokens if of.tokens is not None else self._tokenizer.encode(of.text or "")
-        unknown = [token for token in prompt if not 0 <= token < vocabulary]
+        unknown = [token for token in prompt if not 0 <= token < network.vocabulary]
         if unknown:
-            raise InvalidArgumentError(f"token {unknown[0]} in the prompt; expected 0 to {vocabulary - 1}")
-        constrained: Sequence[ConstrainedText | None] = [None] * of.choices
-        if of.constraint is not None:
-            ends = () if of.ignores_end else tuple(self._ends)
-            constrained = self.constraints.begin(of.constraint, of.choices, ends, tuple(of.stop_tokens))
-        decode = partial(self._tokenizer.decode, special=of.special)
-        for number in range(of.choices):
-            sampler = Sampler(of.sampling, prompt, vocabulary, number)
-            text = GeneratedText(decode, of.stops)
-            request.choices.append(_Choice(sampler, text, constrained[number]))
-        request.asked, request.prompt = of, prompt
-        room = min(self.core.limits.context, self.core.memory.count * self.core.memory.size) - len(prompt)
-        request.most_new = max(room, 1) if of.most_new is None else of.most_new
+            raise InvalidArgumentError(f"token {unknown[0]} in the prompt; expected 0 to {network.vocabulary - 1}")
+        return of, prompt
 
     def _draw(self, generation: Generation, logits: np.ndarray) -> list[_Drawn]:
         """The next token, or the first one of each choice."""
@@ -446,6 +487,7 @@ class GenerationInstance(SteppedInstance):
     def close(self) -> None:
         if self._statistics.instances.get(self._name) is self.core:  # and not one that has taken its place
             del self._statistics.instances[self._name]
+        self._readings.close()
         self._network = None
 
 

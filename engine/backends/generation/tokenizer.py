@@ -72,6 +72,12 @@ class Tokenizer:
         """The text, with or without special tokens; empty if there is no tokenizer."""
         return "" if self._tokenizer is None else self._tokenizer.decode(list(tokens), skip_special_tokens=not special)
 
+    @property
+    def added(self) -> dict[str, int]:
+        """Texts that are a token by themselves, such as special ones, wherever they stand."""
+        known = {} if self._tokenizer is None else self._tokenizer.get_added_tokens_decoder()
+        return {token.content: number for number, token in known.items()}
+
     def with_end(self) -> tuple[str, int]:
         """The tokenizer as a text, with one more token, which stands for the end of a text and is none of the
         network's; and its number.

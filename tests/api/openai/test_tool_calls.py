@@ -5,13 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trireme.api.openai.tool_calls import CallFormat, ToolCall, ToolCallFinder, shown_format
+from trireme.api.openai.tool_calls import CallArguments, CallBegin, CallFormat, ToolCallFinder, shown_format
+
+
+class ToolCall(NamedTuple):
+    """A call, put together."""
+
+    name: str
+    arguments: str
+
 
 NAMES = ("weather", "add")
 HERMES, MISTRAL, LLAMA3, JSON = CallFormat.HERMES, CallFormat.MISTRAL, CallFormat.LLAMA3_JSON, CallFormat.JSON
@@ -26,11 +34,17 @@ def found(form: CallFormat, pieces: Sequence[str], most: int | None = None) -> l
     """What is handed on, texts beside each other put together."""
     finder = ToolCallFinder(form, frozenset(NAMES), most)
     parts = [part for piece in pieces for part in finder.take(piece)] + finder.end()
-    assert all(parts), "no empty texts"
+    assert all(part if isinstance(part, str) else part[0] for part in parts), "nothing that is empty"
     whole: list[str | ToolCall] = []
     for part in parts:
-        if whole and isinstance(part, str) and isinstance(whole[-1], str):
-            whole[-1] += part
+        last = whole[-1] if whole else None
+        if isinstance(part, CallBegin):
+            whole.append(ToolCall(part.name, ""))
+        elif isinstance(part, CallArguments):
+            assert isinstance(last, ToolCall)
+            whole[-1] = ToolCall(last.name, last.arguments + part.text)
+        elif isinstance(last, str):
+            whole[-1] = last + part
         else:
             whole.append(part)
     assert finder.count == sum(isinstance(part, ToolCall) for part in whole)
@@ -52,7 +66,12 @@ CASES: list[tuple[CallFormat, str, Any]] = [
     (HERMES, '<tool_call>{"name": "add", "arguments": "no"}</tool_call>', ...),
     (HERMES, '<tool_call>{"name": ["add"]}</tool_call>', ...),
     (HERMES, "<tool_call>{'name': 'add'}</tool_call>", ...),
-    (HERMES, '<tool_call>{"name": "add", "arguments": {"a"', ...),
+    (HERMES, '<tool_call>{"name": "add", "arguments": {"a"', [ToolCall("add", '{"a"')]),
+    (HERMES, '<tool_call>{"name": "add", "arguments": {"a": "\\', [ToolCall("add", '{"a": "\\')]),
+    (HERMES, '<tool_call>{"name": "add", "arguments": {}, "id": [{}]}</tool_call>.', [ToolCall("add", "{}"), "."]),
+    (HERMES, '<tool_call>{"arguments": {"a": 1}, "name": "add"}</tool_call>', [ToolCall("add", '{"a": 1}')]),
+    (HERMES, '<tool_call>{"arguments": {"a": 1}, "name": "add"', ...),
+    (HERMES, f'<tool_call>[{RAIN_TEXT}, {{"name": "cook"}}]</tool_call>', [RAIN, ', {"name": "cook"}]</tool_call>']),
     (HERMES, "<tool_call> add", ...),
     (HERMES, "<tool_call>", ...),
     (HERMES, "a < b <tool", ...),
@@ -172,13 +191,25 @@ def test_no_more_calls_than_are_wanted() -> None:
     assert found(HERMES, [text], most=1) == [RAIN]
 
 
-def test_a_call_that_is_too_long_is_text() -> None:
+def test_a_call_that_is_to_be_there_as_a_whole_and_is_too_long_is_text() -> None:
     finder = ToolCallFinder(HERMES, frozenset(NAMES))
-    begin = '<tool_call>{"name": "add", "arguments": {"a": "'
+    begin = '<tool_call>{"arguments": {"a": "'
     assert finder.take(begin) == []
     piece = "x" * (1 << 18)
     parts = [part for _ in range(8) for part in finder.take(piece)]
     assert "".join(map(str, parts)) == begin + piece * 8
+
+
+def test_arguments_come_as_they_are_written() -> None:
+    finder = ToolCallFinder(HERMES, frozenset(NAMES))
+    assert finder.take('Let me see. <tool_call>\n{"name": "weather", "argu') == ["Let me see."]
+    assert finder.take('ments": {"ci') == [CallBegin("weather"), CallArguments('{"ci')]
+    assert finder.take('ty": "K\\') == [CallArguments('ty": "K')]
+    assert finder.take("u00f6ln}") == [CallArguments("\\u00f6ln}")]
+    assert finder.take('"') == [CallArguments('"')]
+    assert finder.take("}") == [CallArguments("}")]
+    assert finder.take("}\n</tool_call>") == []
+    assert finder.end() == []
 
 
 def test_the_format_is_seen_in_the_template() -> None:

@@ -13,6 +13,7 @@ import jsonschema_rs
 import numpy as np
 import pytest
 import trio
+from constrained_texts import AtOnce
 from counting_network import (
     ALPHABET,
     CONTEXT,
@@ -29,7 +30,8 @@ from counting_network import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trireme.engine.backends.generation.constraints import ConstrainedText, Constraints, read_constraint
+from trireme.engine.backends.generation.asked_constraints import read_constraint
+from trireme.engine.backends.generation.constraints import ConstrainedText, Constraints
 from trireme.engine.backends.generation.tokenizer import Tokenizer
 from trireme.engine.errors import InvalidArgumentError
 
@@ -53,7 +55,8 @@ def constraints(tmp_path: Path) -> Constraints:
 def begin(constraints: Constraints, ends: tuple[int, ...] = (), stops: tuple[int, ...] = (), **given: Any) -> Any:
     constraint = read_constraint("structured_outputs", given)
     assert constraint is not None
-    (text,) = constraints.begin(constraint, 1, ends, stops)
+    read = None if constraints.known(constraint) else constraints.read(constraint, AtOnce())
+    (text,) = constraints.begin(constraint, read, 1, ends, stops)
     return text
 
 
@@ -119,8 +122,9 @@ def test_the_end_may_come_where_the_text_may_end_and_nowhere_else(constraints: C
 def test_texts_of_one_constraint_go_their_own_ways(constraints: Constraints) -> None:
     constraint = read_constraint("structured_outputs", {"choice": ["ab", "cd"]})
     assert constraint is not None
-    first, second = constraints.begin(constraint, 2, (), ())
-    (third,) = constraints.begin(constraint, 1, (), ())
+    first, second = constraints.begin(constraint, constraints.read(constraint, AtOnce()), 2, (), ())
+    assert constraints.known(constraint)
+    (third,) = constraints.begin(constraint, None, 1, (), ())
     assert (goes(first, "ab"), goes(second, "cd"), goes(third, "a")) == ("ab", "cd", "a")
     assert (first.over, second.over, third.over) == (True, True, False)
 
@@ -129,7 +133,7 @@ def test_texts_that_share_too_many_states_go_on_with_their_own(
     constraints: Constraints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = {"max_lexer_states": 300}
-    monkeypatch.setattr("trireme.engine.backends.generation.constraints._LIMITS", limits)
+    monkeypatch.setattr("trireme.engine.backends.generation.constraints.LIMITS", limits)
     drawn = np.random.default_rng(0).integers(0, 2, (20, 100))
     for row in drawn:
         text = begin(constraints, regex="(a|b)*a(a|b){30}c")
@@ -149,9 +153,15 @@ def test_as_many_are_kept_as_there_is_room_for(constraints: Constraints) -> None
     [
         ([], "{} is no object; expected one with one of json, json_object, regex, choice"),
         ("{", "{} is no JSON"),
-        ({}, "{} has nothing; expected one of json, json_object, regex, choice"),
-        ({"grammar": "start: "}, "{} has 'grammar'; expected one of json, json_object, regex, choice"),
-        ({"regex": "a", "choice": ["a"]}, "{} has regex and choice; expected one of json, json_object, regex, choice"),
+        ({}, "{} has nothing; expected one of json, json_object, regex, choice, grammar, structural_tag"),
+        (
+            {"grammars": "start: "},
+            "{} has 'grammars'; expected one of json, json_object, regex, choice, grammar, structural_tag",
+        ),
+        (
+            {"regex": "a", "choice": ["a"]},
+            "{} has regex and choice; expected one of json, json_object, regex, choice, grammar, structural_tag",
+        ),
         ({"regex": "a", "backend": "x"}, "{} has 'backend', which is not known here"),
         ({"regex": 3}, "{}.regex is no text; expected a regular expression"),
         ({"choice": []}, "{}.choice is none; expected an array of texts, none empty"),
@@ -333,7 +343,7 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
 def test_any_texts_can_be_chosen_from(texts: list[str], data: st.DataObject) -> None:
     constraint = read_constraint("structured_outputs", {"choice": texts})
     assert constraint is not None
-    (text,) = bytewise().begin(constraint, 1, (), ())
+    (text,) = bytewise().begin(constraint, bytewise().read(constraint, AtOnce()), 1, (), ())
     chosen = data.draw(st.sampled_from(texts))
     for token in (TOKENS[byte] for byte in chosen.encode()):
         assert text.allowed[token]
@@ -348,7 +358,7 @@ def test_any_regular_expression_is_one_or_is_refused(pattern: str) -> None:
     try:
         constraint = read_constraint("structured_outputs", {"regex": pattern})
         assert constraint is not None
-        (text,) = bytewise().begin(constraint, 1, (), ())
+        (text,) = bytewise().begin(constraint, bytewise().read(constraint, AtOnce()), 1, (), ())
         for _ in range(5):
             if not text.over:
                 text.take(int(text.allowed.argmax()))
@@ -390,7 +400,7 @@ SCHEMAS = st.recursive(
 def test_what_comes_of_a_schema_fulfils_it(schema: dict[str, Any], seed: int) -> None:
     constraint = read_constraint("structured_outputs", {"json": schema})
     assert constraint is not None
-    (text,) = bytewise().begin(constraint, 1, (), ())
+    (text,) = bytewise().begin(constraint, bytewise().read(constraint, AtOnce()), 1, (), ())
     generator, tokens = np.random.default_rng(seed), []
     while not text.over and len(tokens) < 2_000:
         tokens.append(int(generator.choice(np.flatnonzero(text.allowed))))
