@@ -405,6 +405,7 @@ class Model(Actor[ModelMessage]):
         if context.options.histogram_latencies:
             self.statistics.first_responses = histogram
         self.statistics.generated = None if made is None else made.generated
+        self.statistics.encoded = None if made is None else made.encoded
         self.statistics.cached = self.config.response_cache
         if context.cache is not None and self.config.response_cache:
             shared = context.cache.cache.shared

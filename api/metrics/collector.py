@@ -10,6 +10,7 @@ from ...engine.clock import Clock, SystemClock
 from ...engine.errors import TriremeError
 from ...engine.metrics.access import access_families
 from ...engine.metrics.adaptive import adaptive_families
+from ...engine.metrics.encoding import encoding_families
 from ...engine.metrics.families import (
     HostReadings,
     cpu_families,
@@ -81,6 +82,7 @@ class ServerCollector:
             yield from access_families(self._server.access.control)
         yield from adaptive_families(entries)
         yield from generation_families(entries)
+        yield from encoding_families(entries)
         yield from _instance_families(self._server.model_statistics())
         budget = self._server.budget_statistics()
         yield MetricFamily(

@@ -101,6 +101,12 @@ class EmbeddingModel:
     token_dims: tuple[int, ...] | None = None
     counts: bool = False
 
+    @property
+    def width(self) -> int:
+        """Of a vector; -1 if that is not known before there is one."""
+        output = self.description.config.find_output(self.output)
+        return -1 if output is None or not output.dims else output.dims[-1]
+
 
 @dataclass(frozen=True, slots=True)
 class RankingModel:

@@ -84,11 +84,13 @@ class EmbeddingRequest:
 
     Attributes:
         texts: each as a string, or as its tokens.
+        dimensions: so many of a vector are wanted; None for all.
     """
 
     model: str
     texts: tuple[str | list[int], ...]
     base64: bool
+    dimensions: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +180,7 @@ def read_embeddings(body: Any, most: int) -> EmbeddingRequest:
         raise FieldError(
             "encoding_format", f"Invalid 'encoding_format': expected 'float' or 'base64', but got '{form}'."
         )
-    if fields.integer("dimensions", 1, _MOST_INTEGER) is not None:
-        raise _unsupported("dimensions")
-    return EmbeddingRequest(model, texts, form == "base64")
+    return EmbeddingRequest(model, texts, form == "base64", fields.integer("dimensions", 1, _MOST_INTEGER))
 
 
 def read_ranking(body: Any, most: int) -> RankingRequest:

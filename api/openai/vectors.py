@@ -39,6 +39,7 @@ async def embeddings(context: Context, request: HttpRequest) -> Answer:
     asked = await read_body(context, request, lambda body: read_embeddings(body, MOST_CHOICES))
     described, _ = await find_served(context, request, asked.model)
     model = embedding_model(described)
+    _check_dimensions(asked, model.width)
     outputs = (model.output, COUNT) if model.counts else (model.output,)
     requests = []
     for text in asked.texts:
@@ -47,6 +48,25 @@ async def embeddings(context: Context, request: HttpRequest) -> Answer:
         requests.append(made)
     found = await _ask(context, request, described, requests, model.output)
     return Answer(200, JSON, await context.server.offload(_embeddings_document, asked, found))
+
+
+def _check_dimensions(asked: EmbeddingRequest, width: int) -> None:
+    """FieldError if more dimensions are wanted than there are; a width that is not known yet is -1."""
+    if asked.dimensions is not None and 0 <= width < asked.dimensions:
+        raise FieldError(
+            "dimensions",
+            f"Invalid 'dimensions': expected at most {width}, which the model '{asked.model}' has, but got "
+            f"{asked.dimensions}.",
+        )
+
+
+def _shortened(vector: np.ndarray, dimensions: int | None) -> np.ndarray:
+    """The first dimensions of a vector, with the length 1, if there are more of them; else the vector as it is."""
+    if dimensions is None or dimensions == vector.size:
+        return vector
+    first = vector[:dimensions]
+    length = np.linalg.norm(first)
+    return first / length if length > 0 else first
 
 
 def _text_or_tokens(model: EmbeddingModel, text: str | list[int]) -> Tensor:
@@ -113,7 +133,9 @@ async def _ask(
 
 def _embeddings_document(asked: EmbeddingRequest, found: Sequence[_Found]) -> bytes:
     rows = []
-    for number, (vector, _) in enumerate(found):
+    for number, (whole, _) in enumerate(found):
+        _check_dimensions(asked, whole.size)
+        vector = _shortened(whole, asked.dimensions)
         shown = base64.b64encode(vector.tobytes()).decode() if asked.base64 else vector.tolist()
         rows.append({"object": "embedding", "index": number, "embedding": shown})
     count = sum(each.tokens for each in found)

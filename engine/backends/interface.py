@@ -26,7 +26,7 @@ from ..config.files import path_within
 from ..config.model import ModelConfig, ModelInput, ModelOutput
 from ..errors import InternalError, InvalidArgumentError, TriremeError
 from ..job import ExecutionBatch
-from ..metrics.statistics import GenerationStatistics, MemoryUsage
+from ..metrics.statistics import EncodingStatistics, GenerationStatistics, MemoryUsage
 from .services import Services
 
 
@@ -338,11 +338,13 @@ class LoadedModel(ABC):
         memory_usage: the memory that it takes, for the statistics; may be replaced at any time, from any thread.
         adapters: names that requests can choose by ``lora_name`` in their ``sampling_parameters``.
         generated: what its instances count, if they generate text.
+        encoded: the same, if they are encoders.
     """
 
     memory_usage: tuple[MemoryUsage, ...] = ()
     adapters: tuple[str, ...] = ()
     generated: GenerationStatistics | None = None
+    encoded: EncodingStatistics | None = None
 
     @property
     def input_gpu(self) -> int | None:

@@ -22,6 +22,7 @@ from typing import Protocol
 
 from ..config.model import ModelConfig
 from ..errors import FailureReason, RefusalReason
+from ..generation.encodings import Encodings
 from ..generation.iterations import IterationCounts, Iterations
 from ..job import ResponseOutcome, ResponseTimes, SealReason
 from .batch_tap import BatchTap
@@ -137,6 +138,7 @@ class ModelStatistics:
         alone: of `sealed`, the executions of a single row.
         learnt: of a model with a latency objective; None for any other.
         generated: of a model that generates text; None for any other.
+        encoded: of an encoder; None for any other.
         tap: shows single batches to who watches.
     """
 
@@ -165,6 +167,7 @@ class ModelStatistics:
     devices: dict[int, ModelStatistics] = field(default_factory=dict)
     learnt: Learnt | None = field(default=None, compare=False, repr=False)
     generated: GenerationStatistics | None = field(default=None, compare=False, repr=False)
+    encoded: EncodingStatistics | None = field(default=None, compare=False, repr=False)
     tap: BatchTap = field(default_factory=BatchTap, compare=False, repr=False)
 
     def add_device(self, gpu: int) -> None:
@@ -424,6 +427,7 @@ def first_response_histogram(config: ModelConfig) -> Histogram | None:
 
 
 FIRST_TOKEN_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+STEP_TOKENS_BUCKETS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 BETWEEN_TOKENS_BUCKETS_S = (0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -453,3 +457,26 @@ class GenerationStatistics:
         """Of the memory of keys and values: those in use, and all."""
         memories = [each.memory for each in list(self.instances.values())]
         return sum(each.count - each.free for each in memories), sum(each.count for each in memories)
+
+
+@dataclass(slots=True, eq=False)
+class EncodingStatistics:
+    """What was counted for one version of an encoder, since it was loaded.
+
+    Attributes:
+        step_tokens: tokens of each step.
+        texts: that were in steps.
+        wait: seconds from a request to the first step that has a text of it.
+        instances: those that there are, by name.
+    """
+
+    step_tokens: Histogram = field(default_factory=lambda: Histogram(STEP_TOKENS_BUCKETS))
+    texts: int = 0
+    wait: Histogram = field(default_factory=lambda: Histogram(FIRST_TOKEN_BUCKETS_S))
+    instances: dict[str, Encodings] = field(default_factory=dict)
+
+    @property
+    def now(self) -> tuple[int, int]:
+        """Texts that are in the steps, and those that wait to be."""
+        instances = list(self.instances.values())
+        return sum(each.running for each in instances), sum(each.pending for each in instances)

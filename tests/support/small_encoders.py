@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -87,11 +88,33 @@ def make_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def write_encoder(directory: Path, network: Any, *, tokenizer: bool = True, modules: tuple[str, ...] = ()) -> None:
+def write_dense(directory: Path, linear: Any, activation: str) -> None:
+    """Store a layer as sentence-transformers does."""
+    directory.mkdir(exist_ok=True)
+    about = {
+        "in_features": linear.in_features,
+        "out_features": linear.out_features,
+        "bias": linear.bias is not None,
+        "activation_function": f"torch.nn.modules.activation.{activation}",
+    }
+    (directory / "config.json").write_text(json.dumps(about))
+    weights = {f"linear.{name}": value.detach() for name, value in linear.state_dict().items()}
+    safetensors.torch.save_file(weights, str(directory / "model.safetensors"))
+
+
+def write_encoder(
+    directory: Path,
+    network: Any,
+    *,
+    tokenizer: bool = True,
+    modules: tuple[str, ...] = (),
+    denses: Sequence[tuple[Any, str]] = (),
+) -> None:
     """Store a network; with modules, as sentence-transformers does.
 
     Args:
         modules: a pooling as its configuration calls it, such as ``pooling_mode_cls_token``; and ``normalize``.
+        denses: layers after the pooling, with the names of their activations.
     """
     directory.mkdir(parents=True, exist_ok=True)
     network.save_pretrained(directory)
@@ -100,8 +123,11 @@ def write_encoder(directory: Path, network: Any, *, tokenizer: bool = True, modu
     if not modules:
         return
     listed = [("", "Transformer"), ("1_Pooling", "Pooling")]
+    for number, (linear, activation) in enumerate(denses):
+        listed.append((f"{number + 2}_Dense", "Dense"))
+        write_dense(directory / f"{number + 2}_Dense", linear, activation)
     if "normalize" in modules:
-        listed.append(("2_Normalize", "Normalize"))
+        listed.append(("9_Normalize", "Normalize"))
     rows = [
         {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for number, (path, kind) in enumerate(listed)

@@ -87,6 +87,21 @@ def test_the_openai_package_gets_embeddings(client: openai.OpenAI, expected: np.
     assert [model.id for model in client.models.list()] == ["ranks", "vectors"]
 
 
+def test_vectors_are_shortened(client: openai.OpenAI, expected: np.ndarray) -> None:
+    """To the dimensions that are asked for, and to the length 1."""
+    for form in ({}, {"encoding_format": "float"}):
+        answer = client.embeddings.create(model="vectors", input=TEXTS, dimensions=5, **form)  # type: ignore[arg-type]
+        found = np.array([each.embedding for each in answer.data])
+        shortened = expected[:, :5] / np.linalg.norm(expected[:, :5], axis=1, keepdims=True)
+        np.testing.assert_allclose(found, shortened, rtol=1e-4, atol=1e-5)
+    answer = client.embeddings.create(model="vectors", input=TEXTS[0], dimensions=32)
+    np.testing.assert_allclose(answer.data[0].embedding, expected[0], rtol=1e-4, atol=1e-5)
+    for wrong in (0, 33):
+        with pytest.raises(openai.BadRequestError, match="'dimensions'") as caught:
+            client.embeddings.create(model="vectors", input=TEXTS, dimensions=wrong)
+        assert caught.value.param == "dimensions"
+
+
 def test_raw_http_gets_base64(server: ServeProcess, expected: np.ndarray) -> None:
     status, answer = post(
         server, "/v1/embeddings", {"model": "vectors", "input": TEXTS[0], "encoding_format": "base64"}

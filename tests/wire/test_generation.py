@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import openai
+import psutil
 import pydantic
 import pytest
 import tritonclient.grpc as grpcclient
@@ -72,7 +73,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServeProc
     write_llama(repository / "caller" / "1", 512)
     (repository / "caller" / "config.pbtxt").write_text('backend: "generation"\n')
     (repository / "caller" / "1" / "chat_template.jinja").write_text("{{ messages[0].content }}{# <tool_call> #}")
-    with serve_process(repository, "--openai-on-http=true") as server:
+    with serve_process(repository, "--openai-on-http=true", "--openai-port=0") as server:
         yield server, text
 
 
@@ -279,9 +280,9 @@ def test_a_wrong_parameter_is_told(served: tuple[ServeProcess, str]) -> None:
     assert (status, answer) == (400, {"error": "temperature is 3.0; expected 0 to 2"})
 
 
-def begin_stream(server: ServeProcess, tokens: int) -> http.client.HTTPConnection:
+def begin_stream(server: ServeProcess, tokens: int, port: int | None = None) -> http.client.HTTPConnection:
     """Ask for a stream of so many tokens, of which nothing is read."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=PATIENCE_S)
+    connection = http.client.HTTPConnection("127.0.0.1", port or server.http_port, timeout=PATIENCE_S)
     asked = {"model": "writer", "prompt": PROMPT, "max_tokens": tokens, "temperature": 0, "stream": True}
     connection.request("POST", "/v1/completions", json.dumps(asked), {"Content-Type": "application/json"})
     return connection
@@ -312,6 +313,34 @@ def test_hundreds_of_clients_that_do_not_read_hold_up_no_other(served: tuple[Ser
     until_memory_is_free(server)
     for connection in slow:
         assert text_of(connection.getresponse()) == (text.removeprefix(PROMPT), "[DONE]")
+
+
+def test_500_clients_that_do_not_read_take_little_memory(served: tuple[ServeProcess, str]) -> None:
+    """At the port of OpenAI's interface."""
+    server, text = served
+    port = int(server.wait_for(r"Started OpenAI HTTPService at 127\.0\.0\.1:(\d+)")[1])
+    assert PROMPT + text_of(begin_stream(server, NEW, port).getresponse())[0] == text
+    process = psutil.Process(server.process.pid)
+    before = process.memory_info().rss
+    slow = [begin_stream(server, 100, port) for _ in range(500)]
+    assert PROMPT + text_of(begin_stream(server, NEW, port).getresponse())[0] == text
+    until_memory_is_free(server)
+    assert process.memory_info().rss - before < 100 << 20
+    ends = {text_of(connection.getresponse()) for connection in slow}
+    ((whole_text, last),) = ends
+    assert whole_text.startswith(text.removeprefix(PROMPT))
+    assert last == "[DONE]"
+
+
+def test_a_prompt_of_a_megabyte_is_refused_and_others_go_on(served: tuple[ServeProcess, str]) -> None:
+    server, text = served
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{server.http_port}/v1", api_key="none") as client:
+        with pytest.raises(openai.BadRequestError, match="the prompt has 1000000 tokens"):
+            client.completions.create(model="writer", prompt="a " * 500_000, max_tokens=1)
+        with pytest.raises(openai.BadRequestError, match="a text has 2000000 characters"):
+            client.completions.create(model="writer", prompt="a " * 1_000_000, max_tokens=1)
+        answer = client.completions.create(model="writer", prompt=PROMPT, max_tokens=NEW, temperature=0)
+        assert PROMPT + answer.choices[0].text == text
 
 
 def test_a_client_that_leaves_amid_a_stream_gives_its_memory_back(served: tuple[ServeProcess, str]) -> None:

@@ -8,8 +8,9 @@ Rules:
     does not take its answers, the text waits for it, and for no other: it comes in larger pieces then.
  3. A request with several choices has one text for each in every answer.
  4. Requests that come are looked at before the next step, so that they can be in it; but not twice without a step.
- 5. A constraint that is not known is read by another thread (`aside`), once for all requests that have it. Meanwhile
-    these are in no step, and hold up none. If all their clients leave, it is not read any further.
+ 5. A constraint that is not known is read by another thread (`aside`), once for all requests that have it, and a long
+    prompt is made tokens there. Meanwhile these are in no step, and hold up none. If all their clients leave, a
+    constraint is not read any further.
  6. One whose client leaves is over before the next step. So is one whose tokens cannot be drawn, and one whose time is
     over: as long after it was received as its `timeout` says. Others go on. A step that fails fails those that it was
     to compute, and not those that came meanwhile.
@@ -18,7 +19,6 @@ Rules:
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -41,39 +41,16 @@ from ...generation.sampling import DrawnToken, Sampler
 from ...generation.text import GeneratedText
 from ...job import ExecutionBatch, Job
 from ...metrics.statistics import GenerationStatistics
-from ...tensor import Tensor
 from ..interface import SteppedInstance
 from . import asked as names
-from .asked import Asked, asked, of_numbers, of_texts
+from .asked import Asked, asked
 from .asked_constraints import Constraint
+from .choices import Choice, take_outputs
 from .constraint_readings import ConstraintReadings
 from .constraints import ConstrainedText, Constraints
 from .network import Network
-from .times import RequestTimes, StepBeginning
-from .tokenizer import Tokenizer
-
-
-@dataclass(slots=True, eq=False)
-class _Choice:
-    """One text of a request.
-
-    Attributes:
-        sampler, text, constrained, count: the thread's; of tokens that were drawn.
-        ready: text that has not been sent.
-        untold: tokens that have not been sent.
-        stopped: it is at its end with the last token.
-        ended: why; empty if it goes on.
-    """
-
-    sampler: Sampler
-    text: GeneratedText
-    constrained: ConstrainedText | None = None
-    count: int = 0
-    generation: Generation | None = None
-    ready: str = ""
-    untold: list[DrawnToken] = field(default_factory=list)
-    stopped: bool = False
-    ended: str = ""
+from .times import RequestTimes, StepBeginning, deadline_s
+from .tokenizer import LONG_TEXT, Tokenizer
 
 
 @dataclass(slots=True, eq=False)
@@ -90,7 +67,7 @@ class _Request:
     asked: Asked | None = None
     prompt: Sequence[int] = ()
     most_new: int = 0
-    choices: list[_Choice] = field(default_factory=list)
+    choices: list[Choice] = field(default_factory=list)
     times: RequestTimes = field(default_factory=RequestTimes)
     deadline_s: float | None = None
     looked: tuple[Asked, Sequence[int]] | None = None
@@ -117,11 +94,12 @@ class _Work:
 
 @dataclass(slots=True)
 class _Result:
-    """What came of it: why new requests are refused, and which have constraints to be read; the tokens that were drawn,
-    and why none could be; or why nothing was computed."""
+    """What came of it: why new requests are refused, which have constraints to be read, and which long prompts; the
+    tokens that were drawn, and why none could be; or why nothing was computed."""
 
     refused: dict[_Request, TriremeError] = field(default_factory=dict)
     unread: dict[_Request, Constraint] = field(default_factory=dict)
+    long: set[_Request] = field(default_factory=set)
     drawn: dict[Generation, list[_Drawn]] = field(default_factory=dict)
     failed: dict[Generation, TriremeError] = field(default_factory=dict)
     error: TriremeError | None = None
@@ -182,7 +160,7 @@ class GenerationInstance(SteppedInstance):
     def begin_step(self, now_s: float) -> _Work | None:
         new, self._new = [request for request in self._new if not request.gone], []
         for request in new:
-            request.deadline_s = _deadline_s(request.job, now_s)
+            request.deadline_s = deadline_s(request.job, now_s)
         self._looked = bool(new) and not self._looked
         step = None if self._looked else self.core.begin_step(now_s)
         late, self._late = self._late, []
@@ -212,11 +190,13 @@ class GenerationInstance(SteppedInstance):
             self._fail_moved(step, result.error)
         for request in step.new:
             constraint = result.unread.get(request)
-            if constraint is None:
-                self._arrive(request, result.refused.get(request))
-            elif not request.gone:
+            if constraint is not None and not request.gone:
                 request.constraint = constraint
                 self._readings.wait(request, constraint, self.aside)
+            elif request in result.long:
+                self.aside(partial(self._look_aside, request), partial(self._have_read, request))
+            elif constraint is None:
+                self._arrive(request, result.refused.get(request))
 
     def fail_step(self, step: _Work, error: TriremeError) -> None:
         self._fail_moved(step, error)
@@ -281,6 +261,7 @@ class GenerationInstance(SteppedInstance):
             request.choices[0].generation = generation
 
     def _have_read(self, request: _Request, found: Any) -> None:
+        """Its constraint is read, or there are tokens of its prompt; or why not."""
         request.constraint = None
         if isinstance(found, TriremeError):
             self._fail(request, found)
@@ -309,7 +290,7 @@ class GenerationInstance(SteppedInstance):
     def _request_of(self, generation: Generation) -> _Request:
         return self._requests[generation.number]
 
-    def _choice_of(self, generation: Generation) -> _Choice:
+    def _choice_of(self, generation: Generation) -> Choice:
         return self._request_of(generation).choices[generation.choice]
 
     def _leave(self, request: _Request) -> None:
@@ -360,46 +341,11 @@ class GenerationInstance(SteppedInstance):
                 return
         if final:
             self._note_end(request)
-        job.respond(job.response(list(self._outputs(request, of))), final=final)
+        found = take_outputs(of, request.prompt, request.choices, self._tokenizer.decode)
+        job.respond(job.response([tensor for tensor in found if job.wants(tensor.name)]), final=final)
         if final:
             request.gone = True
             self._over(request)
-
-    def _outputs(self, request: _Request, of: Asked) -> Sequence[Tensor]:
-        choices = request.choices
-        texts, found = [], []
-        for choice in choices:
-            texts.append((of.text or "") + choice.ready if of.with_prompt else choice.ready)
-            choice.ready = ""
-        found.append(of_texts(names.TEXT_OUT, texts))
-        if names.TOKENS_OUT in of.returned:
-            found.append(of_numbers(names.TOKENS_OUT, [each.token for choice in choices for each in choice.untold]))
-        if names.REASON in of.returned:
-            found.append(of_texts(names.REASON, [choice.ended for choice in choices]))
-        if names.INPUT_COUNT in of.returned:
-            found.append(of_numbers(names.INPUT_COUNT, [len(request.prompt)]))
-        if names.OUTPUT_COUNT in of.returned:
-            found.append(of_numbers(names.OUTPUT_COUNT, [len(choice.untold) for choice in choices]))
-        if names.LOGPROBS in of.returned:
-            found.append(of_texts(names.LOGPROBS, [json.dumps(self._logprobs(choice)) for choice in choices]))
-        for choice in choices:
-            choice.untold = []
-        return [tensor for tensor in found if request.job.wants(tensor.name)]
-
-    def _logprobs(self, choice: _Choice) -> list[dict[str, Any]]:
-        """For each token its log-probability, and the most probable ones."""
-        decode = self._tokenizer.decode
-        return [
-            {
-                "token": decode([each.token]),
-                "id": each.token,
-                "logprob": each.logprob,
-                "top": [
-                    {"token": decode([token]), "id": token, "logprob": logprob} for token, logprob in each.most_probable
-                ],
-            }
-            for each in choice.untold
-        ]
 
     # ---- on the instance's thread ----
 
@@ -432,7 +378,12 @@ class GenerationInstance(SteppedInstance):
     def _prepare(self, request: _Request, network: Network, result: _Result) -> None:
         """Get a request ready for its first step, unless its constraint has to be read before."""
         if request.looked is None:
-            request.looked = self._look_at(request.job, network)
+            of = asked(request.job)
+            if of.text is not None and len(of.text) > LONG_TEXT:
+                self._tokenizer.check_length(of.text, network.context)
+                result.long.add(request)
+                return
+            request.looked = of, self._tokens(of, network)
         of, prompt = request.looked
         texts: Sequence[ConstrainedText | None] = [None] * of.choices
         if of.constraint is not None:
@@ -446,14 +397,13 @@ class GenerationInstance(SteppedInstance):
         for number in range(of.choices):
             sampler = Sampler(of.sampling, prompt, network.vocabulary, number)
             text = GeneratedText(decode, of.stops)
-            request.choices.append(_Choice(sampler, text, texts[number]))
+            request.choices.append(Choice(sampler, text, texts[number]))
         request.asked, request.prompt = of, prompt
         room = min(self.core.limits.context, self.core.memory.count * self.core.memory.size) - len(prompt)
         request.most_new = max(room, 1) if of.most_new is None else of.most_new
 
-    def _look_at(self, job: Job, network: Network) -> tuple[Asked, Sequence[int]]:
-        """What a request asks for, and its prompt in tokens."""
-        of = asked(job)
+    def _tokens(self, of: Asked, network: Network) -> Sequence[int]:
+        """A prompt in tokens; what can be known to be wrong before is said before."""
         if of.adapter and of.adapter not in network.adapters:
             known = f"one of {', '.join(network.adapters)}" if network.adapters else "none, as the model has none"
             raise InvalidArgumentError(f"lora_name is '{of.adapter}', which is not known; expected {known}")
@@ -461,7 +411,7 @@ class GenerationInstance(SteppedInstance):
         unknown = [token for token in prompt if not 0 <= token < network.vocabulary]
         if unknown:
             raise InvalidArgumentError(f"token {unknown[0]} in the prompt; expected 0 to {network.vocabulary - 1}")
-        return of, prompt
+        return prompt
 
     def _draw(self, generation: Generation, logits: np.ndarray) -> list[_Drawn]:
         """The next token, or the first one of each choice."""
@@ -469,7 +419,7 @@ class GenerationInstance(SteppedInstance):
         choices = request.choices[generation.choice : generation.choice + generation.wide]
         return [self._drawn(request, choice, logits) for choice in choices]
 
-    def _drawn(self, request: _Request, choice: _Choice, logits: np.ndarray) -> _Drawn:
+    def _drawn(self, request: _Request, choice: Choice, logits: np.ndarray) -> _Drawn:
         of = request.asked
         assert of is not None, "it has been prepared"
         constrained = choice.constrained
@@ -484,6 +434,22 @@ class GenerationInstance(SteppedInstance):
             text += choice.text.end()
         return _Drawn(drawn, text, ends or choice.text.stopped)
 
+    # ---- on another thread ----
+
+    def _look_aside(self, request: _Request) -> TriremeError | None:
+        """Make tokens of a long prompt; why that cannot be."""
+        network = self._network
+        if request.gone or network is None:
+            return None
+        try:
+            of = asked(request.job)
+            request.looked = of, self._tokens(of, network)
+            return None
+        except Exception as error:  # noqa: BLE001 - one request's, whatever it is
+            return backend_failure(error)
+
+    # ---- on the instance's thread ----
+
     def close(self) -> None:
         if self._statistics.instances.get(self._name) is self.core:  # and not one that has taken its place
             del self._statistics.instances[self._name]
@@ -494,11 +460,3 @@ class GenerationInstance(SteppedInstance):
 def _now_ns(requests: Sequence[_Request]) -> int:
     """The time, by the clock of the first of these that has not been answered; 0 if all have."""
     return next((request.job.batch.now_ns() for request in requests if request.job.batch is not None), 0)
-
-
-def _deadline_s(job: Job, now_s: float) -> float | None:
-    """When a request is too late: so long after it was received as it says; None if it does not."""
-    timeout_us = job.request.timeout_us or job.request.parameters.get("timeout", 0)  # as `generate` hands it on
-    if type(timeout_us) is not int or timeout_us <= 0 or job.batch is None:
-        return None
-    return now_s + timeout_us / 1e6 - (job.batch.now_ns() - job.received_ns) / 1e9

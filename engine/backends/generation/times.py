@@ -117,3 +117,11 @@ class RequestTimes:
             if self._last_ns:
                 job.report_activity("DECODE_END", max(self._last_ns.values()))
             trace.note_generation(GenerationNote(first.prompt, first.found, tokens, preemptions))
+
+
+def deadline_s(job: Job, now_s: float) -> float | None:
+    """When a request is too late: so long after it was received as it says; None if it does not."""
+    timeout_us = job.request.timeout_us or job.request.parameters.get("timeout", 0)  # as `generate` hands it on
+    if type(timeout_us) is not int or timeout_us <= 0 or job.batch is None:
+        return None
+    return now_s + timeout_us / 1e6 - (job.batch.now_ns() - job.received_ns) / 1e9

@@ -10,7 +10,15 @@ from ...errors import InternalError, InvalidArgumentError
 from ...plugins import import_package
 
 _FILE = "tokenizer.json"
+LONG_TEXT = 16_384
+"""Characters from which on a text takes long: then the interpreter's lock is not held meanwhile."""
+_MOST_CHARACTERS, _PER_TOKEN = 1 << 20, 16
 _END = "<|trireme end of text|>"
+
+
+def most_characters(context: int) -> int:
+    """Of a text that is to have no more than so many tokens: far more than they can stand for, if it is a usual one."""
+    return max(_MOST_CHARACTERS, _PER_TOKEN * context)
 
 
 class Tokenizer:
@@ -43,7 +51,8 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Raises InvalidArgumentError: there is no tokenizer."""
-        return self._asked().encode(text).ids
+        tokenizer = self._asked()
+        return (tokenizer.encode_batch([text])[0] if len(text) > LONG_TEXT else tokenizer.encode(text)).ids
 
     def encode_pair(self, text: str, other: str | None, most: int | None) -> tuple[list[int], list[int]]:
         """Tokens of a text or a pair of texts, and for each which of the two it belongs to.
@@ -58,10 +67,26 @@ class Tokenizer:
         if most is not None:
             tokenizer.enable_truncation(most)
         try:
-            found = tokenizer.encode(text, other)
+            if len(text) + len(other or "") > LONG_TEXT:
+                (found,) = tokenizer.encode_batch([text if other is None else (text, other)])
+            else:
+                found = tokenizer.encode(text, other)
         finally:
             tokenizer.no_truncation()
         return found.ids, found.type_ids
+
+    @staticmethod
+    def check_length(text: str, context: int) -> None:
+        """Look whether it is worth while to make tokens of a text, of which there may be so many.
+
+        Raises:
+            InvalidArgumentError: it is much too long.
+        """
+        most = most_characters(context)
+        if len(text) > most:
+            raise InvalidArgumentError(
+                f"a text has {len(text)} characters; expected at most {most} for a context of {context} tokens"
+            )
 
     def _asked(self) -> Any:
         if self._tokenizer is None:

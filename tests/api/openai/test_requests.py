@@ -194,7 +194,7 @@ def test_embeddings() -> None:
         ({"input": [-1]}, "input"),
         ({"input": {}}, "input"),
         ({"input": "a", "encoding_format": "int8"}, "encoding_format"),
-        ({"input": "a", "dimensions": 5}, "dimensions"),
+        ({"input": "a", "dimensions": 0}, "dimensions"),
     ):
         with pytest.raises(FieldError) as caught:
             read_embeddings({"model": "m", **wrong}, 2)

@@ -12,7 +12,7 @@ from ....errors import InvalidArgumentError
 from ....job import Job
 from ....tensor import Tensor
 from ...hugging_face import Tensors
-from ..tokenizer import Tokenizer
+from ..tokenizer import Tokenizer, most_characters
 from .layout import EncoderKind, EncoderLayout
 from .packed import TokenRow
 
@@ -65,7 +65,7 @@ def asked_texts(job: Job, tokenizer: Tokenizer, context: int, vocabulary: int, t
         if name in inputs:
             raise InvalidArgumentError(f"'{name}' goes with '{TOKENS if TEXT in inputs else TEXT}', which is not there")
     if TEXT in inputs:
-        rows = list(_from_texts(job, tokenizer, context if given else None))
+        rows = list(_from_texts(job, tokenizer, context, given))
     else:
         rows = list(_from_tokens(job, context if given else None))
     for row in rows:
@@ -81,11 +81,17 @@ def asked_texts(job: Job, tokenizer: Tokenizer, context: int, vocabulary: int, t
     return rows
 
 
-def _from_texts(job: Job, tokenizer: Tokenizer, most: int | None) -> Iterator[TokenRow]:
+def _from_texts(job: Job, tokenizer: Tokenizer, context: int, cuts: bool) -> Iterator[TokenRow]:
     texts = _texts(job, TEXT)
     pairs: Sequence[str | None] = _texts(job, PAIR) if PAIR in job.inputs else [None] * len(texts)
+    most = most_characters(context)
     for text, pair in zip(texts, pairs, strict=True):
-        yield TokenRow(*tokenizer.encode_pair(text, pair, most))
+        if cuts:
+            yield TokenRow(*tokenizer.encode_pair(text[:most], None if pair is None else pair[:most], context))
+            continue
+        for each in (text, pair or ""):
+            tokenizer.check_length(each, context)
+        yield TokenRow(*tokenizer.encode_pair(text, pair, None))
 
 
 def _texts(job: Job, name: str) -> list[str]:

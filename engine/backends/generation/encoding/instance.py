@@ -18,6 +18,7 @@ import numpy as np
 from ....errors import InternalError, TriremeError, backend_failure
 from ....generation.encodings import EncodedText, Encodings
 from ....job import INFER_START, OUTPUT_START, ExecutionBatch, Job
+from ....metrics.statistics import EncodingStatistics
 from ....scheduling import refusals
 from ...interface import SteppedInstance
 from ..tokenizer import Tokenizer
@@ -35,6 +36,7 @@ class _Request:
         rows: its texts in tokens.
         texts: the same, as they wait and are computed.
         found: what came of them so far, by their places.
+        begun: one of them was in a step.
     """
 
     job: Job
@@ -42,6 +44,7 @@ class _Request:
     rows: Sequence[TokenRow] = ()
     texts: list[EncodedText] = field(default_factory=list)
     found: dict[int, np.ndarray] = field(default_factory=dict)
+    begun: bool = False
     gone: bool = False
 
 
@@ -71,10 +74,12 @@ class EncoderInstance(SteppedInstance):
         most_requests: that it has at once; further ones wait in the model's queue.
         truncates: texts that are too long are cut.
         batched: tensors have a batch dimension.
+        statistics: of the model, to count in.
     """
 
     def __init__(
         self,
+        name: str,
         network: EncoderNetwork,
         tokenizer: Tokenizer,
         layout: EncoderLayout,
@@ -82,9 +87,13 @@ class EncoderInstance(SteppedInstance):
         most_requests: int,
         truncates: bool,
         batched: bool,
+        statistics: EncodingStatistics,
     ) -> None:
         self.credits = most_requests
         self.core = Encodings(most_tokens)
+        self._name = name
+        self._statistics = statistics
+        statistics.instances[name] = self.core
         self._network: EncoderNetwork | None = network
         self._tokenizer = tokenizer
         self._layout = layout
@@ -114,8 +123,14 @@ class EncoderInstance(SteppedInstance):
             rows.append(request.rows[place])
             if request.batch.marks[INFER_START] < 0:
                 request.batch.mark(INFER_START)
+            if not request.begun:
+                request.begun = True
+                self._statistics.wait.add((request.batch.now_ns() - request.job.received_ns) / 1e9)
             for other in request.texts:
                 other.deadline_s = None
+        if texts:
+            self._statistics.texts += len(texts)
+            self._statistics.step_tokens.add(sum(text.tokens for text in texts))
         return _TextStep(new, texts, rows) if new or texts else None
 
     def end_step(self, step: _TextStep, result: _TextResult) -> None:
@@ -203,4 +218,6 @@ class EncoderInstance(SteppedInstance):
         return result
 
     def close(self) -> None:
+        if self._statistics.instances.get(self._name) is self.core:  # and not one that has taken its place
+            del self._statistics.instances[self._name]
         self._network = None

@@ -2,7 +2,7 @@
 
 Rules:
  1. What ``modules.json`` lists, as sentence-transformers writes it, is for embeddings. It may list a transformer, its
-    pooling and a normalization.
+    pooling, dense layers, and a normalization in the end.
  2. Else the architecture in ``config.json`` says it: one for the classification of sequences gives labels, or with
     a single label a score; the bare network, or one that guesses missing words, gives embeddings; one that guesses the
     next word is no encoder.
@@ -20,6 +20,7 @@ from typing import Any
 from ....errors import InvalidArgumentError, UnsupportedError
 from ...hugging_face import CONFIG, read_json, read_object
 from ...parameters import parse_bool
+from .dense import DenseLayer, read_dense
 
 MODULES = "modules.json"
 _CLASSIFIES = "ForSequenceClassification"
@@ -53,6 +54,7 @@ class EncoderLayout:
         directory: of the network.
         width: of what comes of a text: numbers of its vector, or labels.
         poolings: of `POOLINGS`; for embeddings.
+        denses: layers that a text's vector goes through.
         normalizes: vectors have the length 1.
         labels: by their places.
         activation: of `ACTIVATIONS`: what makes scores of the network's logits.
@@ -63,6 +65,7 @@ class EncoderLayout:
     kind: EncoderKind
     width: int
     poolings: tuple[str, ...] = ("mean",)
+    denses: tuple[DenseLayer, ...] = ()
     normalizes: bool = False
     labels: tuple[str, ...] = ()
     activation: str = "none"
@@ -114,6 +117,7 @@ def _embedding(
     poolings: tuple[str, ...],
     normalizes: bool,
     longest: int | None = None,
+    denses: tuple[DenseLayer, ...] = (),
 ) -> EncoderLayout:
     if "pooling" in parameters:
         given = {each.strip() for each in parameters["pooling"].split(",")}
@@ -127,11 +131,19 @@ def _embedding(
     width = next((config[name] for name in ("hidden_size", "dim", "d_model") if name in config), None)
     if not isinstance(width, int) or width < 1:
         raise InvalidArgumentError(f"'{directory / CONFIG}' has no 'hidden_size'; expected that of an encoder")
+    width *= len(poolings)
+    for dense in denses:
+        if dense.takes != width:
+            raise InvalidArgumentError(
+                f"'{dense.directory / CONFIG}' has in_features {dense.takes}; expected {width}, as vectors have there"
+            )
+        width = dense.gives
     return EncoderLayout(
         directory,
         EncoderKind.EMBEDDING,
-        width * len(poolings),
+        width,
         poolings=poolings,
+        denses=denses,
         normalizes=normalizes,
         longest=longest,
     )
@@ -143,6 +155,7 @@ def _sentence_transformer(directory: Path, parameters: Mapping[str, str]) -> Enc
     if not isinstance(modules, list) or not all(isinstance(each, dict) for each in modules):
         raise InvalidArgumentError(f"unable to read '{directory / MODULES}': expected an array of JSON objects")
     network, poolings, normalizes = directory, ("mean",), False
+    denses: list[DenseLayer] = []
     for module in modules:
         path = directory / str(module.get("path") or "")
         match str(module.get("type", "")).rpartition(".")[2]:
@@ -150,16 +163,18 @@ def _sentence_transformer(directory: Path, parameters: Mapping[str, str]) -> Enc
                 network = path
             case "Pooling":
                 poolings = _poolings(path / CONFIG)
+            case "Dense" if not normalizes:
+                denses.append(read_dense(path))
             case "Normalize":
                 normalizes = True
             case other:
                 raise UnsupportedError(
                     f"unable to serve '{directory / MODULES}': it has a module {other!r}; expected Transformer, "
-                    "Pooling and Normalize"
+                    "Pooling, Dense and Normalize, in this order"
                 )
     about = network / "sentence_bert_config.json"
     longest = read_object(about).get("max_seq_length") if about.is_file() else None
-    return _embedding(network, read_object(network / CONFIG), parameters, poolings, normalizes, longest)
+    return _embedding(network, read_object(network / CONFIG), parameters, poolings, normalizes, longest, tuple(denses))
 
 
 def _poolings(path: Path) -> tuple[str, ...]:

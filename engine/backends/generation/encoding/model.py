@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ....config.model import ModelConfig, ModelInput, ModelOutput
 from ....errors import InvalidArgumentError
+from ....metrics.statistics import EncodingStatistics
 from ...hugging_face import check_tensors, integer_setting
 from ...interface import Completion, InstanceSpec, LoadedModel, ModelFiles, ModelInstance
 from ...parameters import parse_bool
@@ -49,6 +50,9 @@ class EncoderModel(LoadedModel):
         self._tokens, self._requests = (integer_setting(config, name, usual) for name, usual in _DEFAULTS.items())
         self._truncates = parse_bool(config.parameters.get(TRUNCATE, "false"))
         self._batched = config.max_batch_size > 0
+        warmed = config.message is not None and config.message.model_warmup
+        self._warm_up = 0 if warmed else integer_setting(config, "warm_up", 1)
+        self.encoded = EncodingStatistics()
 
     def instance_class(self, spec: InstanceSpec) -> type[ModelInstance]:
         return EncoderInstance
@@ -57,4 +61,7 @@ class EncoderModel(LoadedModel):
         layout = self._layout
         network = self._network_class(layout, "cpu" if spec.gpu is None else f"cuda:{spec.gpu}")
         tokenizer = Tokenizer(layout.directory)
-        return EncoderInstance(network, tokenizer, layout, self._tokens, self._requests, self._truncates, self._batched)
+        if self._warm_up:
+            network.warm_up(self._tokens)
+        about = layout, self._tokens, self._requests, self._truncates, self._batched
+        return EncoderInstance(spec.name, network, tokenizer, *about, self.encoded)

@@ -21,6 +21,7 @@ import numpy as np
 from ....errors import InternalError, TriremeError, UnsupportedError
 from ....plugins import import_package
 from ...hugging_face import CONFIG, first_line, no_mask
+from .dense import load_dense
 from .layout import EncoderKind, EncoderLayout
 from .packed import NAME, PackedTexts, TokenRow, packed_attention
 
@@ -61,6 +62,7 @@ class EncoderNetwork:
         except (OSError, ValueError, KeyError, RuntimeError, broken) as error:
             raise InternalError(f"unable to load the network in '{layout.directory}': {first_line(error)}") from error
         _check_weights(layout.directory, about["missing_keys"], embeds)
+        self._denses = [load_dense(torch, each, self._device) for each in layout.denses]
         self._model = model.to(device).eval()
         base = model if embeds else getattr(model, model.base_model_prefix)
         config = model.config.get_text_config()
@@ -90,6 +92,8 @@ class EncoderNetwork:
                 answer = self._answer(self._model, row)
                 if layout.kind is EncoderKind.EMBEDDING:
                     found = row.pool(answer.last_hidden_state[0], layout.poolings).float()
+                    for dense in self._denses:
+                        found = dense(found)
                     if layout.normalizes:
                         found = torch.nn.functional.normalize(found, dim=-1)
                 else:
@@ -100,6 +104,16 @@ class EncoderNetwork:
             except (RuntimeError, IndexError) as error:
                 count = sum(len(text.ids) for text in texts)
                 raise InternalError(f"a step of {count} tokens failed: {first_line(error)}") from error
+
+    def warm_up(self, most_tokens: int) -> None:
+        """Compute a step as large as they may be, of texts that are as long as they may be: it is known then that there
+        is memory for it.
+
+        Raises:
+            TriremeError: it failed.
+        """
+        longest = min(self.context, most_tokens)
+        self.run([TokenRow([self._usable[0]] * longest)] * max(most_tokens // longest, 1))
 
     def _scores(self, logits: Any) -> Any:
         match self._layout.activation:
@@ -118,7 +132,7 @@ class EncoderNetwork:
         """Rule 3."""
         torch = self._torch
         end = getattr(base.config.get_text_config(), "pad_token_id", None)
-        usable = [token for token in range(min(self.vocabulary, 16)) if token != end]
+        usable = self._usable = [token for token in range(min(self.vocabulary, 16)) if token != end]
         lengths = (min(5, self.context), min(8, self.context))
         texts = [TokenRow([usable[(3 * at + length) % len(usable)] for at in range(length)]) for length in lengths]
         row = PackedTexts(torch, texts, self._device, self._first)

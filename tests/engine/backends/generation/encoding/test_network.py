@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,7 +16,7 @@ from small_encoders import ALPHABET, CLASSIFIERS, CONTEXT, ENCODERS, PAD, SIZES,
 from trireme.engine.backends.generation.encoding.layout import read_layout
 from trireme.engine.backends.generation.encoding.network import EncoderNetwork
 from trireme.engine.backends.generation.encoding.packed import TokenRow
-from trireme.engine.errors import InternalError, UnsupportedError
+from trireme.engine.errors import InternalError, InvalidArgumentError, UnsupportedError
 
 
 def some_texts(count: int = 32) -> list[TokenRow]:
@@ -99,6 +100,45 @@ def test_vectors_are_made_as_sentence_transformers_says(
     texts = some_texts(8)
     wanted = [expected(own(network, text).last_hidden_state[0]).numpy() for text in texts]
     np.testing.assert_allclose(loaded(tmp_path).run(texts), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_vectors_go_through_dense_layers(tmp_path: Path) -> None:
+    torch.manual_seed(7)
+    network = random_network(ENCODERS["bert"])
+    denses = [(torch.nn.Linear(32, 20), "Tanh"), (torch.nn.Linear(20, 6, bias=False), "Identity")]
+    write_encoder(tmp_path, network, modules=("pooling_mode_mean_tokens", "normalize"), denses=denses)
+    texts = some_texts(8)
+    means = torch.stack([own(network, text).last_hidden_state[0].mean(dim=0) for text in texts])
+    (first, _), (second, _) = denses
+    with torch.no_grad():
+        expected = torch.nn.functional.normalize(second(first(means).tanh()), dim=-1)
+    packed = loaded(tmp_path)
+    assert packed.run(texts).shape == (8, 6)
+    np.testing.assert_allclose(packed.run(texts), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_dense_layer_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    network = random_network(ENCODERS["bert"])
+    modules = ("pooling_mode_mean_tokens",)
+    write_encoder(tmp_path, network, modules=modules, denses=[(torch.nn.Linear(31, 4), "Tanh")])
+    with pytest.raises(InvalidArgumentError, match="has in_features 31; expected 32"):
+        loaded(tmp_path)
+    write_encoder(tmp_path, network, modules=modules, denses=[(torch.nn.Linear(32, 4), "Softsign")])
+    with pytest.raises(UnsupportedError, match="its activation_function is Softsign; expected one of Identity, Tanh"):
+        loaded(tmp_path)
+    write_encoder(tmp_path, network, modules=modules, denses=[(torch.nn.Linear(32, 4), "Tanh")])
+    about = tmp_path / "2_Dense" / "config.json"
+    about.write_text(about.read_text().replace('"out_features": 4', '"out_features": 5'))
+    with pytest.raises(InternalError, match=r"unable to use .*size mismatch for weight"):
+        loaded(tmp_path)
+    (tmp_path / "2_Dense" / "model.safetensors").unlink()
+    with pytest.raises(InternalError, match=r"unable to read .*model\.safetensors"):
+        loaded(tmp_path)
+    rows = json.loads((tmp_path / "modules.json").read_text())
+    rows.insert(2, {"idx": 9, "name": "9", "path": "", "type": "sentence_transformers.models.Normalize"})
+    (tmp_path / "modules.json").write_text(json.dumps(rows))
+    with pytest.raises(UnsupportedError, match="Transformer, Pooling, Dense and Normalize, in this order"):
+        loaded(tmp_path)
 
 
 def test_half_precision_is_kept(tmp_path: Path) -> None:

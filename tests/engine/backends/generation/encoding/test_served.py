@@ -39,14 +39,19 @@ from trireme.engine.errors import (
     TriremeError,
     UnavailableError,
 )
+from trireme.engine.metrics.encoding import encoding_families
+from trireme.engine.metrics.page import write_text
+from trireme.engine.metrics.statistics import ModelStatistics, ModelStatisticsEntry
 from trireme.engine.options import ServerOptions
 from trireme.engine.request import InferenceRequest, InferenceResponse
 from trireme.engine.tensor import Tensor
 
 
 class LookedAtNetwork(EncoderNetwork):
-    """A network whose steps are noted, and may be held up, in the thread that computes them."""
+    """A network whose steps are noted, and may be held up, in the thread that computes them; those before the model is
+    ready by themselves."""
 
+    first_steps: Sequence[Sequence[TokenRow]] = ()
     steps: Sequence[Sequence[TokenRow]] = ()
     before: Callable[[Sequence[TokenRow]], object] = staticmethod(lambda _texts: None)
 
@@ -65,6 +70,7 @@ async def open_encoders(repository: Path, **options: Any) -> AsyncIterator[Infer
     LookedAtNetwork.steps, LookedAtNetwork.before = (), staticmethod(lambda _texts: None)
     backends = BackendRegistry(lambda _name: {}, {"generation": LookedAtBackend})
     async with InferenceServer(ServerOptions(model_repository=(repository,), **options), backends=backends) as server:
+        LookedAtNetwork.first_steps, LookedAtNetwork.steps = LookedAtNetwork.steps, ()
         yield server
 
 
@@ -440,3 +446,59 @@ async def test_without_a_tokenizer_there_are_tokens(tmp_path: Path) -> None:
         assert values(await answer(server, asks_tokens(input_ids=[[5, 6]]))).shape == (1, 32)
         with pytest.raises(InvalidArgumentError, match=r"the model has no tokenizer .*; send 'input_ids'"):
             await answer(server, asks("a"))
+
+
+async def test_a_full_step_is_computed_before_it_is_ready(tmp_path: Path) -> None:
+    write_model(tmp_path, ENCODERS["bert"], parameter("max_tokens_per_step", 2 * CONTEXT + 1))
+    async with open_encoders(tmp_path):
+        (step,) = LookedAtNetwork.first_steps
+        assert [len(text.ids) for text in step] == [CONTEXT, CONTEXT]
+
+
+async def test_its_configuration_says_what_is_computed_before(tmp_path: Path) -> None:
+    write_model(tmp_path, ENCODERS["bert"], parameter("warm_up", 0))
+    async with open_encoders(tmp_path):
+        assert LookedAtNetwork.first_steps == ()
+    warm_up = """
+        model_warmup {
+          name: "one" batch_size: 2
+          inputs { key: "input_ids" value { data_type: TYPE_INT64 dims: 7 zero_data: true } }
+        }
+    """
+    write_model(tmp_path, ENCODERS["bert"], warm_up)
+    async with open_encoders(tmp_path):
+        assert [[len(text.ids) for text in step] for step in LookedAtNetwork.first_steps] == [[7, 7]]
+
+
+async def test_steps_and_waits_are_counted(embedding: Path) -> None:
+    entered, opened = threading.Event(), threading.Event()
+
+    def hold_up(_texts: object) -> None:
+        entered.set()
+        assert opened.wait(60)
+
+    async with open_encoders(embedding) as server:
+        (entry,) = server.statistics()
+        encoded = entry.statistics.encoded
+        assert encoded is not None
+        await answer(server, asks("a fox", "by the river"))
+        assert (encoded.texts, encoded.step_tokens.total) == (2, 7 + 14)
+        assert encoded.wait.buckets()[-1][1] == 1, "a request has several texts"
+        LookedAtNetwork.before = staticmethod(hold_up)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(answer, server, asks("a"))
+            assert await trio.to_thread.run_sync(entered.wait, 60)
+            nursery.start_soon(answer, server, asks("b", "c"))
+            await until(lambda: server.model_statistics()[0].inflight == 2)
+            page = write_text(encoding_families(server.statistics()))
+            opened.set()
+        labels = '{model="letters",version="1"}'
+        assert f"trireme_encoding_running{labels} 1\n" in page
+        assert f"trireme_encoding_texts_total{labels} 3\n" in page
+        assert f"trireme_encoding_step_tokens_count{labels} 2\n" in page
+        assert encoded.texts == 5
+    assert encoded.instances == {}
+
+
+def test_other_models_have_no_series() -> None:
+    assert write_text(encoding_families([ModelStatisticsEntry("m", 1, ModelStatistics())])) == ""
