@@ -197,7 +197,8 @@ def _served_model(description: ModelDescription) -> ServedModel:
         text_input = given.get(TEXT_INPUT, "text_input")
         _check_output(config, given[EMBEDDINGS_OUTPUT], EMBEDDINGS_OUTPUT, (FP32, FP16, FP64))
         shapes = _shapes(description, (text_input,), (text_input,))
-        return EmbeddingModel(description, text_input, given[EMBEDDINGS_OUTPUT], shapes[text_input])
+        counts = config.find_output(COUNT) is not None
+        return EmbeddingModel(description, text_input, given[EMBEDDINGS_OUTPUT], shapes[text_input], counts=counts)
     if TEXT_INPUT in given:
         text_input, text_output = given[TEXT_INPUT], given.get(TEXT_OUTPUT, "text_output")
         _check_output(config, text_output, TEXT_OUTPUT, (BYTES,))

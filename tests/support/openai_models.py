@@ -111,7 +111,8 @@ LENGTHS = """
         def execute(self, requests):
             texts = [pb_utils.get_input_tensor_by_name(each, "TEXT").as_numpy() for each in requests]
             vectors = [np.array([[len(row[0]), 0.5]], np.float32) for batch in texts for row in batch]
-            return [pb_utils.InferenceResponse([pb_utils.Tensor("VECTOR", each)]) for each in vectors]
+            count = pb_utils.Tensor("num_tokens", np.array([[3]], np.uint32))
+            return [pb_utils.InferenceResponse([pb_utils.Tensor("VECTOR", each), count]) for each in vectors]
 """
 
 LENGTHS_CONFIG = """
@@ -119,6 +120,7 @@ LENGTHS_CONFIG = """
     max_batch_size: 8
     input { name: "TEXT" data_type: TYPE_STRING dims: [ 1 ] }
     output { name: "VECTOR" data_type: TYPE_FP32 dims: [ 2 ] }
+    output { name: "num_tokens" data_type: TYPE_UINT32 dims: [ 1 ] }
     parameters { key: "openai_text_input" value { string_value: "TEXT" } }
     parameters { key: "openai_embeddings_output" value { string_value: "VECTOR" } }
     dynamic_batching { }

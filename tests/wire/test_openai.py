@@ -239,8 +239,9 @@ def test_embeddings(client: openai.OpenAI) -> None:
     for form in ({}, {"encoding_format": "float"}):  # the client asks for base64 by itself
         answer = client.embeddings.create(model="lengths", input=["a", "four"], **form)  # type: ignore[arg-type]
         assert np.array([each.embedding for each in answer.data]).tolist() == [[1.0, 0.5], [4.0, 0.5]]
-    answer = client.embeddings.create(model="lengths", input="four", dimensions=1)
+    answer = client.embeddings.create(model="lengths", input=["four", "five"], dimensions=1)
     assert answer.data[0].embedding == [1.0]
+    assert answer.usage.prompt_tokens == 6, "as the model counts"
     with pytest.raises(openai.BadRequestError, match="expected at most 2, which the model 'lengths' has") as caught:
         client.embeddings.create(model="lengths", input="four", dimensions=3)
     assert caught.value.param == "dimensions"

@@ -1,0 +1,79 @@
+"""Adapters of generating models through a gateway, and through a route: what a request says of them passes as it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from serve_process import GatewayProcess, ServeProcess, serve_process, write_fleet
+from test_generation import write_llama
+
+pytestmark = pytest.mark.slow
+
+LAYERS, WIDTH, RANK = 2, 32, 4
+
+
+def write_adapter(directory: Path, seed: int) -> None:
+    """One that changes what a text comes to."""
+    directory.mkdir(parents=True)
+    about = {"peft_type": "LORA", "r": RANK, "lora_alpha": 16 * RANK, "target_modules": ["q_proj"]}
+    (directory / "adapter_config.json").write_text(json.dumps(about))
+    torch.manual_seed(seed)
+    weights = {}
+    for layer in range(LAYERS):
+        name = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
+        weights[f"{name}.lora_A.weight"] = torch.randn(RANK, WIDTH)
+        weights[f"{name}.lora_B.weight"] = torch.randn(WIDTH, RANK)
+    safetensors.torch.save_file(weights, str(directory / "adapter_model.safetensors"))
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServeProcess, ServeProcess]]:
+    """A server with a route to its model, and a gateway in front of it."""
+    folder = tmp_path_factory.mktemp("adapters")
+    repository = folder / "models"
+    write_llama(repository / "writer" / "1")
+    (repository / "writer" / "config.pbtxt").write_text('backend: "generation"\n')
+    for number, name in enumerate(("pirate", "lawyer")):
+        write_adapter(repository / "writer" / "1" / "adapters" / name, number)
+    routes = folder / "routes.toml"
+    routes.write_text("[routes.story]\ntargets = { 'writer' = 100 }\n")
+    with ExitStack() as stack:
+        server = stack.enter_context(serve_process(repository, "--routes", str(routes), "--openai-on-http=true"))
+        fleet = folder / "fleet.toml"
+        write_fleet(fleet, a=server.grpc_port)
+        gateway = stack.enter_context(GatewayProcess(fleet))
+        gateway.wait_for("replica a at .*: ready")
+        yield server, gateway
+
+
+def told(server: ServeProcess, model: str, **sampling: Any) -> tuple[int, Any]:
+    given = json.dumps({"max_tokens": 12, "temperature": 0, **sampling})
+    body = {"text_input": "Once upon a time", "sampling_parameters": given}
+    status, answer = server.ask("POST", f"/v2/models/{model}/generate", body)
+    return status, answer.get("text_output", answer.get("error"))
+
+
+def test_each_way_leads_to_the_adapter(served: tuple[ServeProcess, ServeProcess]) -> None:
+    server, gateway = served
+    names = ({}, {"lora_name": "pirate"}, {"lora_name": "lawyer"})
+    texts = [told(server, "writer", **name) for name in names]
+    assert [status for status, _ in texts] == [200] * 3
+    assert len({text for _, text in texts}) == 3
+    for where, model in ((gateway, "writer"), (server, "story"), (gateway, "story")):
+        assert [told(where, model, **name) for name in names] == texts
+        status, error = told(where, model, lora_name="cook")
+        assert (status, error) == (400, "lora_name is 'cook', which is not known; expected one of lawyer, pirate")
+
+
+def test_a_gateway_has_no_interface_of_openai(served: tuple[ServeProcess, ServeProcess]) -> None:
+    server, gateway = served
+    names = [model["id"] for model in server.ask("GET", "/v1/models")[1]["data"]]
+    assert {"writer", "lawyer", "pirate"} <= set(names)
+    assert gateway.ask("GET", "/v1/models")[0] == 404
