@@ -37,7 +37,7 @@ class StepExecutor:
 
     Attributes:
         stepping: a step is under way.
-        steps: that have been carried out, or have failed.
+        steps: that have been carried out, or have failed; and what has been done aside.
     """
 
     def __init__(self, worker: Worker, second: Callable[[], Worker] | None = None) -> None:
@@ -103,6 +103,7 @@ class StepExecutor:
     ) -> None:
         if self._closed:
             return
+        self.steps += 1
         if isinstance(result, outcome.Error):
             self._die(cast(Exception, result.error))
             return
