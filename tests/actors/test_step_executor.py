@@ -139,3 +139,54 @@ async def test_no_step_begins_once_it_is_closed(world: Any) -> None:
     executor.close()
     worker.work()
     assert instance.told == ["admit", "begin"]
+
+
+async def test_work_aside_holds_up_no_step_and_may_begin_one() -> None:
+    worker, second, made = HandWorker(), HandWorker(), []
+
+    def make() -> HandWorker:
+        made.append(second)
+        return second
+
+    executor, instance = StepExecutor(worker, make), Noting()
+    executor.begin(instance, batch(), MagicMock())
+    assert made == [], "there is no thread as long as there is no such work"
+    found: list[object] = []
+    for number in (1, 2):
+        instance.aside(lambda number=number: number, found.append)
+    assert made == [second]
+    worker.work()
+    assert instance.told.count("begin") == 2, "steps go on"
+    executor.stepping = False
+    second.work()
+    assert (found, instance.told.count("begin")) == ([1], 3)
+    executor.close()
+    second.work()
+    assert found == [1], "what comes after the end is dropped"
+
+
+async def test_work_aside_that_ends_its_thread_ends_the_instance() -> None:
+    second = HandWorker()
+    executor, instance = StepExecutor(HandWorker(), lambda: second), Noting()
+
+    def leave() -> None:
+        raise ExecutorDiedError("gone")
+
+    async def life() -> None:
+        executor.begin(instance, batch(), MagicMock())
+        instance.aside(leave, MagicMock())
+        second.work()
+        await trio.sleep_forever()
+
+    with pytest.raises(ExecutorDiedError):
+        await executor.around(life)
+
+
+async def test_without_a_second_thread_the_first_one_works_aside() -> None:
+    worker, found = HandWorker(), []
+    executor, instance = StepExecutor(worker), Noting()
+    executor.begin(instance, batch(), MagicMock())
+    instance.aside(lambda: "done", found.append)
+    worker.work()
+    worker.work()
+    assert found == ["done"]
