@@ -264,7 +264,7 @@ def _read_row(row: Mapping[str, Any]) -> _Known:
 def _read_result(name: str, result: Any) -> _Result:
     if isinstance(result, list):
         kind, text, refusal = result
-        return read_error([kind, "OTHER", text, refusal, False, 0])
+        return read_error([kind, "OTHER", text, refusal, False, 0, ""])
     labels = {output: tuple(texts) for output, texts in result["labels"].items()}
     about = name, int(result["version"]), tuple(result["versions"])
     return ModelDescription(*about, _config(result["config"]), labels, result["header"])

@@ -64,9 +64,14 @@ def test_when_to_try_again_arrives() -> None:
     assert arrived.retry_after_s == 2.5
 
 
+def test_what_it_is_about_arrives() -> None:
+    arrived = values.read_error(sent(values.write_error(InvalidArgumentError("no", about="structured_outputs"))))
+    assert arrived.about == "structured_outputs"
+
+
 def test_every_kind_of_error_has_a_class() -> None:
     for kind in ErrorKind:
-        assert values.read_error([kind.value, "OTHER", "text", None, False, 0]).kind is kind
+        assert values.read_error([kind.value, "OTHER", "text", None, False, 0, ""]).kind is kind
 
 
 READERS = (

@@ -166,7 +166,7 @@ def test_the_openai_package_gets_what_it_can_parse(served: tuple[ServeProcess, s
 
 
 TOOLS: Any = [
-    {"type": "function", "function": {"name": "weather", "parameters": Weather.model_json_schema()}},
+    openai.pydantic_function_tool(Weather, name="weather"),
     {"type": "function", "function": {"name": "now"}},
 ]
 
