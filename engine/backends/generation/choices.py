@@ -17,7 +17,7 @@ from .constraints import ConstrainedText
 
 
 @dataclass(slots=True, eq=False)
-class Choice:
+class DrawnChoice:
     """One text of a request.
 
     Attributes:
@@ -40,7 +40,7 @@ class Choice:
 
 
 def take_outputs(
-    of: Asked, prompt: Sequence[int], choices: Sequence[Choice], decode: Callable[[Sequence[int]], str]
+    of: Asked, prompt: Sequence[int], choices: Sequence[DrawnChoice], decode: Callable[[Sequence[int]], str]
 ) -> list[Tensor]:
     """What is new of the choices of a request; it is told with that.
 
@@ -67,7 +67,7 @@ def take_outputs(
     return found
 
 
-def _logprobs(choice: Choice, decode: Callable[[Sequence[int]], str]) -> list[dict[str, Any]]:
+def _logprobs(choice: DrawnChoice, decode: Callable[[Sequence[int]], str]) -> list[dict[str, Any]]:
     """For each token its log-probability, and the most probable ones."""
     return [
         {

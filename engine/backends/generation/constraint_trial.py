@@ -39,7 +39,7 @@ class ConstraintTrial:
         self._cancelled = False
 
     def cancel(self) -> None:
-        """Nobody waits for it any more."""
+        """No request waits for it any more."""
         with self._lock:
             self._cancelled = True
             if self._process is not None:

@@ -45,7 +45,7 @@ from ..interface import SteppedInstance
 from . import asked as names
 from .asked import Asked, asked
 from .asked_constraints import Constraint
-from .choices import Choice, take_outputs
+from .choices import DrawnChoice, take_outputs
 from .constraint_readings import ConstraintReadings
 from .constraints import ConstrainedText, Constraints
 from .network import Network
@@ -67,7 +67,7 @@ class _Request:
     asked: Asked | None = None
     prompt: Sequence[int] = ()
     most_new: int = 0
-    choices: list[Choice] = field(default_factory=list)
+    choices: list[DrawnChoice] = field(default_factory=list)
     times: RequestTimes = field(default_factory=RequestTimes)
     deadline_s: float | None = None
     looked: tuple[Asked, Sequence[int]] | None = None
@@ -290,7 +290,7 @@ class GenerationInstance(SteppedInstance):
     def _request_of(self, generation: Generation) -> _Request:
         return self._requests[generation.number]
 
-    def _choice_of(self, generation: Generation) -> Choice:
+    def _choice_of(self, generation: Generation) -> DrawnChoice:
         return self._request_of(generation).choices[generation.choice]
 
     def _leave(self, request: _Request) -> None:
@@ -397,7 +397,7 @@ class GenerationInstance(SteppedInstance):
         for number in range(of.choices):
             sampler = Sampler(of.sampling, prompt, network.vocabulary, number)
             text = GeneratedText(decode, of.stops)
-            request.choices.append(Choice(sampler, text, texts[number]))
+            request.choices.append(DrawnChoice(sampler, text, texts[number]))
         request.asked, request.prompt = of, prompt
         room = min(self.core.limits.context, self.core.memory.count * self.core.memory.size) - len(prompt)
         request.most_new = max(room, 1) if of.most_new is None else of.most_new
@@ -419,7 +419,7 @@ class GenerationInstance(SteppedInstance):
         choices = request.choices[generation.choice : generation.choice + generation.wide]
         return [self._drawn(request, choice, logits) for choice in choices]
 
-    def _drawn(self, request: _Request, choice: Choice, logits: np.ndarray) -> _Drawn:
+    def _drawn(self, request: _Request, choice: DrawnChoice, logits: np.ndarray) -> _Drawn:
         of = request.asked
         assert of is not None, "it has been prepared"
         constrained = choice.constrained

@@ -26,21 +26,21 @@ from trireme.engine.config.model import ModelConfig, ModelInput, ModelOutput
 from trireme.engine.datatypes import BYTES
 from trireme.engine.description import ModelDescription
 
-CITY = {"type": "object", "properties": {"city": {"enum": ["Köln", "Oslo"]}}, "required": ["city"]}
+CITY: dict[str, Any] = {"type": "object", "properties": {"city": {"enum": ["Köln", "Oslo"]}}, "required": ["city"]}
 CITY["additionalProperties"] = False
-SUM = {
+SUM: dict[str, Any] = {
     "type": "object",
     "properties": {"a": {"$ref": "#/$defs/digit"}, "b": {"$ref": "#/$defs/digit"}},
     "required": ["a"],
     "additionalProperties": False,
     "$defs": {"digit": {"type": "integer", "minimum": 0, "maximum": 9}},
 }
-TOOLS = [
+TOOLS: list[dict[str, Any]] = [
     {"type": "function", "function": {"name": "weather", "parameters": CITY}},
     {"type": "function", "function": {"name": "add", "parameters": SUM}},
     {"type": "function", "function": {"name": "now"}},
 ]
-SCHEMAS = {"weather": CITY, "add": SUM, "now": {"type": "object", "maxProperties": 0}}
+SCHEMAS: dict[str, dict[str, Any]] = {"weather": CITY, "add": SUM, "now": {"type": "object", "maxProperties": 0}}
 MARKS = ("[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "<tool_call>", "</tool_call>")
 
 
@@ -130,7 +130,7 @@ def test_who_cannot_be_made_to_call(tmp_path: Path) -> None:
     with pytest.raises(FieldError, match="cannot be told what its text has to be") as caught:
         forced_format(tools, model("vllm"), CallFormat.HERMES)
     assert (caught.value.param, caught.value.code) == ("tool_choice", "unsupported_parameter")
-    numbers = [{"type": "function", "function": {"name": "add", "parameters": {"type": "array"}}}]
+    numbers: list[Any] = [{"type": "function", "function": {"name": "add", "parameters": {"type": "array"}}}]
     with pytest.raises(FieldError, match="expected a schema for an object") as caught:
         forced_format(asked(tools=numbers, tool_choice="required"), model(), CallFormat.HERMES)
     assert caught.value.param == "tools[0].function.parameters"

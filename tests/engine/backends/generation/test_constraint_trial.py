@@ -143,12 +143,16 @@ async def test_texts_go_on_while_a_constraint_is_read_once_for_all(
 ) -> None:
     write_model(tmp_path)
     held = HeldUp(monkeypatch)
-    asked = {"flags": ("exclude_input_in_output",), "max_tokens": 2, "structured_outputs": {"regex": "xy+"}}
+    asked: dict[str, Any] = {
+        "flags": ("exclude_input_in_output",),
+        "max_tokens": 2,
+        "structured_outputs": {"regex": "xy+"},
+    }
     found: list[list[str]] = []
     async with open_letters(tmp_path) as server:
 
         async def ask() -> None:
-            (response,) = await whole(server, asks("a", **asked))
+            (response,) = await whole(server, asks("a", flags=("exclude_input_in_output",), **asked))
             found.append(said(response))
 
         async with trio.open_nursery() as nursery:
