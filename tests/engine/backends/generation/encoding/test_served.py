@@ -41,7 +41,6 @@ from trireme.engine.errors import (
 )
 from trireme.engine.metrics.encoding import encoding_families
 from trireme.engine.metrics.page import write_text
-from trireme.engine.metrics.statistics import ModelStatistics, ModelStatisticsEntry
 from trireme.engine.options import ServerOptions
 from trireme.engine.request import InferenceRequest, InferenceResponse
 from trireme.engine.tensor import Tensor
@@ -498,7 +497,3 @@ async def test_steps_and_waits_are_counted(embedding: Path) -> None:
         assert f"trireme_encoding_step_tokens_count{labels} 2\n" in page
         assert encoded.texts == 5
     assert encoded.instances == {}
-
-
-def test_other_models_have_no_series() -> None:
-    assert write_text(encoding_families([ModelStatisticsEntry("m", 1, ModelStatistics())])) == ""
