@@ -124,7 +124,7 @@ WRONG_CHATS: list[tuple[Any, str, str]] = [
     (CHAT | {"modalities": ["audio"]}, "modalities", "unsupported_parameter"),
     (CHAT | {"tools": [{"type": "function"}]}, "tools[0].function", "missing_required_parameter"),
     (CHAT | {"tools": [{"function": {}}]}, "tools[0].function.name", "missing_required_parameter"),
-    (CHAT | {"tool_choice": "required"}, "tool_choice", "unsupported_parameter"),
+    (CHAT | {"tool_choice": "required"}, "tool_choice", "invalid_value"),
     (calling({}), "messages[0].tool_calls[0].function", "missing_required_parameter"),
     (
         calling({"function": {"arguments": "{}"}}),

@@ -144,7 +144,6 @@ async def test_texts_go_on_while_a_constraint_is_read_once_for_all(
     write_model(tmp_path)
     held = HeldUp(monkeypatch)
     asked: dict[str, Any] = {
-        "flags": ("exclude_input_in_output",),
         "max_tokens": 2,
         "structured_outputs": {"regex": "xy+"},
     }
