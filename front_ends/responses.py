@@ -223,7 +223,7 @@ class ResponseReader:
 def _read_body(body: Any, payload: memoryview, places: Mapping[str, RegionSlice]) -> Outcome:
     if body is None:
         return None
-    parts = read_list(body, 3, 6)
+    parts = read_list(body, 3, 7)
     if parts[0].__class__ is not list:
         error: TriremeError = read_error(parts)
         return error
