@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tokenizers
@@ -21,7 +22,7 @@ ENDING = ALPHABET.index(chr(256))
 class AtOnce(ConstraintTrial):
     """No process is asked before."""
 
-    def run(self, *_given: object) -> None:
+    def run(self, library: Any, grammar: str, limits: Any, tokens: Any) -> None:
         """Whatever it is."""
 
 

@@ -15,7 +15,7 @@ import safetensors.torch
 import torch
 import tritonclient.grpc as grpcclient
 from serve_process import PATIENCE_S, GatewayProcess, ServeProcess, serve_process, write_fleet
-from test_generation import write_llama
+from small_llama import write_llama
 from tritonclient.utils import InferenceServerException
 
 pytestmark = pytest.mark.slow

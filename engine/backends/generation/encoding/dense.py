@@ -40,8 +40,8 @@ def read_dense(directory: Path) -> DenseLayer:
         TriremeError: it is one that is not known, or its file cannot be read.
     """
     about = read_object(directory / CONFIG)
-    widths = [about.get("in_features"), about.get("out_features")]
-    if not all(type(width) is int and width > 0 for width in widths):
+    takes, gives = about.get("in_features"), about.get("out_features")
+    if not all(type(width) is int and width > 0 for width in (takes, gives)):
         raise InvalidArgumentError(f"'{directory / CONFIG}' has no in_features and out_features; expected both")
     activation = str(about.get("activation_function", "torch.nn.modules.activation.Tanh")).rpartition(".")[2]
     if activation not in _ACTIVATIONS:
@@ -49,7 +49,7 @@ def read_dense(directory: Path) -> DenseLayer:
             f"unable to serve '{directory / CONFIG}': its activation_function is {activation}; expected one of "
             f"{', '.join(_ACTIVATIONS)}"
         )
-    return DenseLayer(directory, *widths, bool(about.get("bias", True)), activation)
+    return DenseLayer(directory, takes, gives, bool(about.get("bias", True)), activation)
 
 
 def load_dense(torch: Any, layer: DenseLayer, device: Any) -> Callable[[Any], Any]:

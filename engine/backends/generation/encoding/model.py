@@ -52,7 +52,7 @@ class EncoderModel(LoadedModel):
         self._batched = config.max_batch_size > 0
         warmed = config.message is not None and config.message.model_warmup
         self._warm_up = 0 if warmed else integer_setting(config, "warm_up", 1)
-        self.encoded = EncodingStatistics()
+        self.encoded = self._counted = EncodingStatistics()
 
     def instance_class(self, spec: InstanceSpec) -> type[ModelInstance]:
         return EncoderInstance
@@ -64,4 +64,4 @@ class EncoderModel(LoadedModel):
         if self._warm_up:
             network.warm_up(self._tokens)
         about = layout, self._tokens, self._requests, self._truncates, self._batched
-        return EncoderInstance(spec.name, network, tokenizer, *about, self.encoded)
+        return EncoderInstance(spec.name, network, tokenizer, *about, self._counted)
