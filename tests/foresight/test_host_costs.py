@@ -66,10 +66,10 @@ def test_side_by_side_powers_of_two_are_measured_and_what_is_asked_for() -> None
     assert asked == [(1, 3), (1, 5), (2, 3), (2, 5)]
 
 
-def test_what_is_later_than_usual_is_late_and_long_batches_hide_it() -> None:
+def test_what_is_later_than_nine_of_ten_is_late_and_long_batches_hide_it() -> None:
     """Each rest has its own usual."""
     loads = [
-        ClosedLoad(1, np.array([usual_s] * 98 + [usual_s - 0.0001, usual_s + 0.004]), 0.0, 0.0, 1.0, {})
+        ClosedLoad(1, np.array([usual_s] * 50 + [usual_s + 0.0001] * 49 + [usual_s + 0.0041]), 0.0, 0.0, 1.0, {})
         for usual_s in (0.0003, 0.0008)
     ]
     late = late_by(loads, 0.0001)
