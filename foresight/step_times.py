@@ -2,9 +2,8 @@
 
 Rules:
  1. Loads are made so that steps of all kinds come: so many texts at a time, after so many tokens; prompts alone, short
-    and in pieces; prompts beside texts. Lengths are drawn, as those of traffic are: what a library makes for a shape of
-    matrices, and keeps, would else be there each time. Answers are not streamed: what that costs the server is measured
-    elsewhere.
+    and in pieces; prompts beside texts. Lengths are drawn, as those of traffic are. Answers are not streamed: what
+    that costs the server is measured elsewhere.
  2. A step's time is from its beginning to that of the next one, if a text is in both: drawing tokens, the way to the
     event loop and back, and the decision on the next step are in it. Other steps do not count.
  3. Loads are made by turns, in `_ROUNDS` rounds; in the first `_LEAST_ROUNDS` each takes part, unless it has had its
