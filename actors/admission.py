@@ -94,7 +94,11 @@ class Admission:
         of_model: Counts | None = None
         if name and version is not None and not self.routes.is_route(name, version):
             with suppress(TriremeError):
-                of_model = self._repository.find(name, version).statistics.refused
+                statistics = self._repository.find(name, version).statistics
+                of_model = statistics.refused
+                if statistics.tap.watched:
+                    now_ns = self._clock.now_ns()
+                    statistics.tap.note_request(now_ns, now_ns, reason, times=times)
         self.refusals.count(reason, of_model, times)
 
     def describe(self, name: str, version: int = LATEST) -> ModelDescription:

@@ -215,7 +215,10 @@ class CachedDoor(Door[DoorMessage | LookedUp]):
 
     def _hit(self, job: Job, found: _Found, outputs: list[Tensor]) -> None:
         job.answered = True
-        self._statistics.record_cache_hit(job.received_ns, job.enqueued_ns, found.began_ns, self._clock.now_ns())
+        now_ns = self._clock.now_ns()
+        self._statistics.record_cache_hit(job.received_ns, job.enqueued_ns, found.began_ns, now_ns)
+        if self._statistics.tap.watched:
+            self._statistics.tap.note_request(job.received_ns, now_ns)
         response = job.response(outputs)
         if isinstance(self._inner, Scheduler):
             self._inner.mailbox.send_nowait(CacheHit(job, response))

@@ -78,6 +78,8 @@ class Door(Actor[M], Generic[M]):
     def refuse(self, job: Job, error: TriremeError) -> None:
         """Answer a job that goes no further."""
         count_refusal(self._statistics.refused, error)
+        if self._statistics.tap.watched:
+            self._statistics.tap.note_request(job.received_ns, max(job.received_ns, job.enqueued_ns), error)
         job.answered = True
         job.reply.deliver(error, True)
 

@@ -361,6 +361,8 @@ class Ensemble(Door[DoorMessage | StepAnswered | RoomMade]):
             now_ns = self._clock.now_ns()
             started_ns = self._started_ns.get(run, now_ns)
             record_success(self._statistics, run.job, run.times, started_ns, now_ns, self._clock.wall_ms())
+            if self._statistics.tap.watched:
+                self._statistics.tap.note_request(job.received_ns, now_ns, None, started_ns, self.name)
             # If this is a step of another ensemble, that one asks for the times.
             ExecutionBatch((run.job,), self.name, self._clock).marks = run.times.marks(started_ns)
             self._let_go(run.job, response)
@@ -371,7 +373,11 @@ class Ensemble(Door[DoorMessage | StepAnswered | RoomMade]):
         self.mailbox.send_nowait(RoomMade())
 
     def _end(self, job: Job, error: TriremeError) -> None:
-        record_failure(self._statistics, job, self._clock.now_ns())
+        now_ns, run = self._clock.now_ns(), self._runs.get(job)
+        record_failure(self._statistics, job, now_ns)
+        if self._statistics.tap.watched:
+            started_ns = -1 if run is None else self._started_ns.get(run, -1)
+            self._statistics.tap.note_request(job.received_ns, now_ns, error, started_ns, self.name)
         self._let_go(job, error)
 
     def _let_go(self, job: Job, outcome: Outcome) -> None:

@@ -222,6 +222,12 @@ class Instance(Actor[InstanceMessage]):
         rows = " and ".join(str(batch.rows) for batch in self._held)
         return f"executing {rows} {'row' if rows == '1' else 'rows'}" if rows else "idle"
 
+    def open_jobs(self) -> Iterable[Job]:
+        """What it has begun to answer, or is about to, and has not answered finally."""
+        held = [job for batch in self._held for job in batch.jobs]
+        kept = self._copy.open_jobs() if isinstance(self._copy, ProcessInstance) else ()
+        return [job for job in dict.fromkeys([*held, *kept]) if not (job.answered or job.is_null)]
+
     async def run(self, on_attached: Callable[[], None] = lambda: None) -> None:
         """Live until told to stop.
 

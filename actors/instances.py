@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import trio
@@ -22,6 +22,7 @@ from ..engine.description import ActorNode
 from ..engine.errors import InternalError, RefusalReason, TriremeError, UnavailableError
 from ..engine.instances.orders import InstanceOrder, match
 from ..engine.instances.restart import RestartPolicy
+from ..engine.job import Job
 from ..engine.repository.loading import LoadedInstances
 from .door import stopping_error
 from .instance import Instance, InstanceHungError, InstanceState, ReadinessCheck, obituary
@@ -107,6 +108,12 @@ class Instances:
     def nodes(self, most: int) -> list[ActorNode]:
         """The first `most` instances that are wanted, for people to look at."""
         return [seat.node() for seat in self._seats[:most] if not seat.leaving]
+
+    def open_jobs(self) -> Iterator[Job]:
+        """What its instances have begun to answer."""
+        for seat in self._seats:
+            if seat.instance is not None:
+                yield from seat.instance.open_jobs()
 
     async def start(self, orders: Iterable[InstanceOrder]) -> TriremeError | None:
         """Make instances side by side.

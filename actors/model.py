@@ -116,7 +116,7 @@ class Model(Actor[ModelMessage]):
         self._find = find
         self._continuing = continuing
         self._on_state = on_state
-        self._instances: Instances | None = None
+        self.instances: Instances | None = None  # before it has any, and when they have ended
         self._counts = InstanceCounts()
         self._cause: TriremeError | None = None  # of its end
         self._end = trio.Event()
@@ -177,9 +177,9 @@ class Model(Actor[ModelMessage]):
         member is in trouble. Empty if it is well."""
         if self._members is not None:
             return self._members.trouble
-        if self._instances is None:
+        if self.instances is None:
             return "its instances have ended" if self._counts.expected else ""
-        return self._instances.trouble()
+        return self.instances.trouble()
 
     @property
     def healthy(self) -> bool:
@@ -196,7 +196,7 @@ class Model(Actor[ModelMessage]):
         """What its instances, or those of its members, say of themselves if they are asked."""
         if self._members is not None:
             return self._members.own_checks()
-        return [] if self._instances is None else self._instances.own_checks()
+        return [] if self.instances is None else self.instances.own_checks()
 
     @property
     def has_sequences(self) -> bool:
@@ -245,10 +245,10 @@ class Model(Actor[ModelMessage]):
 
     def node(self) -> ActorNode:
         """What it and its children look like to people."""
-        return model_node(self, self.scheduler if self._opened else None, self._batcher, self._instances)
+        return model_node(self, self.scheduler if self._opened else None, self._batcher, self.instances)
 
     def _counts_now(self) -> InstanceCounts:
-        return self._counts if self._instances is None else self._instances.counts()
+        return self._counts if self.instances is None else self.instances.counts()
 
     # In turns.
 
@@ -282,8 +282,8 @@ class Model(Actor[ModelMessage]):
             self._end_resize()
 
     def _end_resize(self) -> None:
-        if self._instances is not None:
-            self._instances.end_start()
+        if self.instances is not None:
+            self.instances.end_start()
 
     def _wind_down(self) -> None:
         if self._stopping and not self.held:
@@ -301,7 +301,7 @@ class Model(Actor[ModelMessage]):
         Returns:
             Why not, and in which state; everything is as before then. Empty if it was done.
         """
-        instances = self._instances
+        instances = self.instances
         try:
             if instances is None:
                 raise stopping_error()
@@ -349,7 +349,7 @@ class Model(Actor[ModelMessage]):
             self._cause = unframed(error)  # and not what was loaded until then
         finally:
             self._counts = replace(self._counts_now(), alive=0)
-            self._instances = None
+            self.instances = None
             if self._members is not None:
                 self._members.let_go()
 
@@ -451,8 +451,8 @@ class Model(Actor[ModelMessage]):
         self._batcher = scheduler
         self._open(scheduler, nursery)
         title = f"model '{self.name}' version {self.version}"
-        self._instances = Instances(title, loaded, self.version, scheduler, self._context, nursery)
-        error = await self._instances.start(self._orders(self.config))
+        self.instances = Instances(title, loaded, self.version, scheduler, self._context, nursery)
+        error = await self.instances.start(self._orders(self.config))
         if error is not None and not self._stopping:
             self._give_up(error)
 
@@ -467,8 +467,8 @@ class Model(Actor[ModelMessage]):
         else:
             await scheduler.drained()
         self._drained = True
-        if self._instances is not None:
-            await self._instances.close()
+        if self.instances is not None:
+            await self.instances.close()
         nursery.cancel_scope.cancel()
 
     async def _keep_scheduler(self, scheduler: Door[Any]) -> None:

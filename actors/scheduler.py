@@ -177,6 +177,9 @@ class Scheduler(Door[SchedulerMessage]):
             return None
         error = queue_full(request.id)
         count_refusal(self._statistics.refused, error)
+        if self._statistics.tap.watched:
+            now_ns = self._clock.now_ns()
+            self._statistics.tap.note_request(now_ns, now_ns, error)
         return error
 
     def _read_clock(self) -> float:
@@ -326,7 +329,7 @@ class Scheduler(Door[SchedulerMessage]):
                     job.batch = None
                     continue
                 if isinstance(outcome, TriremeError):
-                    self._accounts.failed(job, outcome, batch.gpu)
+                    self._accounts.failed(job, outcome, batch)
                 release(job, outcome, final)
             if self._lines.wanted:
                 tell_executed(batch)

@@ -60,6 +60,7 @@ from .model import Model
 from .model_calls import ModelCalls
 from .model_control import ModelControl
 from .offload import Offload
+from .open_requests import OpenRequests, open_requests
 from .rate_limiter import RateLimiter
 from .repository import EndLoads, LoadProgress, StartupError
 from .residents import open_residents
@@ -428,6 +429,10 @@ class InferenceServer(Admission):
         detail = f"requests in flight: {budget.requests}, with {budget.bytes} bytes"
         others = [] if self._limiter is None else [self._limiter]
         return server_tree(self.options.server_id, state, detail, self._repository, self._repository.models(), others)
+
+    def open_requests(self, most: int) -> OpenRequests:
+        """What instances hold now, at most so many of each model version."""
+        return open_requests(self._repository.models(), most)
 
     def refusal_statistics(self) -> dict[RefusalReason, int]:
         """What was refused that was for no model that is served. The statistics of models have the rest."""

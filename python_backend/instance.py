@@ -185,6 +185,9 @@ class PythonInstance(ProcessInstance):
             if self._channel.give_back(1):
                 self.on_congestion()
 
+    def open_jobs(self) -> list[Job]:
+        return [request.job for request in self._open.values()]
+
     def fileno(self) -> int:
         return self._channel.fileno()
 
@@ -208,9 +211,8 @@ class PythonInstance(ProcessInstance):
     def close(self) -> None:
         if self._process.wait(self._finalize_s):
             return
-        logger.warning(
-            "instance '%s' did not end within %g s of being told to; it is killed", self.name, self._finalize_s
-        )
+        text = "instance '%s' did not end within %g s of being told to; it is killed"
+        logger.warning(text, self.name, self._finalize_s)
         self._process.kill()
         self._process.wait(self._finalize_s)
 
@@ -375,9 +377,7 @@ class PythonInstance(ProcessInstance):
             callers = self._callers(batches)
         else:
             only = held.batch
-            callers = held.callers
-            if callers is None:
-                callers = held.callers = self._callers([only])
+            callers = held.callers = held.callers or self._callers([only])
         self._calls.call(payload, only, callers, number, method, arguments)
 
     def _callers(self, batches: list[ExecutionBatch]) -> tuple[CallingInstance, ...]:

@@ -38,6 +38,8 @@ _SHARE = 100
 _MOST_BATCHES = 96
 """Of all models together, in a window."""
 _LEAST_BATCHES = 12
+_MOST_OPEN = 32
+"""Requests of one model that are being executed."""
 _MOST_TAPPED = 64
 """Models whose batches are shown singly, the busiest ones."""
 _HISTORY = 13
@@ -134,8 +136,12 @@ class Feed:
             settings,
             self._why.sentences(entries, settings, now_s),
         )
-        streams = {key_of(entry): entry.statistics.tap.take_streams() for entry in entries}
-        made = frame(look, self._began_ns, self._windows.turn(entries), streams)
+        still_open = server.open_requests(_MOST_OPEN) if server.started else {}
+        requests = {
+            key_of(entry): [*entry.statistics.tap.take_requests(), *still_open.get(key_of(entry), ())]
+            for entry in entries
+        }
+        made = frame(look, self._began_ns, self._windows.turn(entries), requests)
         self._frame = orjson.dumps(made)
         self._number += 1
         took_s = (self._cpu_ns() - computed_ns) / 1e9

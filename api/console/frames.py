@@ -1,8 +1,9 @@
 """What one frame of the console's stream says: pure functions from what the server counts anyway to plain JSON.
 
-A frame is about now, and complete but for `batches` and `streams`, which are new in it; so a reader that misses some
-has lost nothing else. Counters are since the model was loaded: the page subtracts. Times are nanoseconds since the
-stream began, or, where the name says so, microseconds. At most `MOST_MODELS` models are told of, the busiest first.
+A frame is about now, and complete but for `batches` and `requests`, which are new in it or open; so a reader that
+misses some has lost nothing else. Counters are since the model was loaded: the page subtracts. Times are nanoseconds
+since the stream began, or, where the name says so, microseconds. At most `MOST_MODELS` models are told of, the busiest
+first.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ...engine.admission.budget import BudgetStatistics
 from ...engine.description import ActorNode, IndexEntry, ModelActorStatistics, ModelState
 from ...engine.errors import RefusalReason
 from ...engine.job import SealReason
-from ...engine.metrics.batch_tap import TappedBatch, TappedStream
+from ...engine.metrics.batch_tap import TappedBatch, TappedRequest
 from ...engine.metrics.batching_reasons import BatchingCounts, BatchingSettings
 from ...engine.metrics.statistics import ModelStatistics, ModelStatisticsEntry
 
@@ -61,14 +62,14 @@ def frame(
     look: Look,
     began_ns: int,
     batches: Mapping[ModelKey, Sequence[TappedBatch]],
-    streams: Mapping[ModelKey, Sequence[TappedStream]] = MappingProxyType({}),
+    requests: Mapping[ModelKey, Sequence[TappedRequest]] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """One frame.
 
     Args:
         began_ns: when the stream began.
         batches: that were seen since the last frame.
-        streams: of decoupled models, likewise.
+        requests: by themselves, likewise, and all that are open.
     """
     actors = {(each.namespace, each.name, each.version): each for each in look.actors}
     rows = []
@@ -79,7 +80,7 @@ def frame(
             slots = settings is not None and settings.slots
             seen = [_batch(each, began_ns, slots=slots) for each in batches.get(key, ())]
             row = _model(entry, settings, actors.get(key), look.why.get(key, ()), seen)
-            row["streams"] = [_stream(each, began_ns) for each in streams.get(key, ())]
+            row["requests"] = [_request(each, began_ns) for each in requests.get(key, ())]
             rows.append(row)
     return {
         "t": look.now_ns - began_ns,
@@ -106,9 +107,11 @@ def _model(
         "namespace": entry.namespace,
         "success": counted.success.count,
         "fail": counted.fail.count,
+        "ended": counted.success.count + counted.tap.unanswered,
         "rows": counted.inference_count,
         "executions": counted.execution_count,
         "pending": counted.pending,
+        "executing": 0 if actors is None else max(0, actors.inflight - counted.pending),
         "cacheHits": counted.cache_hit.count,
         "ns": {
             "total": counted.success.ns,
@@ -156,9 +159,11 @@ def _batch(batch: TappedBatch, began_ns: int, *, slots: bool) -> list[Any]:
     return [*about, start, infer, output, end, over, batch.request_count, batch.failed, waits, totals, places]
 
 
-def _stream(stream: TappedStream, began_ns: int) -> list[Any]:
-    """``[instance, start, end, failed]``."""
-    return [stream.instance, stream.start_ns - began_ns, stream.end_ns - began_ns, stream.failed]
+def _request(request: TappedRequest, began_ns: int) -> list[Any]:
+    """``[received, start or null, end or null, result, instance]``."""
+    start = request.start_ns - began_ns if request.start_ns >= 0 else None
+    end = request.end_ns - began_ns if request.end_ns >= 0 else None
+    return [request.received_ns - began_ns, start, end, request.result, request.instance]
 
 
 def _batching(settings: BatchingSettings) -> dict[str, Any]:
@@ -168,6 +173,7 @@ def _batching(settings: BatchingSettings) -> dict[str, Any]:
         "delayUs": settings.delay_us,
         "preferred": list(settings.preferred),
         "members": list(settings.members),
+        "decoupled": settings.decoupled,
     }
 
 

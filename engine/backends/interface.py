@@ -16,7 +16,7 @@ text.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,7 +25,7 @@ from ..cancellation import Cancellation
 from ..config.files import path_within
 from ..config.model import ModelConfig, ModelInput, ModelOutput
 from ..errors import InternalError, InvalidArgumentError, TriremeError
-from ..job import ExecutionBatch
+from ..job import ExecutionBatch, Job
 from ..metrics.statistics import EncodingStatistics, GenerationStatistics, MemoryUsage
 from .services import Services
 
@@ -183,6 +183,10 @@ class ProcessInstance(ModelInstance):
 
     def execute(self, batch: ExecutionBatch) -> None:
         self.begin(batch, self.prepare(batch))
+
+    def open_jobs(self) -> Iterable[Job]:
+        """Those that it has been given and that have no final answer; also of batches that are over."""
+        return ()
 
     @abstractmethod
     def prepare(self, batch: ExecutionBatch) -> Any:

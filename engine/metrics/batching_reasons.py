@@ -60,6 +60,7 @@ class BatchingSettings:
         members: of an ensemble.
         instances: how many there are.
         slots: each sequence has a row of its own in the batches of an instance (the strategy "direct").
+        decoupled: requests may have several responses, also after their batch is over.
     """
 
     scheduler: str = "default"
@@ -70,6 +71,7 @@ class BatchingSettings:
     members: Sequence[str] = ()
     instances: int = 1
     slots: bool = False
+    decoupled: bool = False
 
 
 def settings_of(config: Mapping[str, Any]) -> BatchingSettings:
@@ -89,6 +91,7 @@ def settings_of(config: Mapping[str, Any]) -> BatchingSettings:
         tuple(step["model_name"] for step in (ensemble or {}).get("step", ())),
         sum(int(group.get("count", 1)) for group in config.get("instance_group", ())) or 1,
         sequence is not None and "oldest" not in sequence,
+        bool((config.get("model_transaction_policy") or {}).get("decoupled")),
     )
 
 

@@ -427,8 +427,11 @@ class Accounts:
 
     def rejected(self, job: Job, error: TriremeError) -> None:
         """A request that waited is answered with an error."""
-        self._statistics.pending -= 1
-        self._statistics.record_failure(job.received_ns, self._clock.now_ns(), error.reason)
+        statistics, now_ns = self._statistics, self._clock.now_ns()
+        statistics.pending -= 1
+        statistics.record_failure(job.received_ns, now_ns, error.reason)
+        if statistics.tap.watched:
+            statistics.tap.note_request(job.received_ns, now_ns, error)
 
     def over(self, batch: ExecutionBatch) -> int:
         """A batch is over: when. `count` is told of that, at once or when its answers have gone."""
@@ -449,14 +452,18 @@ class Accounts:
             job.batch = None
             job.enqueued_ns = now_ns
             statistics.pending += 1
+            statistics.tap.unanswered -= 1
         if succeeded:
             statistics.record_successes(succeeded, marks, now_ns, batch.gpu)
         if statistics.tap.left:
             statistics.tap.note(batch, statistics.execution_count, now_ns, len(succeeded))
 
-    def failed(self, job: Job, error: TriremeError, gpu: int | None) -> None:
+    def failed(self, job: Job, error: TriremeError, batch: ExecutionBatch) -> None:
         """A request is answered with what its execution has raised."""
-        self._statistics.record_failure(job.received_ns, self._clock.now_ns(), error.reason, gpu)
+        statistics, now_ns = self._statistics, self._clock.now_ns()
+        statistics.record_failure(job.received_ns, now_ns, error.reason, batch.gpu)
+        if statistics.tap.watched:
+            statistics.tap.note_request(job.received_ns, now_ns, error, batch.marks[0], batch.instance_name)
 
     def answered(self, job: Job, outcome: Outcome, final: bool) -> None:
         """A decoupled model has answered a request. An error that is not the end of it is one of its responses."""
@@ -471,9 +478,10 @@ class Accounts:
                 statistics.record_responses(batch.take_reported())
         if not final:
             return
-        if statistics.tap.room and batch is not None:
-            failed = isinstance(outcome, TriremeError)
-            statistics.tap.note_stream(batch.instance_name, batch.marks_until(now_ns)[0], now_ns, failed=failed)
+        if statistics.tap.watched and batch is not None:
+            why = outcome if isinstance(outcome, TriremeError) else None
+            start_ns = batch.marks_until(now_ns)[0]
+            statistics.tap.note_request(job.received_ns, now_ns, why, start_ns, batch.instance_name)
         if isinstance(outcome, TriremeError):
             statistics.record_failure(job.received_ns, now_ns, outcome.reason, None if batch is None else batch.gpu)
             return

@@ -10,7 +10,11 @@
        title, startNs, endNs, notes: [text, ...],    startNs is 0 if it is left out
        groups: [{                               a model, or a GPU
          name,
+         note,                                 behind the name; may be left out
          lanes: [{kind: "queue", title, depths: [[atNs, depth], ...]}
+               | {kind: "requests", title,      each track has bars that do not overlap; startNs is null for none
+                  tracks: [[[receivedNs, startNs, endNs, result, instance], ...], ...],
+                  gaps: [[startNs, endNs, count], ...]}
                | {kind: "batches" | "rows" | "stream", title,
                   bars: [[startNs, endNs, label, batch, rows, reason, isOther], ...],
                   gaps: [[startNs, endNs, count], ...]}, ...],      bars that are not drawn; may be left out
@@ -22,11 +26,12 @@
 */
 "use strict";
 const TriremeTimeline = (() => {
-  const GUTTER = 190, ROW = 24, BAR = 18, HEAD = 30, SCALE = 26;
+  const GUTTER = 190, ROW = 24, BAR = 18, TRACK = 8, HEAD = 30, SCALE = 26;
   const SEALS = {
     "full": "#4e79a7", "preferred size": "#59a14f", "delay over": "#f28e2b", "instance idle": "#76b7b2",
     "next request incompatible": "#b07aa1", "no batching": "#8a8fc9", "drain": "#9c9c9c", "batch strategy": "#d4b106",
   };
+  const RESULTS = {"answered": "#3f9c6b", "answered from the cache": "#5aa9d6", "not answered yet": "#c9a227"};
   const ERRORS = ["#e15759", "#b5179e", "#a8442a", "#d6336c", "#7b2d8e", "#ff7b72", "#8c1c13", "#e07a5f"];
   const UNITS = [["s", 1e9], ["ms", 1e6], ["us", 1e3], ["ns", 1]];
 
@@ -50,6 +55,12 @@ const TriremeTimeline = (() => {
   function inkOn(colour) {
     const [r, g, b] = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
     return r * 0.299 + g * 0.587 + b * 0.114 > 140 ? "#111" : "#fff";
+  }
+
+  function aboutRequest(received, start, end, result, instance) {
+    const lines = [`request: ${result}`, `${duration(received)} to ${duration(end)}, ${duration(end - received)}`];
+    if (start === null) return lines;
+    return [...lines, `waited ${duration(start - received)}, then ${duration(end - start)}${instance ? ` on ${instance}` : ""}`];
   }
 
   class Panel {
@@ -112,9 +123,9 @@ const TriremeTimeline = (() => {
       let top = SCALE;
       const add = (row, height) => { rows.push({...row, top, height}); top += height; };
       for (const group of this.run.groups) {
-        add({kind: "group", name: group.name, errors: group.errors || []}, HEAD);
+        add({kind: "group", name: group.name, note: group.note || "", errors: group.errors || []}, HEAD);
         if (this.closed.has(group.name)) continue;
-        for (const lane of group.lanes) add(lane, ROW);
+        for (const lane of group.lanes) add(lane, lane.tracks ? Math.max(ROW, 8 + TRACK * lane.tracks.length) : ROW);
         if ((group.errors || []).length) add({kind: "errors", title: "refused or failed", errors: group.errors}, ROW);
       }
       this.height = top + 6;
@@ -145,7 +156,10 @@ const TriremeTimeline = (() => {
           pen.fillStyle = this.ink;
           pen.font = "bold 12px ui-monospace, monospace";
           pen.fillText(`${this.closed.has(row.name) ? "▸" : "▾"} ${row.name}`, 6, middle);
+          const named = pen.measureText(`▾ ${row.name}`).width;
           pen.font = "12px ui-monospace, monospace";
+          pen.fillStyle = this.soft;
+          pen.fillText(row.note, Math.max(GUTTER, named + 18), middle);
           continue;
         }
         pen.fillStyle = this.soft;
@@ -156,6 +170,7 @@ const TriremeTimeline = (() => {
         pen.clip();
         if (row.kind === "queue") this.drawQueue(row);
         else if (row.kind === "errors") this.drawErrors(row);
+        else if (row.kind === "requests") this.drawRequests(row);
         else this.drawBars(row);
         pen.restore();
       }
@@ -209,14 +224,34 @@ const TriremeTimeline = (() => {
       }
     }
 
-    drawBars(row) {
-      const pen = this.pen, {from, to} = this.owner;
+    drawGaps(row, y) {
+      this.pen.fillStyle = this.line;
       for (const [start, end] of row.gaps || []) {
-        pen.fillStyle = this.line;
         for (let x = this.x(start); x < Math.min(this.x(end), GUTTER + this.width()); x += 6) {
-          if (x >= GUTTER) pen.fillRect(x, row.top + ROW / 2 - 1, 3, 2);
+          if (x >= GUTTER) this.pen.fillRect(x, y, 3, 2);
         }
       }
+    }
+
+    drawRequests(row) {
+      const pen = this.pen, {from, to} = this.owner;
+      this.drawGaps(row, row.top + row.height - 3);
+      row.tracks.forEach((track, at) => {
+        const y = row.top + 3 + TRACK * at;
+        for (const [received, start, end, result] of track) {
+          if (end < from || received > to) continue;
+          const first = this.x(received), middle = start === null ? first : this.x(start), last = Math.max(this.x(end), middle + 1.5);
+          pen.fillStyle = this.soft;
+          pen.fillRect(first, y + 2, middle - first, TRACK - 6);
+          pen.fillStyle = RESULTS[result] || this.owner.colourOfError(result);
+          pen.fillRect(middle, y, last - middle, TRACK - 2);
+        }
+      });
+    }
+
+    drawBars(row) {
+      const pen = this.pen, {from, to} = this.owner;
+      this.drawGaps(row, row.top + ROW / 2 - 1);
       for (const [start, end, label, , , reason, isOther] of row.bars) {
         if (end < from || start > to) continue;
         const x = this.x(start), width = Math.max(1.5, this.x(end) - x);
@@ -250,6 +285,10 @@ const TriremeTimeline = (() => {
       } else if (row.kind === "errors") {
         const near = row.errors.filter((each) => each.atNs.some((time) => Math.abs(time - at) <= 2 * reach));
         if (near.length) lines = near.map((each) => `${each.times}: ${each.text}`);
+      } else if (row.kind === "requests") {
+        const track = row.tracks[Math.floor((event.offsetY - row.top - 3) / TRACK)] || [];
+        const bar = track.find(([received, , end]) => received - reach <= at && at <= end + reach);
+        if (bar) lines = aboutRequest(...bar);
       } else if (row.bars) {
         const bar = row.bars.find(([start, end]) => start - reach <= at && at <= end + reach);
         if (bar) {
@@ -259,9 +298,9 @@ const TriremeTimeline = (() => {
           if (reason >= 0) lines.push(`closed: ${this.owner.data.reasons[reason]}`);
           if (isOther) lines.push("not so in the other run");
         }
-        const gap = !bar && (row.gaps || []).find(([start, end]) => start <= at && at <= end);
-        if (gap) lines = [`${gap[2]} batches that are not drawn`];
       }
+      const gap = !lines && (row.gaps || []).find(([start, end]) => start <= at && at <= end);
+      if (gap) lines = [`${gap[2]} ${row.kind === "requests" ? "requests" : "batches"} that are not drawn`];
       if (lines) this.owner.showTip(lines, event);
       else this.owner.hideTip();
     }
@@ -292,8 +331,11 @@ const TriremeTimeline = (() => {
       const {runs} = this.data;
       this.begin = Math.min(...runs.map((run) => run.startNs || 0));
       this.end = Math.max(this.begin + 1, ...runs.map((run) => run.endNs));
-      this.errors = [...new Set(runs.flatMap((run) => run.groups.flatMap(
-        (group) => (group.errors || []).map((error) => error.text))))];
+      const groups = runs.flatMap((run) => run.groups);
+      this.results = new Set(groups.flatMap((group) => group.lanes.flatMap(
+        (lane) => (lane.tracks || []).flatMap((track) => track.map((bar) => bar[3])))));
+      this.errors = [...new Set([...groups.flatMap((group) => (group.errors || []).map((error) => error.text)),
+        ...[...this.results].filter((text) => !RESULTS[text])])];
     }
 
     refresh(data) {
@@ -332,11 +374,16 @@ const TriremeTimeline = (() => {
       const marked = this.data.differences ? [entry("var(--tt-mark)", "below a bar: not so in the other run")] : [];
       const lists = [node("h3", {}, "Batches closed because of"),
         node("ul", {}, ...seals.map((name) => entry(SEALS[name], name)), ...marked)];
+      const results = Object.keys(RESULTS).filter((text) => this.results.has(text));
+      if (results.length) {
+        lists.push(node("h3", {}, "Requests"), node("ul", {}, ...results.map((text) => entry(RESULTS[text], text))));
+      }
       if (this.errors.length) {
         const said = this.errors.map((text) => {
           const times = this.data.runs.map((run) => run.groups.flatMap((group) => group.errors || [])
             .filter((error) => error.text === text).map((error) => `${error.times}`).join("; ") || "not at all");
-          return entry(this.colourOfError(text), `${text} (${times.join(" | ")})`);
+          const counted = times.some((each) => each !== "not at all");
+          return entry(this.colourOfError(text), counted ? `${text} (${times.join(" | ")})` : text);
         });
         lists.push(node("h3", {}, "Refused or failed"), node("ul", {class: "tt-errors"}, ...said));
       }

@@ -1,4 +1,7 @@
-/* What is known of the server: the last frame, counters of the last minute, and single batches of the last seconds. */
+/* What is known of the server: the last frame, counters of the last minute, and single batches and requests of the last
+   seconds. */
+
+import {OPEN, RESULTS} from "./requests.js";
 
 const HISTORY_NS = 61e9, STEP_NS = 0.9e9, RATE_NS = 4.5e9, BATCHES_NS = 30e9, MOST_BATCHES = 4000, MOST_SAMPLES = 3000;
 
@@ -30,13 +33,16 @@ export class State {
     this.about = null;
     this.models = new Map();
     this.total = [];
+    this.refusals = [];
   }
 
   take(frame) {
     if (this.frame && frame.t < this.frame.t) {  // the stream began anew
       this.models.clear();
       this.total = [];
+      this.refusals = [];
     }
+    this.refusals = takeRefusals(this.refusals, frame.refused, this.frame && this.frame.refused, frame.t);
     this.frame = frame;
     const there = new Set();
     for (const model of frame.models) {
@@ -44,7 +50,7 @@ export class State {
       there.add(key);
       let known = this.models.get(key);
       if (!known || known.model.executions > model.executions || known.model.success > model.success) {
-        this.models.set(key, known = {model, history: [], batches: [], samples: [], refusals: [], depths: [], streams: []});
+        this.models.set(key, known = {model, history: [], batches: [], samples: [], refusals: [], depths: [], requests: [], open: [], openUnseen: 0, unseen: []});
       }
       this.takeModel(known, model, frame.t);
     }
@@ -55,26 +61,40 @@ export class State {
   }
 
   takeModel(known, model, t) {
-    const before = known.model;
+    const before = known.model, last = known.depths.length ? known.depths[known.depths.length - 1][0] : t;
     known.model = model;
     push(known.history, {t, ...counters(model)}, t);
-    for (const [reason, count] of Object.entries(minus(model.refused, before.refused))) {
-      if (count > 0) known.refusals.push({t, reason, count});
-    }
+    known.refusals = takeRefusals(known.refusals, model.refused, before.refused, t);
     known.depths.push([t, model.pending]);
     for (const batch of model.batches) {
       const [number, instance, gpu, rows, seal, start, infer, output, end, over, requests, failed, waits, totals, slots] = batch;
-      known.batches.push({number, instance, gpu, rows, seal, start, infer, output, end, over, requests, failed, waits, slots});
+      known.batches.push({number, instance, gpu, rows, seal, start, infer, output, end, over, requests, failed, waits, totals, slots});
       const parts = [(infer - start) / 1000, (output - infer) / 1000, (end - output) / 1000];
       totals.forEach((total, at) => known.samples.push([total, waits[at], ...parts]));
     }
-    for (const [instance, start, end, failed] of model.streams) known.streams.push({instance, start, end, failed});
+    this.takeRequests(known, model, model.ended - before.ended, last, t);
     const old = t - BATCHES_NS;
-    known.streams = known.streams.filter((each) => each.end >= old).slice(-MOST_BATCHES);
     known.batches = known.batches.filter((each) => each.over >= old).slice(-MOST_BATCHES);
     known.samples = known.samples.slice(-MOST_SAMPLES);
-    known.refusals = known.refusals.filter((each) => each.t >= old);
+    known.requests = known.requests.filter((each) => each.end >= old).slice(-MOST_BATCHES);
+    known.unseen = known.unseen.filter((each) => each[1] >= old);
     known.depths = known.depths.filter((each) => each[0] >= old);
+  }
+
+  /* Of `ended` requests since the last frame some are told of, with their batches or by themselves. */
+  takeRequests(known, model, ended, last, t) {
+    const decoupled = model.batching !== null && model.batching.decoupled, open = [];
+    let told = decoupled ? 0 : model.batches.reduce((sum, batch) => sum + batch[13].length, 0);
+    for (const [received, start, end, result, instance] of model.requests) {
+      if (end === null) open.push({received, start, end, result: OPEN, instance});
+      else {
+        told += 1;
+        known.requests.push({received, start, end, result: RESULTS[result] || result, instance});
+      }
+    }
+    known.open = open;
+    known.openUnseen = Math.max(0, model.executing - open.length);
+    if (ended > told) known.unseen.push([last, t, ended - told]);
   }
 
   get all() { return [...this.models.values()]; }
@@ -103,6 +123,11 @@ export class State {
   curve(history, field) {
     return history.slice(1).map((each, at) => Math.max(0, (each[field] - history[at][field]) * 1e9 / (each.t - history[at].t)));
   }
+}
+
+function takeRefusals(known, now, before, t) {
+  const more = before ? Object.entries(minus(now, before)).filter(([, count]) => count > 0) : [];
+  return [...known.filter((each) => each.t >= t - BATCHES_NS), ...more.map(([reason, count]) => ({t, reason, count}))];
 }
 
 /* Keep one value about every second, the newest always last. */

@@ -1,14 +1,15 @@
 /* global TriremeTimeline */
-/* The timeline of the last seconds: the simulator's drawing, filled with the batches that frames bring. */
+/* The timeline of the last seconds: the simulator's drawing, filled with the batches and requests that frames bring. */
 
 import {el, keyed, many, milliseconds, setText} from "./dom.js";
+import {requestLane, requestsOf} from "./requests.js";
 import {SEALS, nameOf, titleOf} from "./state.js";
 
 const WINDOW_NS = 12e9, FIRST_NS = 1.5e9, MOST_BARS = 3000, MOST_ROWS = 40;
 
-/* What the drawing wants of one model: its queue, its instances, batches beside each other on lanes of their own, and,
-   where each sequence has a row of an instance's batches, these rows. */
-export function modelGroup(known, from) {
+/* What the drawing wants of one model: its requests, its queue, its instances, batches beside each other on lanes of
+   their own, and, where each sequence has a row of an instance's batches, these rows. */
+export function modelGroup(known, from, now) {
   const {model} = known;
   const batches = known.batches.filter((each) => each.over >= from).slice(-MOST_BARS).sort((a, b) => a.start - b.start);
   const lanes = new Map(), gaps = gapsOf(batches);
@@ -26,29 +27,22 @@ export function modelGroup(known, from) {
     }
   }
   const sorted = [...lanes].sort(([a], [b]) => a.localeCompare(b, "en", {numeric: true})).map(([, lane]) => lane);
-  sorted.push(...streamLanes(known.streams.filter((each) => each.end >= from)));
   const depths = gaps.length ? known.depths.filter(([at]) => at >= from) : depthsOf(batches);
   const queue = {kind: "queue", title: gaps.length ? "queue, now and then" : "queue", depths};
+  const {lane, drawn, total} = requestLane(known, from, now);
+  const note = total ? `${drawn.toLocaleString("en")} of ${many(total, "request", "requests")} drawn` : "";
+  return {name: titleOf(model), note, lanes: [lane, queue, ...sorted], errors: errorsOf(known.refusals, from)};
+}
+
+function errorsOf(refusals, from) {
   const errors = new Map();
-  for (const {t, reason, count} of known.refusals.filter((each) => each.t >= from)) {
+  for (const {t, reason, count} of refusals.filter((each) => each.t >= from)) {
     const text = `refused: ${reason.replaceAll("_", " ")}`, error = errors.get(text) || {text, times: 0, atNs: []};
     error.times += count;
     error.atNs.push(t);
     errors.set(text, error);
   }
-  return {name: titleOf(model), lanes: [queue, ...sorted], errors: [...errors.values()]};
-}
-
-/* Requests to a decoupled model, from the start of their execution to their last response, beside each other. */
-function streamLanes(streams) {
-  const lanes = [];
-  for (const {start, end, failed} of [...streams].sort((a, b) => a.start - b.start)) {
-    let lane = lanes.find((each) => each.busyUntil <= start);
-    if (!lane) lanes.push(lane = {kind: "stream", title: `stream ${lanes.length + 1}`, bars: [], busyUntil: 0});
-    lane.busyUntil = end;
-    lane.bars.push([start, end, failed ? "failed" : "answered", 0, 0, -1, 0]);
-  }
-  return lanes;
+  return [...errors.values()];
 }
 
 /* A GPU's work: the part of each batch that the model took. */
@@ -93,17 +87,14 @@ export class TimelineView {
     this.button = el("button", {type: "button", class: "main", "aria-pressed": "false", onclick: () => this.toggle()}, "Stop");
     this.hint = el("span", {class: "soft", role: "status"}, "live");
     this.element = el("div");
-    this.rows = el("tbody");
-    const heads = ["Model", "Batch", "Instance", "Rows", "Requests", "Longest wait", "Took", "Closed because"];
-    const table = el("table", {}, el("caption", {class: "hidden-text"}, "The last batches"),
-      el("thead", {}, el("tr", {}, ...heads.map((text) => el("th", {scope: "col"}, text)))), this.rows);
-    this.details = el("details", {ontoggle: () => this.last && this.fillTable(this.last)}, el("summary", {}, "The last batches as a table"),
-      el("div", {class: "scroll"}, table));
+    this.batches = new Table("batch", "batches", ["Batch", "Instance", "Rows", "Requests", "Longest wait", "Took", "Closed because"], () => this.fill());
+    this.requests = new Table("request", "requests", ["Instance", "Waited", "Took", "Result"], () => this.fill());
     content.append(
       el("h1", {}, "The last seconds"),
-      el("p", {class: "soft"}, "Each bar is a batch on the instance that executed it, with the number of its rows; its colour says why it was closed."),
+      el("p", {class: "soft"}, "Thin bars are requests: grey from arrival to execution, then in the colour of what became of them. Thick bars are batches on their instances, with the number of rows; the colour says why each was closed."),
       el("p", {class: "buttons"}, this.button, this.hint),
-      el("section", {class: "card", "aria-label": "Timeline"}, this.element), el("section", {class: "card"}, this.details));
+      el("section", {class: "card", "aria-label": "Timeline"}, this.element),
+      el("section", {class: "card"}, this.requests.element, this.batches.element));
   }
 
   toggle() {
@@ -126,25 +117,51 @@ export class TimelineView {
 
   data(state) {
     const end = state.frame.t, from = Math.max(0, end - WINDOW_NS);
-    const busy = state.all.filter((known) => known.batches.some((each) => each.over >= from) || known.streams.some((each) => each.end >= from) || known.refusals.some((each) => each.t >= from));
-    const groups = [...busy.map((known) => modelGroup(known, from)), ...gpuGroups(busy, from)];
+    const busy = state.all.filter((known) => known.open.length || known.batches.some((each) => each.over >= from)
+      || known.requests.some((each) => each.end >= from) || known.refusals.some((each) => each.t >= from));
+    const groups = [...busy.map((known) => modelGroup(known, from, end)), ...gpuGroups(busy, from)];
+    const errors = errorsOf(state.refusals, from);
+    if (errors.length) groups.push({name: "for no model that is served", lanes: [], errors});
     const missing = groups.some((group) => group.lanes.some((lane) => (lane.gaps || []).length));
-    const notes = groups.length ? [] : ["No batch was executed in these seconds."];
-    if (missing) notes.push("Dotted: batches that are not drawn, since a busy model has more than a page can show.");
+    const notes = groups.length ? [] : ["No request came in these seconds."];
+    if (missing) notes.push("Dotted: batches and requests that are not drawn, since a busy model has more than a page can show.");
     return {reasons: SEALS, runs: [{title: "The last seconds", startNs: from, endNs: end, notes, groups}]};
   }
 
-  update() { if (!this.stopped && this.details.open && this.last) this.fillTable(this.last); }
+  update() { if (!this.stopped) this.fill(); }
 
-  fillTable(state) {
-    const all = state.all.flatMap((known) => known.batches.slice(-MOST_ROWS).map((batch) => [known.model, batch]));
-    const rows = all.sort((a, b) => b[1].over - a[1].over).slice(0, MOST_ROWS);
-    keyed(this.rows, rows, ([model, batch]) => `${nameOf(model)} ${batch.number}`, ([model, batch]) => {
+  fill() {
+    if (!this.last) return;
+    const {all, frame} = this.last;
+    this.batches.fill(() => all.flatMap(({model, batches}) => batches.slice(-MOST_ROWS).map((batch) => {
       const wait = batch.waits.length ? milliseconds(Math.max(...batch.waits)) : "–";
       const cells = [batch.number, batch.instance, batch.rows, batch.requests, wait, milliseconds((batch.end - batch.start) / 1000), SEALS[batch.seal]];
-      return el("tr", {}, el("th", {scope: "row"}, titleOf(model)), ...cells.map((cell) => el("td", {}, `${cell}`)));
-    }, () => {});
-    setText(this.details.firstChild, rows.length ? `The last ${many(rows.length, "batch", "batches")} as a table` : "The last batches as a table");
+      return {model, key: `${batch.number}`, at: batch.over, cells};
+    })));
+    this.requests.fill(() => all.flatMap((known) => requestsOf(known, frame.t - WINDOW_NS, frame.t).slice(-MOST_ROWS).map((each) => {
+      const {received, start, end, result, instance} = each;
+      const [waited, took] = start === null ? [end - received, null] : [start - received, end - start];
+      return {model: known.model, key: each.key, at: end, cells: [instance || "–", milliseconds(waited / 1000), milliseconds(took === null ? null : took / 1000), result]};
+    })));
+  }
+}
+
+/* The newest of something, filled only while it is open. */
+class Table {
+  constructor(one, several, heads, opened) {
+    [this.one, this.several] = [one, several];
+    this.rows = el("tbody");
+    const table = el("table", {}, el("caption", {class: "hidden-text"}, `The last ${several}`),
+      el("thead", {}, el("tr", {}, ...["Model", ...heads].map((text) => el("th", {scope: "col"}, text)))), this.rows);
+    this.element = el("details", {ontoggle: opened}, el("summary", {}, `The last ${several} as a table`), el("div", {class: "scroll"}, table));
+  }
+
+  fill(find) {
+    if (!this.element.open) return;
+    const rows = find().sort((a, b) => b.at - a.at).slice(0, MOST_ROWS);
+    keyed(this.rows, rows, ({model, key}) => `${nameOf(model)} ${key}`, ({model, cells}) => el("tr", {}, el("th", {scope: "row"}, titleOf(model)),
+      ...cells.map((cell) => el("td", {}, `${cell}`))), () => {});
+    setText(this.element.firstChild, rows.length ? `The last ${many(rows.length, this.one, this.several)} as a table` : `The last ${this.several} as a table`);
   }
 }
 

@@ -156,7 +156,7 @@ def test_the_timeline_is_stopped_and_zoomed(browser: Any, server: ServeProcess) 
         assert zoomed != before
         page.keyboard.press("0")
         assert page.evaluate(span) == before
-        page.get_by_text(re.compile("as a table")).click()
+        page.get_by_text(re.compile("batches as a table")).click()
         page.get_by_role("columnheader", name="Closed because").wait_for()
         page.locator("details tbody tr").nth(5).wait_for()  # filled once it is open
         page.get_by_role("button", name="Go on").click()
@@ -169,7 +169,7 @@ ROWS = """async () => {
   const seen = await new Promise((told) => source.addEventListener("frame", (event) => {
     state.take(JSON.parse(event.data));
     const known = state.all.find((each) => each.model.name === "simple_sequence");
-    const rows = known ? modelGroup(known, 0).lanes.filter((lane) => lane.kind === "rows") : [];
+    const rows = known ? modelGroup(known, 0, state.frame.t).lanes.filter((lane) => lane.kind === "rows") : [];
     if (rows.length === 3) told(rows.map((lane) => lane.title));
   }));
   source.close();
@@ -185,19 +185,59 @@ def test_sequences_have_lanes_for_their_rows(browser: Any, server: ServeProcess)
         assert rows == ["row 0", "row 1", "row 2"]
 
 
-STREAMS = """async () => {
-  const {modelGroup} = await import("./console/timeline_view.js");
-  const streams = [[1, 5, false], [2, 4, true], [6, 7, false]].map(([start, end, failed]) => ({start, end, failed}));
-  const known = {model: {name: "m", version: 1, namespace: ""}, batches: [], depths: [], refusals: [], streams};
-  const lanes = modelGroup(known, 0).lanes.filter((lane) => lane.kind === "stream");
-  return lanes.map((lane) => [lane.title, ...lane.bars.map((bar) => bar[2])]);
+REQUESTS = """async () => {
+  const {modelGroup} = await import("./console/timeline_view.js"), {State} = await import("./console/state.js");
+  const state = new State();
+  const model = {
+    name: "m", version: 1, namespace: "", success: 0, fail: 0, ended: 0, rows: 0, executions: 0, pending: 0,
+    executing: 3, ns: {}, sealed: {}, alone: {}, refused: {}, sizes: [], batching: null, batches: [], requests: [],
+  };
+  const batch = [7, "m_0_0", -1, 2, 0, 50e6, 51e6, 59e6, 60e6, 61e6, 2, 0, [20e3, 10e3], [31e3, 21e3], []];
+  const refused = [40e6, null, 41e6, "refused: queue full", ""], cached = [62e6, 63e6, 70e6, "cached", ""];
+  const noted = [refused, cached, [30e6, 35e6, null, "", "m_0_1"]];
+  const add = (t, more) => state.take({t, refused: {}, models: [{...model, ...more}]});
+  const look = () => {
+    const {note, lanes} = modelGroup(state.all[0], 0, state.frame.t), [lane] = lanes;
+    const tracks = lane.tracks.map((track) => track.map((bar) => bar.map((each) => each / 1e6 || each)));
+    return [note, lane.title, tracks, lane.gaps];
+  };
+  add(10e6, {});
+  add(80e6, {ended: 9, success: 8, executions: 1, batches: [batch], requests: noted});
+  const first = look();
+  add(90e6, {ended: 9, success: 8, executions: 1});
+  return [first, look()];
 }"""
 
 
-def test_streams_that_overlap_have_lanes_beside_each_other(browser: Any, server: ServeProcess) -> None:
+def test_requests_have_bars_from_arrival_to_answer(browser: Any, server: ServeProcess) -> None:
+    """Two of a batch, one that was refused, one from the cache and an open one; five ended that are not drawn, and two
+    more are being executed."""
     with page_of(browser) as page:
         open_view(page, server, "timeline")
-        assert page.evaluate(STREAMS) == [["stream 1", "answered", "answered"], ["stream 2", "failed"]]
+        first, then = page.evaluate(REQUESTS)
+        tracks = [
+            [[30, 50, 61, "answered", "m_0_0"], [62, 63, 70, "answered from the cache", ""]],
+            [[30, 35, 80, "not answered yet", "m_0_1"]],
+            [[40, None, 41, "refused: queue full", ""]],
+            [[40, 50, 61, "answered", "m_0_0"]],
+        ]
+        assert first == ["5 of 12 requests drawn", "requests", tracks, [[10e6, 80e6, 5]]]
+        assert then[0] == "4 of 12 requests drawn", "nothing that is open is told of any more"
+        assert sum(map(len, then[2])) == 4
+
+
+def test_the_timeline_shows_requests_one_by_one(browser: Any, server: ServeProcess) -> None:
+    with page_of(browser) as page:
+        open_view(page, server, "timeline")
+        page.locator(".tt-legend").get_by_text("answered", exact=True).wait_for()
+        page.get_by_text("The last requests as a table").click()
+        page.get_by_role("columnheader", name="Waited").wait_for()
+        page.locator("details tbody tr").nth(5).wait_for()
+        page.get_by_role("button", name="Stop").click()
+        texts = page.locator("details[open] tbody tr").first.get_by_role("cell").all_inner_texts()
+        assert re.fullmatch(r"[a-z_0-9]+", texts[0]), texts
+        assert [bool(re.fullmatch(r"[\d.,]+ ms", text)) for text in texts[1:3]] == [True, True], texts
+        assert texts[3] in ("answered", "not answered yet")
 
 
 def test_the_tree_of_actors(browser: Any, server: ServeProcess) -> None:

@@ -14,6 +14,7 @@ from trireme.engine.admission.budget import BudgetStatistics
 from trireme.engine.description import ActorNode
 from trireme.engine.errors import NotFoundError
 from trireme.engine.job import SealReason
+from trireme.engine.metrics.batch_tap import MOST_ENDED, TappedRequest
 from trireme.engine.metrics.statistics import ModelStatistics, ModelStatisticsEntry
 from trireme.engine.options import ServerOptions
 
@@ -47,6 +48,9 @@ class CountedServer:
 
     def repository_index(self) -> list[Any]:
         return []
+
+    def open_requests(self, most: int) -> dict[Any, Any]:
+        return {("", "m", 1): [TappedRequest(1, -1, -1)][:most]}
 
     def model_statistics(self) -> list[Any]:
         return []
@@ -118,6 +122,21 @@ async def test_batches_are_noted_only_while_a_console_is_open(autojump_clock: Mo
         assert tap.left > 0
     assert tap.left == 0
     assert feed.readers == 0
+
+
+async def test_requests_are_told_once_and_open_ones_again(autojump_clock: MockClock) -> None:
+    server = CountedServer("m")
+    feed, tap = feed_of(server), server.entries[0].statistics.tap
+    with feed.reader():
+        number, _ = await feed.next(0)
+        for _ in range(MOST_ENDED + 1):
+            tap.note_request(1, 2)
+        lengths = []
+        for _ in range(2):
+            number, text = await feed.next(number)
+            lengths.append(len(orjson.loads(text)["models"][0]["requests"]))
+    assert lengths == [MOST_ENDED + 1, 1], "and one that is open"
+    assert not tap.watched
 
 
 async def test_a_stream_that_begins_anew_begins_with_a_new_frame(autojump_clock: MockClock) -> None:

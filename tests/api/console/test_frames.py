@@ -12,7 +12,7 @@ from trireme.engine.errors import FailureReason, RefusalReason
 from trireme.engine.generation.blocks import BlockMemory
 from trireme.engine.generation.iterations import IterationCounts, IterationLimits, Iterations
 from trireme.engine.job import SealReason
-from trireme.engine.metrics.batch_tap import TappedBatch, TappedStream
+from trireme.engine.metrics.batch_tap import TappedBatch, TappedRequest
 from trireme.engine.metrics.batching_reasons import BatchingSettings
 from trireme.engine.metrics.statistics import GenerationStatistics, ModelStatistics, ModelStatisticsEntry
 
@@ -29,6 +29,7 @@ def entry(name: str = "m", executions: int = 1) -> ModelStatisticsEntry:
     counted.record_execution(1, marks, 1, SealReason.IDLE)
     counted.record_failure(0, 5, FailureReason.BACKEND)
     counted.refused[RefusalReason.QUEUE_FULL] = 4
+    counted.tap.unanswered = 3
     return ModelStatisticsEntry(name, 1, counted)
 
 
@@ -56,7 +57,9 @@ def test_a_model() -> None:
         "fail": 1,
         "rows": 3,
         "executions": 2,
+        "ended": 5,
         "pending": 2,
+        "executing": 1,
         "cacheHits": 0,
         "ns": {"total": 140_000, "queue": 9_000, "input": 20_000, "compute": 60_000, "output": 20_000},
         "sealed": {"full": 1, "instance idle": 1},
@@ -65,10 +68,17 @@ def test_a_model() -> None:
         "sizes": [[1, 1], [3, 1]],
         "instances": [1, 2],
         "restarts": 5,
-        "batching": {"scheduler": "dynamic", "maxBatchSize": 4, "delayUs": 100, "preferred": [2], "members": []},
+        "batching": {
+            "scheduler": "dynamic",
+            "maxBatchSize": 4,
+            "delayUs": 100,
+            "preferred": [2],
+            "members": [],
+            "decoupled": False,
+        },
         "why": ["because"],
         "batches": [],
-        "streams": [],
+        "requests": [],
     }
 
 
@@ -115,10 +125,11 @@ def test_batches_are_relative_to_the_begin_of_the_stream() -> None:
     assert [each[-1] for each in model["batches"]] == [[0, 1], [0, 3]]
 
 
-def test_streams_are_relative_to_the_begin_of_the_stream_of_frames() -> None:
-    tapped = TappedStream("m_0_0", 3_000, 9_000, failed=True)
-    (model,) = frame(look(entry()), 1_000, {}, {("", "m", 1): [tapped]})["models"]
-    assert model["streams"] == [["m_0_0", 2_000, 8_000, True]]
+def test_requests_are_relative_to_the_begin_of_the_stream_of_frames() -> None:
+    ended = TappedRequest(2_000, 3_000, 9_000, "failed: backend", "m_0_0")
+    still_open = TappedRequest(500, -1, -1)
+    (model,) = frame(look(entry()), 1_000, {}, {("", "m", 1): [ended, still_open]})["models"]
+    assert model["requests"] == [[1_000, 2_000, 8_000, "failed: backend", "m_0_0"], [-500, None, None, "", ""]]
 
 
 def test_of_many_models_the_busiest_are_told_of() -> None:

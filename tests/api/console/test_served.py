@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from python_models import write_model
 from repository_models import link_models
 from ruled_server import key_of, rules_text
 from serve_process import PATIENCE_S, ServeProcess, serve_process
@@ -75,19 +76,76 @@ def test_with_front_ends_in_processes_of_their_own(tmp_path: Path) -> None:
         watching.close()
 
 
-def test_streams_of_a_decoupled_model_are_noted(tmp_path: Path) -> None:
-    with serve_process(link_models(tmp_path, "repeat_int32")) as server:
+GATED = """
+    import pathlib, threading, time
+    import numpy as np
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def initialize(self, args):
+            self.gate = pathlib.Path(args["model_repository"], "gate")
+
+        def execute(self, requests):
+            for request in requests:
+                sender = request.get_response_sender()
+                if pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()[0]:
+                    failed = pb_utils.InferenceResponse(error=pb_utils.TritonError("no"))
+                    sender.send(failed, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+                else:
+                    threading.Thread(target=self.answer, args=(sender,)).start()
+
+        def answer(self, sender):
+            while not self.gate.exists():
+                time.sleep(0.01)
+            output = pb_utils.Tensor("OUT", np.array([7], np.int32))
+            sender.send(pb_utils.InferenceResponse([output]), pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+GATED_CONFIG = """
+    backend: "python"
+    model_transaction_policy { decoupled: true }
+    input [{ name: "IN" data_type: TYPE_INT32 dims: [ 1 ] }]
+    output [{ name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] }]
+"""
+
+
+def until_there(watching: Iterator[dict[str, Any]], *endings: tuple[bool, str]) -> list[list[Any]]:
+    """The requests of the first frame that has these, whether they are open and with what result, in any order."""
+    for each in watching:
+        requests = each["models"][0]["requests"]
+        if sorted((end is None, result) for _, _, end, result, _ in requests) == sorted(endings):
+            return requests
+    raise AssertionError("the stream has ended")
+
+
+def test_streams_are_told_of_while_they_are_open_and_when_they_end(tmp_path: Path) -> None:
+    """The batch of this one is over long before it has its answer."""
+    model = write_model(tmp_path, "gated", GATED, GATED_CONFIG)
+    with serve_process(tmp_path) as server:
+        watching = frames(server)
+        assert next(watching)["models"][0]["batching"]["decoupled"] is True
+        connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=PATIENCE_S)
+        connection.request("POST", "/v2/models/gated/generate_stream", json.dumps({"IN": 0}))
+        ((received, start, _, _, instance),) = until_there(watching, (True, ""))
+        assert (0 < received <= start, instance) == (True, "gated_0")
+        assert server.ask("POST", "/v2/models/gated/generate", {"IN": 1})[0] == 400
+        until_there(watching, (True, ""), (False, "failed: backend"))
+        assert until_there(watching, (True, ""))[0][:2] == [received, start], "as before"
+        (model / "gate").touch()
+        assert b'"OUT":7' in connection.getresponse().read()
+        connection.close()
+        (ended,) = until_there(watching, (False, ""))
+        assert ended[:2] == [received, start]
+        assert ended[2] > start
+        watching.close()
+
+
+def test_a_request_that_is_refused_is_told_of(tmp_path: Path) -> None:
+    with serve_process(link_models(tmp_path, "simple")) as server:
         watching = frames(server)
         next(watching)
-        body = {"IN": [1, 2], "DELAY": [0, 0], "WAIT": 0}
-        connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=PATIENCE_S)
-        connection.request("POST", "/v2/models/repeat_int32/generate_stream", json.dumps(body))
-        assert connection.getresponse().read().count(b"data: ") == 2
-        connection.close()
-        streams = next(found for frame in watching if (found := frame["models"][0]["streams"]))
-        ((instance, start, end, failed),) = streams
-        assert (instance.startswith("repeat_int32_0"), failed) == (True, False)
-        assert 0 < start < end
+        assert server.ask("POST", "/v2/models/simple/infer", {"inputs": []})[0] == 400
+        ((_, start, _, _, instance),) = until_there(watching, (False, "refused: invalid"))
+        assert (start, instance) == (None, "")
         watching.close()
 
 

@@ -1,4 +1,4 @@
-"""Single batches for who watches: bounded, spread evenly, and nothing without a window."""
+"""Single batches and requests for who watches: bounded, spread evenly, and nothing without a window."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any, cast
 
 import pytest
 
+from trireme.engine.errors import FailureReason, InternalError, RefusalReason, UnavailableError
 from trireme.engine.job import ExecutionBatch, SealReason
-from trireme.engine.metrics.batch_tap import MOST_REQUESTS, MOST_STREAMS, BatchTap, place_window
+from trireme.engine.metrics.batch_tap import ANSWERED, CACHED, MOST_ENDED, MOST_REQUESTS, BatchTap, place_window
 
 
 class OneJob:
@@ -23,10 +24,15 @@ class NullJob(OneJob):
 class OneBatch:
     marks = (10, 20, 30, 40)
     instance_name, gpu, rows, sealed = "m_0_0", None, 3, SealReason.FULL
-    answers = ("some",)
 
-    def __init__(self, jobs: Sequence[OneJob]) -> None:
+    def __init__(
+        self, jobs: Sequence[OneJob], rescheduled: Sequence[OneJob] = (), failed: Sequence[OneJob] = ()
+    ) -> None:
         self.jobs = jobs
+        self.rescheduled = rescheduled
+        self.answers = [
+            (job, InternalError("no") if job in failed else None, True) for job in jobs if job not in rescheduled
+        ]
 
 
 def note(tap: BatchTap, number: int, *jobs: OneJob, succeeded: int = 1) -> None:
@@ -50,6 +56,18 @@ def test_of_a_batch_times_and_sizes_are_kept() -> None:
     note(tap, 9, OneJob(), NullJob(), OneJob(), succeeded=1)
     (batch,) = tap.take()
     assert batch == (9, "m_0_0", None, 3, "full", (10, 20, 30, 40), 50, [(5, 7), (5, 7)], 2, 1, [0, 2])
+
+
+def test_of_a_batch_only_requests_are_kept_that_it_has_answered_well() -> None:
+    jobs = [OneJob() for _ in range(4)]
+    for number, job in enumerate(jobs):
+        job.received_ns = number
+    tap = BatchTap()
+    tap.open(0, 9)
+    tap.note(cast(Any, OneBatch(jobs, failed=jobs[1:2])), 1, 50, 3)
+    tap.note(cast(Any, OneBatch(jobs, rescheduled=jobs[2:])), 2, 50, 4)
+    received = [[request[0] for request in batch.requests] for batch in tap.take()]
+    assert received == [[0, 2, 3], [0, 1]], "one has failed, and of the second batch two are executed again"
 
 
 def test_the_rows_of_a_batch_with_gaps_are_kept() -> None:
@@ -89,16 +107,38 @@ def test_small_windows_are_spread_evenly() -> None:
     assert max(tenths) <= 11
 
 
-def test_streams_are_noted_while_there_is_room() -> None:
+def test_some_requests_are_noted_by_themselves_and_all_are_counted() -> None:
     tap = BatchTap()
-    assert tap.room == 0
+    assert not tap.watched
     tap.open(0, 1)
-    for number in range(MOST_STREAMS + 3):
-        if tap.room:
-            tap.note_stream("m_0_0", number, number + 5, failed=False)
-    assert len(tap.take_streams()) == MOST_STREAMS
-    assert tap.take_streams() == []
-    tap.open(0, 1)
-    tap.note_stream("m_0_0", 1, 2, failed=True)
+    assert tap.watched
+    for number in range(MOST_ENDED + 3):
+        tap.note_request(number, number + 5, RefusalReason.QUEUE_FULL)
+    taken = tap.take_requests()
+    assert (len(taken), tap.unanswered) == (MOST_ENDED, MOST_ENDED + 3)
+    assert taken[1] == (1, -1, 6, "refused: queue full", "")
+    assert tap.take_requests() == []
+    tap.note_request(1, 2, RefusalReason.INVALID, times=7)
     tap.close()
-    assert (tap.room, tap.take_streams()) == (0, [])
+    assert (tap.watched, tap.take_requests(), tap.unanswered) == (False, [], MOST_ENDED + 10)
+
+
+def test_results_in_words() -> None:
+    tap = BatchTap()
+    tap.open(0, 1)
+    refused = UnavailableError("no", refusal=RefusalReason.QUEUE_TIMEOUT)
+    refused.refusal_counted = True
+    tap.note_request(1, 9, refused)
+    tap.note_request(1, 9, InternalError("no", reason=FailureReason.BACKEND), 5, "m_0_0")
+    tap.note_request(1, 9, UnavailableError("gone", reason=FailureReason.CANCELED))
+    tap.note_request(1, 9, None, 5, "m_0_0")
+    tap.note_request(1, 9)
+    results = [(each.result, each.start_ns, each.instance) for each in tap.take_requests()]
+    assert results == [
+        ("refused: queue timeout", -1, ""),
+        ("failed: backend", 5, "m_0_0"),
+        ("failed: canceled", -1, ""),
+        (ANSWERED, 5, "m_0_0"),
+        (CACHED, -1, ""),
+    ]
+    assert tap.unanswered == 3
