@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from .config_text import config_text
 from .declared.declaration import AnswerManner, declaration_of
 from .declared.errors import DeclarationError, Faults, Problem, collected_problems
 from .declared.sources import CopiedModules
+from .declared.types import ELEMENT_TYPES
 from .writing import WrittenModel
 
 LIMIT_S = 300.0
@@ -136,7 +139,7 @@ def _inspect(app: str) -> dict[str, Any]:
 
 def raised_problem(error: BaseException, app: str) -> Problem:
     """What an app raised, with the innermost place in its directory."""
-    remedy = f"mend it; to see more: python {app}"
+    remedy = _remedy(error) or f"mend it; to see more: python {app}"
     if isinstance(error, SyntaxError) and error.filename:
         shown = f"\n  {error.text.strip()}" if error.text else ""
         return Problem(f"{type(error).__name__}: {error.msg}{shown}", remedy, error.filename, error.lineno or 0)
@@ -149,6 +152,27 @@ def raised_problem(error: BaseException, app: str) -> Problem:
     file, line = frames[-1] if frames else (app, 0)
     above = "".join(f"\n  called from {file}:{line}" for file, line in frames[-2::-1])
     return Problem(f"{type(error).__name__}: {error}{above}", remedy, file, line)
+
+
+_TYPES = {each.name for each in ELEMENT_TYPES}
+
+
+def _remedy(error: BaseException) -> str:
+    """What is to be done about what an app raised, where that is known."""
+    name = getattr(error, "name", None) or ""
+    if isinstance(error, ModuleNotFoundError):
+        top = name.partition(".")[0]
+        return f"install the package that has '{top}', beside Trireme, or correct the name"
+    if isinstance(error, NameError) and name in {*_TYPES, "model", "RequestContext"}:
+        return f"write at the top: from trireme import {name}"
+    if isinstance(error, NameError) or (isinstance(error, ImportError) and name == "trireme"):
+        quoted = re.search(r"name '(\w+)'", str(error))
+        near = get_close_matches(quoted[1] if quoted else "", sorted(_TYPES), n=2)
+        return f"did you mean: {' or '.join(near)}? Types are: {', '.join(sorted(_TYPES))}" if near else ""
+    if isinstance(error, FileNotFoundError):
+        own = 'pathlib.Path(__file__).with_name("NAME")'
+        return f"put the file there, or give its path from the code's own directory: {own}"
+    return ""
 
 
 def main(words: Sequence[str]) -> None:

@@ -24,6 +24,8 @@ from ...engine.backends.confinement import Account
 from ...engine.description import ModelState
 from ...engine.options import ControlMode, ServerOptions
 from ...engine.repository.temporary import TemporaryFolder
+from .checked_apps import in_app
+from .findings import Finding
 from .flags import ParsedFlags, UsageError, is_app
 
 logger = logging.getLogger("trireme.apps")
@@ -77,6 +79,10 @@ class ServedApps:
             self._folder.share()
         self._models = AppModels(settings.targets, self._folder.path, _process_options(account))
         self.options = replace(options, model_repository=(*options.model_repository, self._folder.path))
+
+    def told(self, finding: Finding) -> Finding:
+        """See `in_app`."""
+        return in_app(finding, self._models)
 
     async def write(self) -> None:
         """Write the models of all apps; of those that are faulty later, if they are followed.

@@ -29,7 +29,6 @@ class CheckedApps:
     """
 
     def __init__(self, words: Sequence[str], directory: Path) -> None:
-        self._directory = directory
         self._apps = AppModels([AppTarget.read(word) for word in words], directory)
         self.findings: list[Finding] = []
         try:
@@ -40,14 +39,19 @@ class CheckedApps:
         self.repositories = [directory] if any(directory.iterdir()) else []
 
     def told(self, finding: Finding) -> Finding:
-        """A finding, at the model's declaration if it is about a file that was made."""
-        place = self._apps.places.get(finding.model)
-        if place is None or not finding.file.startswith(str(self._directory)):
-            return finding
-        file, _, line = place.rpartition(":")
-        text = finding.text.replace(str(self._directory / finding.model), file)
-        raised = re.search(rf"^  {re.escape(file)}\((\d+)\): ", text, re.MULTILINE)  # the innermost place comes first
-        return replace(finding, text=text, file=file, line=int(raised[1] if raised else line), column=0)
+        """See `in_app`."""
+        return in_app(finding, self._apps)
+
+
+def in_app(finding: Finding, apps: AppModels) -> Finding:
+    """A finding, at the model's declaration if it is about a file that was made of an app."""
+    place = apps.places.get(finding.model)
+    if place is None or not finding.file.startswith(str(apps.directory)):
+        return finding
+    file, _, line = place.rpartition(":")
+    text = finding.text.replace(str(apps.directory / finding.model), file)
+    raised = re.search(rf"^  {re.escape(file)}\((\d+)\): ", text, re.MULTILINE)  # the innermost place comes first
+    return replace(finding, text=text, file=file, line=int(raised[1] if raised else line), column=0)
 
 
 @contextmanager

@@ -160,7 +160,7 @@ async def _serve(
             apps = await _open_apps(command, stack)
             if apps is not None:
                 command = replace(command, server=apps.options, apps=None)
-            server = await _load(command, log, stack, gate, view)
+            server = await _load(command, log, stack, gate, view, apps)
             if apps is not None:
                 following = await stack.enter_async_context(trio.open_nursery())
                 stack.callback(following.cancel_scope.cancel)
@@ -232,6 +232,7 @@ async def _load(
     stack: contextlib.AsyncExitStack,
     gate: LocalAccess | None,
     view: StartView | None,
+    apps: ServedApps | None = None,
 ) -> InferenceServer:
     """Open the server and show what it has got. StartError if it does not open."""
     server = None
@@ -253,7 +254,7 @@ async def _load(
     except TriremeError as error:
         if server is not None and isinstance(error, StartupError):
             _show_tables(server, error.index)
-            tell_failures(command.server, error.index, failed.failures, view)
+            tell_failures(command.server, error.index, failed.failures, view, apps)
             if view is not None:
                 view.show_failed(error.index)
         log_bare(f"error: creating server: {error.kind.value} - {error.message}", logging.ERROR)
@@ -263,7 +264,7 @@ async def _load(
         logger.warning("%s", warning)
     _show_tables(server)
     if server.started:
-        tell_failures(command.server, server.repository_index(), failed.failures, view)
+        tell_failures(command.server, server.repository_index(), failed.failures, view, apps)
     return server
 
 

@@ -29,6 +29,7 @@ from .tables import OnLoad
 
 if TYPE_CHECKING:
     from ...actors import InferenceServer
+    from .app_serving import ServedApps
     from .http_flags import HttpSettings
     from .services import Listening
 
@@ -234,7 +235,11 @@ def _answers_one_request(model: ModelDescription) -> bool:
 
 
 def tell_failures(
-    options: ServerOptions, index: Sequence[IndexEntry], failures: Mapping[str, str], view: StartView | None
+    options: ServerOptions,
+    index: Sequence[IndexEntry],
+    failures: Mapping[str, str],
+    view: StartView | None,
+    apps: ServedApps | None = None,
 ) -> None:
     """Say of each model that did not load what to do about it: in the block, or as a line of the log."""
     reasons = {each.name: each.reason for each in index if each.state is ModelState.UNAVAILABLE and each.reason}
@@ -248,7 +253,7 @@ def tell_failures(
         found = {name: each for name, each in configuration_findings(options).items() if name in reasons}
     told = [finding for each in found.values() for finding in each]
     told += load_findings(options, reasons, found)
-    for finding in told:
+    for finding in told if apps is None else map(apps.told, told):
         if view is not None:
             view.note_failure(finding.model, list(finding.lines()))
         else:

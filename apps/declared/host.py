@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import bf16_of_floats, checked_output, floats_of_bf16, named_outputs
+from .arrays import ResultError, bf16_of_floats, checked_output, floats_of_bf16, named_outputs
 from .context import context_of
 from .declaration import Declaration, declaration_of
 from .sources import CopiedModules
@@ -190,7 +190,10 @@ class AppModel:
         code = getattr(self._utils.TritonError, name, None) if name else None
         if code is not None and isinstance(message, str):
             return self._utils.TritonError(message, code)
-        text = f"Failed to process the request(s) for model '{self._instance}', message: {described(error)}"
+        said = described(error)
+        if isinstance(error, ResultError):  # raised by none of the function's own lines
+            said = f"{error}; correct what it returns, or the annotation of its result at {self._declaration.place}"
+        text = f"Failed to process the request(s) for model '{self._instance}', message: {said}"
         self._utils.Logger.log_error(text)
         return self._utils.TritonError(text)
 

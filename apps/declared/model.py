@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
 from typing import Any, TypeVar, Union, overload
 
 from .declaration import MARK, Declaration, InputSpec, ModelOptions, OutputSpec
@@ -72,6 +73,7 @@ def model(target: Any = None, /, **options: Any) -> Any:
 
 def _declared(target: Any, options: Mapping[str, Any]) -> Any:
     try:
+        _check_options(target, options)
         setattr(target, MARK, declare(target, **options))
     except DeclarationError as error:
         if not note(error):
@@ -130,6 +132,18 @@ def declare(
         config=config,
     )
     return Declaration(name, target, is_class, reader.manner, read, made, chosen, reader.place, context)
+
+
+def _check_options(target: Any, options: Mapping[str, Any]) -> None:
+    """Raises DeclarationError: there is an option that there is not."""
+    known = list(inspect.signature(declare).parameters)[1:]
+    name, problems = options.get("name") or getattr(target, "__name__", ""), []
+    for option in [each for each in options if each not in known]:
+        near = get_close_matches(option, known, n=1)
+        remedy = f"did you mean: {near[0]}?" if near else f"write one of: {', '.join(known)}"
+        problems.append(Problem(f"model() has no option '{option}'", remedy, *calling_place(), name))
+    if problems:
+        raise DeclarationError(*problems)
 
 
 def _check_target(target: Any, name: str) -> None:

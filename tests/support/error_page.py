@@ -20,10 +20,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from serve_process import serve_process
+
 from trireme.api.cli.main import main
 from trireme.api.cli.onnx_file import linear_classifier
 from trireme.api.cli.serve import serve
-from trireme.api.cli.server_thread import ServerThread
 
 PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
 
@@ -63,6 +64,7 @@ ensemble_scheduling {
 
 SCORER = "models/scorer/config.pbtxt"
 FILE = "models/scorer/1/model.onnx"
+APP = "app.py"
 
 
 @dataclass
@@ -72,7 +74,7 @@ class Case:
     Attributes:
         files: what is there, by path; a text is shown, bytes are not. An empty text for a directory.
         command: what is run, by default the check of the repository.
-        served: the model ``scorer`` is served meanwhile, by a good configuration.
+        served: the model ``scorer`` is served meanwhile, by a good configuration, and the case's app.
         aside: runs in a process of its own.
     """
 
@@ -100,10 +102,21 @@ def ensemble(title: str, old: str, new: str, more: Mapping[str, str | bytes] | N
     return Case(title, {"models/flow/config.pbtxt": ENSEMBLE.replace(old, new), **(more or {})})
 
 
-def app(title: str, code: str) -> Case:
+def app(title: str, code: str, command: str = "trireme check app.py", **more: bool) -> Case:
     """A Python file with models."""
-    return Case(title, {"app.py": f"from trireme import FP32, model\n\n\n{code}"}, "trireme export app.py models")
+    return Case(title, {APP: f"from trireme import FP32, model\n\n\n{code}"}, command, **more)
 
+
+_NAMED = '@model(name="double")\ndef {}(x: FP32[1]) -> FP32[1]:\n    return 2 * x\n'
+_RAISES = """\
+@model
+class Scorer:
+    def __init__(self):
+        self.weights = open("weights.bin").read()
+
+    def __call__(self, x: FP32[1]) -> FP32[1]:
+        return x
+"""
 
 MEMBER = {SCORER: CONFIG.encode(), FILE: ONNX}
 
@@ -150,12 +163,53 @@ CASES = (
     ensemble("An ensemble of a model that is not there", '"scorer"', '"scorr"', MEMBER),
     ensemble("An ensemble that leaves an input out", '    input_map { key: "X" value: "X" }\n', "", MEMBER),
     ensemble("An ensemble of itself", '"scorer"', '"flow"'),
-    app("A function without an annotation", "@model\ndef double(x) -> FP32[1]:\n    return 2 * x\n"),
+    app(
+        "A function without an annotation",
+        "@model\ndef double(x) -> FP32[1]:\n    return 2 * x\n",
+        "trireme export app.py models",
+    ),
+    app("A function without the type of its result", "@model\ndef double(x: FP32[1]):\n    return 2 * x\n"),
+    app("A data type that there is not", "@model\ndef double(x: FP33[1]) -> FP32[1]:\n    return 2 * x\n"),
+    app("A data type that is not imported", "@model\ndef double(x: INT64[1]) -> FP32[1]:\n    return 2.0 * x\n"),
+    app("An array of no size", "@model\ndef double(x: FP32[0]) -> FP32[1]:\n    return 2 * x\n"),
     app("A data type without dimensions", "@model\ndef double(x: FP32) -> FP32[1]:\n    return 2 * x\n"),
     app("A result of no tensor", "@model\ndef double(x: FP32[1]) -> float:\n    return 2 * x\n"),
-    app("A file that raises", "weights = open('weights.bin')\n"),
+    app(
+        "An option that a model has not", "@model(max_batch=8)\ndef double(x: FP32[1]) -> FP32[1]:\n    return 2 * x\n"
+    ),
+    app("A time that is none", '@model(queue_delay="2 min")\ndef double(x: FP32[1]) -> FP32[1]:\n    return 2 * x\n'),
+    app(
+        "A class that cannot be called",
+        "@model\nclass Doubler:\n    def run(self, x: FP32[1]) -> FP32[1]:\n        return x\n",
+    ),
+    app("Two models of one name", f"{_NAMED.format('one')}\n\n{_NAMED.format('two')}"),
+    app(
+        "A module that is not there",
+        "import torchvison\n\n\n@model\ndef double(x: FP32[1]) -> FP32[1]:\n    return 2 * x\n",
+    ),
+    app("A file that raises", "weights = open('weights.bin')\n", "trireme serve app.py", aside=True),
+    app("A class whose making raises", _RAISES, "trireme serve app.py", aside=True),
     app("A file with a mistake in its syntax", "@model\ndef double(x: FP32[1]) -> FP32[1]\n    return 2 * x\n"),
     app("A file without a model", "def double(x: FP32[1]) -> FP32[1]:\n    return 2 * x\n"),
+    Case("An app that is not there", command="trireme serve ap.py", aside=True),
+    app(
+        "A result of another name",
+        '@model\ndef double(x: FP32[1]) -> {"y": FP32[1]}:\n    return {"z": 2 * x}\n',
+        "trireme infer double --input x=[1]",
+        served=True,
+    ),
+    app(
+        "A result of another shape",
+        "@model\ndef pair(x: FP32[1]) -> FP32[2]:\n    return x\n",
+        "trireme infer pair --input x=[1]",
+        served=True,
+    ),
+    app(
+        "A function that raises",
+        "@model\ndef last(x: FP32[1]) -> FP32[1]:\n    return x[len(x) :][0]\n",
+        "trireme infer last --input x=[1]",
+        served=True,
+    ),
     Case("A repository that is not there", command="trireme check modles"),
     Case("A flag that there is not", command="trireme serve --modelrepository=models"),
     Case("A value that a flag does not take", command="trireme serve --model-control-mode=manual"),
@@ -238,18 +292,20 @@ def _served(directory: Path) -> Iterator[int]:
     (directory / "scorer" / "1").mkdir(parents=True)
     (directory / "scorer" / "config.pbtxt").write_text(CONFIG)
     (directory / "scorer" / "1" / "model.onnx").write_bytes(ONNX)
-    words = [f"--model-repository={directory}", "--http-address=127.0.0.1", "--http-port=0", "--allow-grpc=false"]
-    server = ServerThread([*words, "--allow-metrics=false", "--log-file=/dev/null"])
-    server.start()
-    try:
-        yield next(port for title, _, port in server.listening if title == "HTTPService")
-    finally:
-        server.stop()
+    apps = []
+    for number, code in enumerate(case.files[APP] for case in CASES if case.served and APP in case.files):
+        path = directory.parent / f"apps-{number}" / APP
+        path.parent.mkdir()
+        path.write_text(str(code))
+        apps.append(str(path))
+    with serve_process(directory, *apps) as server:
+        yield server.http_port
 
 
 def _plain(said: str, port: int) -> str:
     """Without what differs from run to run, and from machine to machine."""
-    said = said.replace(f"{Path.cwd()}/", "").replace(str(port), "8000")
+    said = re.sub(rf"{Path.cwd().parent}/apps-\d+/", "", said)
+    said = re.sub(r"\S*/trireme-apps-\w+/", "…/", said.replace(f"{Path.cwd()}/", "")).replace(str(port), "8000")
     return re.sub(
         r"^([IWE])\d{4} [\d:.]+ \d+ (\w+\.py):\d+\]", r"\g<1>0131 12:00:00.000000 1 \2:1]", said, flags=re.MULTILINE
     )

@@ -19,7 +19,7 @@ def test_the_page_of_errors_is_what_the_cases_print() -> None:
 def test_every_case_of_the_page_says_what_to_do() -> None:
     sections = PAGE.read_text(encoding="utf-8").split("\n## ")[1:]
     assert len(sections) == len(CASES)
-    told = re.compile(r"to do: |did you mean: |nearest: |\n    see: |\n      \w|takes an address")
+    told = re.compile(r"to do: |; correct |did you mean: |nearest: |\n    see: |\n      \w|takes an address")
     assert [each.splitlines()[0] for each in sections if not told.search(each)] == []
     checks = [each for each in sections if "$ trireme check models" in each]
     assert [each.splitlines()[0] for each in checks if not re.search(r"\n    models/\w+", each)] == []
