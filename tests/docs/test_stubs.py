@@ -9,10 +9,12 @@ import pytest
 from documents import NODE_MODULES, ROOT, Reader
 
 JARS = Path("/usr/share/java")
+GO = Path("/usr/share/gocode/src/google.golang.org/grpc")
 LANGUAGES = {
     "JavaScript": ("node", NODE_MODULES / "@grpc" / "grpc-js"),
     "Java": ("javac", "protoc", "grpc_java_plugin", *(JARS / f"{name}.jar" for name in ("grpc-stub", "netty-all"))),
     "C++": ("g++", "pkg-config", "protoc", "grpc_cpp_plugin", Path("/usr/include/grpcpp")),
+    "Go": ("go", "protoc", GO, Path("/usr/share/doc/protoc-gen-go-1-3")),  # later ones do not fit that grpc
 }
 """What the sections of docs/stubs.md need: programs and files."""
 
