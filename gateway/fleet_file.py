@@ -36,10 +36,11 @@ _MOST_REPLICAS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ReplicaEntry:
-    """A replica: where its gRPC service listens, and how much it gets beside others."""
+    """A replica: where its gRPC service listens, how much it gets beside others, and where people find its console."""
 
     address: str
     weight: float = 1.0
+    console: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +180,9 @@ def _read_replicas(table: FileTable) -> dict[str, ReplicaEntry]:
     for name in table.keys:
         if not _NAME.fullmatch(name):
             raise table.fault(name, f"the name {shown_value(name)}", "letters, digits, '.', '_' and '-', 63 at most")
-        member = table.table(name, "a table with address and weight")
+        member = table.table(name, "a table with address, weight and console")
         assert member is not None, "it is one of the keys"
-        member.expect("address", "weight")
+        member.expect("address", "weight", "console")
         expected = "host:port of its gRPC service"
         address = member.need("address", str, expected)
         found = _ADDRESS.fullmatch(address)
@@ -193,5 +194,8 @@ def _read_replicas(table: FileTable) -> dict[str, ReplicaEntry]:
         weight = member.number("weight")
         if weight is not None and weight > MOST_WEIGHT:
             raise member.fault("weight", shown_value(weight), f"a number up to {MOST_WEIGHT:g}")
-        members[name] = ReplicaEntry(address, 1.0 if weight is None else float(weight))
+        console = member.get("console", str, "the address of its console") or ""
+        if console and not console.startswith(("http://", "https://")):
+            raise member.fault("console", shown_value(console), "an address that begins with http:// or https://")
+        members[name] = ReplicaEntry(address, 1.0 if weight is None else float(weight), console)
     return members

@@ -8,6 +8,7 @@ are looked for in Kubernetes, `kubernetes_membership` has them join and leave.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 import trio
@@ -51,6 +52,10 @@ class Membership:
     def file(self) -> FleetFile:
         """What it said last."""
         return self._now
+
+    def consoles(self) -> Mapping[str, str]:
+        """Addresses of the replicas' consoles, as far as the file has them."""
+        return {name: entry.console for name, entry in self._now.replicas.items() if entry.console}
 
     async def follow(
         self, server: FleetServer, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED

@@ -36,6 +36,7 @@ from ...gateway.metrics import FleetCollector
 from ...gateway.server import FleetServer
 from ...gateway.token_file import read_token
 from ..access import AccessChecks
+from ..console.fleet_page import FleetPage
 from ..grpc.replica.limits import LinkLimits
 from ..grpc.replica.link import GrpcReplicaLink
 from ..http.app import HttpService
@@ -189,7 +190,7 @@ class _Gateway:
                 membership, tls, metadata, gate = await self._read(stack)
                 async with trio.open_nursery() as nursery:
                     server = await self._start(membership, tls, metadata, gate, nursery)
-                    in_time = await self._serve(server, nursery)
+                    in_time = await self._serve(server, membership, nursery)
                     nursery.cancel_scope.cancel()
         except* StartError:
             started = False
@@ -245,15 +246,17 @@ class _Gateway:
             logger.info("replica %s at %s: %s", replica.name, replica.address, replica.state)
         return server
 
-    async def _serve(self, server: FleetServer, nursery: trio.Nursery) -> bool:
+    async def _serve(self, server: FleetServer, membership: Membership, nursery: trio.Nursery) -> bool:
         """Open the ports, serve until a signal comes, and stop in order; whether that was in time."""
         command, shutdown = self._command.serve, self._shutdown
         log = FleetLog(self._log, server.management.make)
         services = OwnServices(server, command, log)
         await services.open(nursery)
         if command.metrics is not None:
-            page = MetricsApplication(FleetCollector(server), AccessChecks.of(server, "metrics"))
-            service = HttpService(page, command.metrics.service, server.client_accounts)
+            access = AccessChecks.of(server, "metrics")
+            page = FleetPage(server, membership.consoles, access)
+            application = MetricsApplication(FleetCollector(server), access, page)
+            service = HttpService(application, command.metrics.service, server.client_accounts)
             await open_service(service, "Metrics", "Metrics Service", nursery)
         settle_memory()
         shutdown.serving = True

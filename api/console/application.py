@@ -55,14 +55,14 @@ _GUARDED: Headers = (
     (b"Referrer-Policy", b"no-referrer"),
     (b"Cross-Origin-Resource-Policy", b"same-origin"),
 )
-_OF_PAGES: Headers = (
+OF_PAGES: Headers = (
     (b"Content-Security-Policy", _POLICY),
     (b"Cache-Control", b"no-cache"),
     *_GUARDED,
 )
-_OF_DATA: Headers = ((b"Cache-Control", b"no-store"), (b"X-Accel-Buffering", b"no"), *_GUARDED)
+OF_DATA: Headers = ((b"Cache-Control", b"no-store"), (b"X-Accel-Buffering", b"no"), *_GUARDED)
 
-_MEDIA = {
+MEDIA = {
     "html": b"text/html; charset=utf-8",
     "css": b"text/css; charset=utf-8",
     "js": b"text/javascript; charset=utf-8",
@@ -147,14 +147,14 @@ class Console:
             try:
                 await self._access.authorise(exchange.identity(), "metrics", need, name, exchange.address)
             except TriremeError as error:
-                return error_answer(error, JSON, _OF_DATA)
+                return error_answer(error, JSON, OF_DATA)
         if exchange.method == "HEAD":
-            return Answer(200, _EVENTS, headers=_OF_DATA)
+            return Answer(200, _EVENTS, headers=OF_DATA)
         if self.feed.full:
             refused = json_refusal(503, "too many consoles are open; close one")
-            return replace(refused, headers=((b"Retry-After", b"5"), *_OF_DATA))
+            return replace(refused, headers=((b"Retry-After", b"5"), *OF_DATA))
         with self.feed.reader():
-            await exchange.begin(Answer(200, _EVENTS, headers=_OF_DATA))
+            await exchange.begin(Answer(200, _EVENTS, headers=OF_DATA))
             refusal = self._why_not(exchange)
             await exchange.send(_event(b"about", orjson.dumps(about(self._server, refusal, VERSION))))
             number = 0
@@ -179,7 +179,7 @@ class Console:
             await self._calls(exchange)
             return
         self._server.note_refusal(RefusalReason.RESTRICTED)
-        await exchange.respond(replace(refused, headers=_OF_DATA))
+        await exchange.respond(replace(refused, headers=OF_DATA))
 
 
 def _event(name: bytes, data: bytes) -> bytes:
@@ -206,4 +206,4 @@ def _read_files() -> Mapping[bytes, Answer]:
 
 
 def _page(name: str, text: str) -> Answer:
-    return Answer(200, _MEDIA[name.rpartition(".")[2]], text.encode(), _OF_PAGES)
+    return Answer(200, MEDIA[name.rpartition(".")[2]], text.encode(), OF_PAGES)

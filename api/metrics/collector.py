@@ -30,7 +30,6 @@ from ..http.exchange import JSON, TEXT, Answer, Exchange, error_answer, method_n
 if TYPE_CHECKING:
     from ...actors import InferenceServer
     from ...engine.description import ModelActorStatistics
-    from ..console.application import Console
 
 
 class ServerCollector:
@@ -113,6 +112,13 @@ class Collector(Protocol):
     def collect(self) -> Iterable[MetricFamily]: ...
 
 
+class Pages(Protocol):
+    """Answers paths of its own."""
+
+    def covers(self, path: bytes) -> bool: ...
+    async def __call__(self, exchange: Exchange) -> None: ...
+
+
 class MetricsApplication:
     """Answers GET with the metrics; every path is known, and all but /metrics and the console's are empty.
 
@@ -121,9 +127,7 @@ class MetricsApplication:
         console: answers under ``/console``; None if there is none.
     """
 
-    def __init__(
-        self, collector: Collector, access: AccessChecks | None = None, console: Console | None = None
-    ) -> None:
+    def __init__(self, collector: Collector, access: AccessChecks | None = None, console: Pages | None = None) -> None:
         self._collector = collector
         self._access = access
         self._console = console

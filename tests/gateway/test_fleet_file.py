@@ -27,6 +27,7 @@ address = "10.0.0.1:8001"
 [replicas.b-2]
 address = "[::1]:8001"
 weight = 0.5
+console = "https://b/console"
 """
 
 
@@ -35,7 +36,10 @@ def test_what_it_says() -> None:
     assert file.report_interval_ms == 50
     assert (file.settings.retry_budget, file.settings.wait_s, file.settings.sequence_idle_s) == (0.2, 2, 30)
     assert file.connection == ConnectionSettings(True, Path("/etc/ca.pem"), None, None, Path("/keys/token"))
-    assert file.replicas == {"a": ReplicaEntry("10.0.0.1:8001"), "b-2": ReplicaEntry("[::1]:8001", 0.5)}
+    assert file.replicas == {
+        "a": ReplicaEntry("10.0.0.1:8001"),
+        "b-2": ReplicaEntry("[::1]:8001", 0.5, "https://b/console"),
+    }
 
 
 def test_the_files_of_the_documentation() -> None:
@@ -70,6 +74,10 @@ REPLICA = '[replicas.a]\naddress = "h:1"\n'
     ("text", "expected"),
     [
         ("[gatway]", "f:1: gatway: found an unknown key, expected one of connection, gateway, kubernetes, replicas"),
+        (
+            f'{REPLICA}console = "javascript:1"',
+            "f:3: replicas.a.console: found 'javascript:1', expected an address that",
+        ),
         ("[gateway]\nretry-budgets = 1", "f:2: gateway.retry-budgets: found an unknown key"),
         ("[gateway]\nretry-budget = 1.5", "f:2: gateway.retry-budget: found 1.5, expected a number from 0 to 1"),
         (
