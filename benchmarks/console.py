@@ -169,7 +169,7 @@ async def frame_cost_ms(rounds: int = 200) -> tuple[float, float]:
     marks, times = [2_000_000, 2_100_000, 2_200_000, 2_300_000], {"received_ns": 1_000_000, "enqueued_ns": 1_100_000}
     jobs = [SimpleNamespace(is_null=False, **times)] * ROWS
     about = {"marks": marks, "jobs": jobs, "rows": ROWS, "answers": jobs, "sealed": SealReason.IDLE, "gpu": None}
-    batch: Any = SimpleNamespace(instance_name=f"{MODEL}_0_0", **about)
+    batch: Any = SimpleNamespace(instance_name=f"{MODEL}_0_0", rescheduled=(), **about)
     options = ServerOptions(
         (ROOT / "model_repository",), model_control_mode=ControlMode.EXPLICIT, startup_models=(MODEL,)
     )
