@@ -25,8 +25,8 @@ MOST_REQUESTS = 32
 """Of one batch whose times are kept."""
 MOST_ENDED = 32
 """Requests that are noted by themselves between two windows."""
-ANSWERED = ""
-CACHED = "cached"
+SUCCEEDED = ""
+FROM_CACHE = "cached"
 """Results of requests that have succeeded: by an execution, and from the cache."""
 
 _GOLDEN = 0.6180339887498949
@@ -66,14 +66,14 @@ class TappedRequest(NamedTuple):
         received_ns: when the server took it.
         start_ns: when its execution began; -1 if it has not.
         end_ns: when its last response, or its error, was there; -1 if it is open.
-        result: `ANSWERED`, `CACHED`, or what went wrong, in words.
+        result: `SUCCEEDED`, `FROM_CACHE`, or what went wrong, in words.
         instance: that executes it; empty for none.
     """
 
     received_ns: int
     start_ns: int
     end_ns: int
-    result: str = ANSWERED
+    result: str = SUCCEEDED
     instance: str = ""
 
 
@@ -158,7 +158,7 @@ class BatchTap:
         if why is not None:
             self.unanswered += times
         if len(self._requests) < MOST_ENDED:
-            result = _result(why) if why is not None else CACHED if start_ns < 0 else ANSWERED
+            result = _result(why) if why is not None else FROM_CACHE if start_ns < 0 else SUCCEEDED
             self._requests.append(TappedRequest(received_ns, start_ns, end_ns, result, instance))
 
     def take_requests(self) -> list[TappedRequest]:

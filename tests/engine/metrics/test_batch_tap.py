@@ -9,7 +9,7 @@ import pytest
 
 from trireme.engine.errors import FailureReason, InternalError, RefusalReason, UnavailableError
 from trireme.engine.job import ExecutionBatch, SealReason
-from trireme.engine.metrics.batch_tap import ANSWERED, CACHED, MOST_ENDED, MOST_REQUESTS, BatchTap, place_window
+from trireme.engine.metrics.batch_tap import SUCCEEDED, FROM_CACHE, MOST_ENDED, MOST_REQUESTS, BatchTap, place_window
 
 
 class OneJob:
@@ -138,7 +138,7 @@ def test_results_in_words() -> None:
         ("refused: queue timeout", -1, ""),
         ("failed: backend", 5, "m_0_0"),
         ("failed: canceled", -1, ""),
-        (ANSWERED, 5, "m_0_0"),
-        (CACHED, -1, ""),
+        (SUCCEEDED, 5, "m_0_0"),
+        (FROM_CACHE, -1, ""),
     ]
     assert tap.unanswered == 3
