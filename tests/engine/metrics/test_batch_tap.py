@@ -9,7 +9,7 @@ import pytest
 
 from trireme.engine.errors import FailureReason, InternalError, RefusalReason, UnavailableError
 from trireme.engine.job import ExecutionBatch, SealReason
-from trireme.engine.metrics.batch_tap import SUCCEEDED, FROM_CACHE, MOST_ENDED, MOST_REQUESTS, BatchTap, place_window
+from trireme.engine.metrics.batch_tap import FROM_CACHE, MOST_ENDED, MOST_REQUESTS, SUCCEEDED, BatchTap, place_window
 
 
 class OneJob:
