@@ -14,11 +14,7 @@ OpenRequests = dict[tuple[str, str, int], list[TappedRequest]]
 
 
 def open_requests(models: Iterable[Model], most: int) -> OpenRequests:
-    """The first `most` of each model version.
-
-    Args:
-        most: ensembles have none: their members have them.
-    """
+    """The first `most` of each model version. Ensembles have none: their members have them."""
     found: OpenRequests = {}
     for model in models:
         if model.instances is not None and (some := list(islice(_tapped(model.instances.open_jobs()), most))):
