@@ -59,8 +59,8 @@ async def test_the_rate_limiter_is_an_actor_of_its_own(tmp_path: Path) -> None:
 async def test_restarts_are_counted_at_the_instance_and_the_model(tmp_path: Path) -> None:
     async with gated_server(tmp_path) as running:
         model = running.server._repository.models()[0]
-        assert model._instances is not None
-        seat = model._instances._seats[0]
+        assert model.instances is not None
+        seat = model.instances._seats[0]
         assert seat.instance is not None
         seat.instance.fail(RuntimeError("it fell over"))
         await until(lambda: seat.alive and seat.restarts > 0)

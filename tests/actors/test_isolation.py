@@ -86,9 +86,9 @@ async def test_those_of_an_instance_that_is_no_longer_wanted_are_executed_by_ano
         replies = [await server.admit(request_for()) for _ in range(4)]
         await trio.sleep(resized_s)
         model = server._control.repository.find("m")
-        working = next(seat for seat in model._instances._seats if seat.instance._held or not seat.alive)
-        staying = next(seat.order for seat in model._instances._seats if seat is not working)
-        assert await model._instances.resize([staying]) is None
+        working = next(seat for seat in model.instances._seats if seat.instance._held or not seat.alive)
+        staying = next(seat.order for seat in model.instances._seats if seat is not working)
+        assert await model.instances.resize([staying]) is None
         asked_s = trio.current_time()
         for reply in replies:
             assert (await reply.response()).model_name == "m"
@@ -105,10 +105,10 @@ async def test_an_instance_that_is_no_longer_wanted_executes_them_before_it_leav
         replies = [await server.admit(request_for()) for _ in range(4)]
         await trio.sleep(1.055)
         model = server._control.repository.find("m")
-        staying = next(seat.order for seat in model._instances._seats if seat.alive)
+        staying = next(seat.order for seat in model.instances._seats if seat.alive)
         await trio.sleep(0.5)
         assert server.model_statistics()[0].instances_alive == 2
-        assert await model._instances.resize([staying]) is None
+        assert await model.instances.resize([staying]) is None
         assert server.model_statistics()[0].instances_alive == 1
         with trio.fail_after(10):
             for reply in replies:
