@@ -1,4 +1,4 @@
-"""The requests that instances hold and have not answered, for people to look at; looked for only when a frame is made."""
+"""The requests that instances hold and have not answered, for people to look at; found when a frame is made."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_the_files_of_the_documentation() -> None:
     assert described.settings == defaults.settings
     assert described.report_interval_ms == defaults.report_interval_ms
     assert described.connection.token_file == Path("/etc/token")
-    assert described.replicas["b"] == ReplicaEntry("10.0.0.2:8001", 2.0)
+    assert described.replicas["b"] == ReplicaEntry("10.0.0.2:8001", 2.0, "http://10.0.0.2:8002/console")
     assert kubernetes.kubernetes is not None
     assert (kubernetes.kubernetes.service, kubernetes.kubernetes.weights) == ("trireme-replicas", {"trireme-0": 2.0})
 

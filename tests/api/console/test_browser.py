@@ -144,6 +144,7 @@ def test_the_timeline_is_stopped_and_zoomed(browser: Any, server: ServeProcess) 
         open_view(page, server, "timeline")
         canvas = page.locator("canvas")
         canvas.wait_for()
+        page.locator(".tt-legend").get_by_text("answered", exact=True).wait_for()  # a frame with batches has come
         span = "() => { const line = document.querySelector('canvas'); return line.toDataURL(); }"
         page.get_by_role("button", name="Stop").click()
         page.get_by_text("stopped: zoom and move as you like").wait_for()
