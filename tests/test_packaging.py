@@ -328,6 +328,7 @@ def test_everything_imported_is_declared(project: dict[str, Any]) -> None:
         "api/cli/top.py": "terminal",
         "api/openai/chat.py": "generate",
         "cluster/": "ray",
+        "engine/backends/generation/": "generate",
         "engine/backends/onnxruntime/": "cpu",
         "engine/tracing/spans.py": "tracing",
         "foresight/search/fronts.py": "bench",

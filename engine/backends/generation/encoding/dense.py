@@ -41,7 +41,7 @@ def read_dense(directory: Path) -> DenseLayer:
     """
     about = read_object(directory / CONFIG)
     takes, gives = about.get("in_features"), about.get("out_features")
-    if not all(type(width) is int and width > 0 for width in (takes, gives)):
+    if type(takes) is not int or type(gives) is not int or takes < 1 or gives < 1:
         raise InvalidArgumentError(f"'{directory / CONFIG}' has no in_features and out_features; expected both")
     activation = str(about.get("activation_function", "torch.nn.modules.activation.Tanh")).rpartition(".")[2]
     if activation not in _ACTIVATIONS:
