@@ -1,7 +1,7 @@
 """What came of a request for generated text: what request logs and simulated runs tell of it.
 
 Rules:
- 1. TokenGaps between tokens are kept by how often each came, rounded to steps of 2 %: so a record of a long text is
+ 1. Durations between tokens are kept by how often each came, rounded to steps of 2 %: so a record of a long text is
     short (`TokenGaps`).
  2. Of the steps that a text was in there are means, in which a step counts by the share that the text had in it: one by
     the number of its texts. So the means of all records of a model, each weighed by its `step_share`, are those of all
