@@ -47,13 +47,13 @@ def _room_unheard(original: Any, instance: GenerationInstance, batch: Any, over:
         job.window.on_room = None
 
 
-def _told_twice(original: Any, instance: GenerationInstance, request: Any, of: Any) -> Any:
+def _told_twice(original: Any, instance: GenerationInstance, request: Any) -> None:
     """Of tokens that have waited for a slow client the last one is told again."""
-    waited = [choice.untold[-1:] * (len(choice.untold) > 1) for choice in request.choices]
-    found = list(original(instance, request, of))
+    waited = [list(choice.untold) for choice in request.choices]
+    original(instance, request)
     for choice, untold in zip(request.choices, waited, strict=True):
-        choice.untold = untold
-    return found
+        if len(untold) > 1 and not choice.untold:
+            choice.untold = untold[-1:]
 
 
 def _late_end_taken(original: Any, executor: StepExecutor, *about: Any) -> None:
@@ -97,7 +97,7 @@ GENERATING_SERVER_BUGS: Mapping[str, tuple[type, str, Callable[..., Any]]] = {
     "goes-on-alone": (GenerationInstance, "_leave", _goes_on_alone),
     "waits-for-readers": (GenerationInstance, "begin_step", _waits_for_readers),
     "room-unheard": (GenerationInstance, "admit", _room_unheard),
-    "token-told-twice": (GenerationInstance, "_outputs", _told_twice),
+    "token-told-twice": (GenerationInstance, "_send", _told_twice),
     "all-fail-of-one": (GenerationInstance, "end_step", _all_fail),
     "arrivals-lost": (GenerationInstance, "end_step", _arrivals_lost),
     "end-untold": (GenerationInstance, "_fail", _end_untold),
