@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from difflib import get_close_matches
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from .config_text import config_text
@@ -138,7 +139,10 @@ def _inspect(app: str) -> dict[str, Any]:
 
 
 def raised_problem(error: BaseException, app: str) -> Problem:
-    """What an app raised, with the innermost place in its directory."""
+    """What an app raised, with the innermost place in its directory that is code of its own.
+
+    Trireme and other packages may lie in that directory, too: in a checkout, or in an environment that stands there.
+    """
     remedy = _remedy(error) or f"mend it; to see more: python {app}"
     if isinstance(error, SyntaxError) and error.filename:
         shown = f"\n  {error.text.strip()}" if error.text else ""
@@ -147,11 +151,16 @@ def raised_problem(error: BaseException, app: str) -> Problem:
     frames = [
         (frame.f_code.co_filename, line)
         for frame, line in traceback.walk_tb(error.__traceback__)
-        if frame.f_code.co_filename.startswith(directory)
+        if frame.f_code.co_filename.startswith(directory) and not _of_a_package(frame)
     ]
     file, line = frames[-1] if frames else (app, 0)
     above = "".join(f"\n  called from {file}:{line}" for file, line in frames[-2::-1])
     return Problem(f"{type(error).__name__}: {error}{above}", remedy, file, line)
+
+
+def _of_a_package(frame: FrameType) -> bool:
+    package = frame.f_globals.get("__package__") or ""
+    return package.partition(".")[0] == "trireme" or "site-packages" in Path(frame.f_code.co_filename).parts
 
 
 _TYPES = {each.name for each in ELEMENT_TYPES}

@@ -403,8 +403,10 @@ class ToolCallFinder:
         rest = self._held.lstrip()
         if rest.startswith(_CLOSING):
             self._held = rest.removeprefix(_CLOSING)
-        elif _CLOSING.startswith(rest) and not final:
-            return
+        elif _CLOSING.startswith(rest):
+            if not final:
+                return
+            self._held = ""  # the text ended amid the mark
         self._closes = False
 
     def _drop(self, count: int) -> None:

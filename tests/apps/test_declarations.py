@@ -19,7 +19,7 @@ from trireme.apps.declared.arrays import ResultError, bf16_of_floats, checked_ou
 from trireme.apps.declared.declaration import AnswerManner, OutputSpec, declaration_of
 from trireme.apps.declared.sources import CopiedModules
 from trireme.apps.declared.types import BF16, BOOL, ELEMENT_TYPES, FP64, INT8, element_type_of
-from trireme.apps.inspecting import AppError, declared_models, models_of
+from trireme.apps.inspecting import AppError, declared_models, models_of, raised_problem
 from trireme.apps.local_sources import local_sources
 from trireme.engine.datatypes import DATATYPES
 
@@ -258,6 +258,25 @@ def test_an_app_whose_user_may_not_run_python_is_told(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("")
     with pytest.raises(AppError, match=r"app\.py: no process can be started to import it: .*no/such/place"):
         declared_models(tmp_path / "app.py", {"cwd": "/no/such/place"})
+
+
+def test_an_app_beside_the_code_of_others_is_told_its_own_line(tmp_path: Path) -> None:
+    """A checkout of Trireme, or an environment, may stand in the app's directory."""
+    packages = tmp_path / "lib" / "site-packages"
+    packages.mkdir(parents=True)
+    (packages / "other.py").write_text("def fail():\n    raise ValueError('no')\n")
+    (tmp_path / "app.py").write_text(f"import sys\nsys.path.insert(0, {str(packages)!r})\nimport other\nother.fail()\n")
+    with pytest.raises(AppError) as raised:
+        declared_models(tmp_path / "app.py")
+    assert str(raised.value).startswith(f"{tmp_path / 'app.py'}:4: ValueError: no\n")
+    assert "other.py" not in str(raised.value)
+    checkout = Path(trireme.__file__).resolve().parents[1]
+    (tmp_path / "app.py").write_text("undefined\n")
+    with pytest.raises(NameError) as caught:
+        CopiedModules(str(tmp_path), str(checkout)).import_app("app.py", "inspected")
+    problem = raised_problem(caught.value, str(checkout / "app.py"))
+    assert (problem.file, problem.line) == (str(checkout / "app.py"), 1)
+    assert "sources.py" not in problem.text
 
 
 def test_copies_of_one_process_do_not_mix(tmp_path: Path) -> None:
