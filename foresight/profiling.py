@@ -15,12 +15,15 @@ from ..engine.config.json_text import config_json
 from ..engine.config.model import ModelConfig
 from ..engine.logs.request_recorder import GENERATION
 from ..engine.profiles import HostPoint, ModelProfile, ProfileOrigin, Way, present_origin
+from ..engine.profiles.generation import GenerationProfile
 from .host_costs import measure_host
 from .interruptible import interruptible
 from .models import ForeseenModels, completed_config, config_uses_gpus
 from .progress import Progress
 from .sample_inputs import SampleInputs, load_arrays
-from .service_times import MeasuringPlan, measure_model
+from .service_times import MeasuredModel, MeasuringPlan, measure_model
+from .step_costs import measure_step_costs
+from .step_times import measure_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,46 +47,7 @@ class Profiler:
         Raises:
             TriremeError: it cannot be loaded, or fails.
         """
-        arrays = load_arrays(self.inputs) if self.inputs is not None else {}
-
-        def make_inputs(config: ModelConfig) -> SampleInputs:
-            return SampleInputs(config, self.shapes, arrays)
-
-        options = self.models.options
-        if generates(self.models, name):
-            return self._profile_steps(name, progress)
-        measure = partial(measure_model, name, options, self.plan, make_inputs, progress)
-        measured = trio.run(interruptible, measure)
-        host: list[HostPoint] = []
-        if self.ways:
-            progress(f"{name}: what requests cost the server", 0.99)
-            nbytes = make_inputs(measured.config).nbytes(1)
-            host = measure_host(measured, options, [Way(each) for each in self.ways], nbytes, self.plan.most_s)
-        return ModelProfile(
-            model=name,
-            version=measured.version,
-            executor=measured.executor,
-            config=json.loads(config_json(measured.config)),
-            service=tuple(measured.service),
-            start=measured.start,
-            notice=measured.notice,
-            host=tuple(host),
-            starting=measured.starting,
-            origin=origin_now(self.models, name, measured.config),
-        )
-
-    def _profile_steps(self, name: str, progress: Progress) -> ModelProfile:
-        from .step_times import measure_steps
-
-        options = self.models.options
-        measured, generation = trio.run(interruptible, partial(measure_steps, name, options, self.plan, progress))
-        host: list[HostPoint] = []
-        if self.ways:
-            from .step_costs import measure_step_costs
-
-            progress(f"{name}: what requests cost the server", 0.99)
-            ways = [Way(each) for each in self.ways]
-            host = measure_step_costs(measured, generation, options, ways, self.plan.most_s)
+        measured, host, generation = (self._steps if generates(self.models, name) else self._batches)(name, progress)
         return ModelProfile(
             model=name,
             version=measured.version,
@@ -97,6 +61,31 @@ class Profiler:
             origin=origin_now(self.models, name, measured.config),
             generation=generation,
         )
+
+    def _batches(self, name: str, progress: Progress) -> tuple[MeasuredModel, Sequence[HostPoint], None]:
+        arrays = load_arrays(self.inputs) if self.inputs is not None else {}
+
+        def make_inputs(config: ModelConfig) -> SampleInputs:
+            return SampleInputs(config, self.shapes, arrays)
+
+        options = self.models.options
+        measured = trio.run(interruptible, partial(measure_model, name, options, self.plan, make_inputs, progress))
+        if not (ways := self._served(name, progress)):
+            return measured, (), None
+        nbytes = make_inputs(measured.config).nbytes(1)
+        return measured, measure_host(measured, options, ways, nbytes, self.plan.most_s), None
+
+    def _steps(self, name: str, progress: Progress) -> tuple[MeasuredModel, Sequence[HostPoint], GenerationProfile]:
+        options = self.models.options
+        measured, generation = trio.run(interruptible, partial(measure_steps, name, options, self.plan, progress))
+        if not (ways := self._served(name, progress)):
+            return measured, (), generation
+        return measured, measure_step_costs(measured, generation, options, ways, self.plan.most_s), generation
+
+    def _served(self, name: str, progress: Progress) -> Sequence[Way]:
+        if self.ways:
+            progress(f"{name}: what requests cost the server", 0.99)
+        return [Way(each) for each in self.ways]
 
 
 def generates(models: ForeseenModels, name: str) -> bool:
