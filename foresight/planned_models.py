@@ -27,7 +27,6 @@ from random import Random
 from ..engine.config.model import ModelConfig
 from ..engine.errors import InvalidArgumentError
 from ..engine.logs.request_log import LoggedRequest
-from ..engine.logs.request_recorder import GENERATION
 from ..engine.profiles import ExecutorKind, HostPoint, ModelProfile, RestedLoop, ServicePoint, TimeDistribution, Way
 from ..engine.profiles.durations import PLACES
 from ..simulations.planning import ExecutionPlace, HostCosts, PlannedModel
@@ -171,7 +170,7 @@ def planned_model(
         return PlannedModel(config)
     if profile.generation is not None:
         return PlannedModel(config, steps=planned_steps(profile, config, factor, way))
-    if config.backend == GENERATION and config.decoupled:
+    if config.generates_text:
         raise InvalidArgumentError(f"the profile of '{config.name}' knows nothing of its steps. Profile again")
     points = [point for point in profile.service if point.side_by_side == 1]
     weights = sum(point.time.mean_s for point in points)

@@ -13,7 +13,7 @@ import trio
 
 from ..engine.config.json_text import config_json
 from ..engine.config.model import ModelConfig
-from ..engine.logs.request_recorder import GENERATION
+from ..engine.config.platforms import GENERATION
 from ..engine.profiles import HostPoint, ModelProfile, ProfileOrigin, Way, present_origin
 from ..engine.profiles.generation import GenerationProfile
 from .host_costs import measure_host
@@ -89,11 +89,11 @@ class Profiler:
 
 
 def generates(models: ForeseenModels, name: str) -> bool:
-    """Whether a model generates text. Encoders, of the same backend, answer once."""
+    """Whether a model generates text, which only its files may say."""
     written = models.written_config(name)
     if written.backend != GENERATION:
         return False
-    return completed_config(models, name, max(models.source(name).versions(written), default=1)).decoupled
+    return completed_config(models, name, max(models.source(name).versions(written), default=1)).generates_text
 
 
 def origin_now(models: ForeseenModels, name: str, config: ModelConfig) -> ProfileOrigin:

@@ -18,6 +18,7 @@ from google.protobuf.message import Message
 from ...proto.descriptors import message_class
 from ..datatypes import BY_NUMBER, DataType
 from ..errors import InvalidArgumentError
+from .platforms import GENERATION
 
 T = TypeVar("T")
 
@@ -181,6 +182,11 @@ class ModelConfig:
 
     def find_output(self, name: str) -> ModelOutput | None:
         return next((tensor for tensor in self.output if tensor.name == name), None)
+
+    @property
+    def generates_text(self) -> bool:
+        """It answers with texts, in steps. Encoders, which are of the same backend, answer once."""
+        return self.decoupled and self.backend == GENERATION
 
     @property
     def platform_name(self) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from ..errors import InvalidArgumentError
 
 ENSEMBLE = "ensemble"
+GENERATION = "generation"
 
 PLATFORMS = {
     "tensorflow": ("tensorflow_savedmodel", "tensorflow_graphdef"),
@@ -69,7 +70,7 @@ def complete_backend(message: Any, model_directory: Path) -> None:
     if message.backend or message.platform or message.default_model_filename:
         return
     if version_directory is not None and any((version_directory / name).is_file() for name in _HUGGING_FACE):
-        message.backend = "generation"
+        message.backend = GENERATION
     else:
         _complete_from_name(message, model_directory.name)
 

@@ -39,8 +39,6 @@ from .request_log import header_line
 MOST_WAITING: Final = 1 << 17
 GROUP_PLACES: Final = 8
 LINE_ARRIVALS: Final = 1024
-GENERATION: Final = "generation"
-"""The backend of models that generate text, if they answer many times."""
 _MOST_GROUPS = 4096
 
 _LINE = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
@@ -340,8 +338,7 @@ class RequestRecorder:
         )
         group = self._groups.get(shared)
         if group is None or group.config is not config or group.caller is not caller:
-            generates = config.decoupled and config.backend == GENERATION
-            group = self._keep(RequestGroup(config, request.protocol, caller, shared, generates))
+            group = self._keep(RequestGroup(config, request.protocol, caller, shared, config.generates_text))
         return group
 
     def _keep(self, group: RequestGroup) -> RequestGroup:

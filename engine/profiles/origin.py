@@ -13,12 +13,13 @@ from typing import Any
 
 from ..config.json_text import write_json
 from ..config.model import ModelConfig, copy_message
+from ..config.platforms import GENERATION
 from ..errors import InvalidArgumentError
 from ..host_policies import usable_cores
 from ..version import VERSION
 
 _LIBRARIES = {
-    "generation": ("torch", "transformers"),
+    GENERATION: ("torch", "transformers"),
     "onnxruntime": ("onnxruntime", "onnxruntime-gpu"),
     "openvino": ("openvino",),
     "pytorch": ("torch",),
@@ -33,7 +34,6 @@ _SCHEDULING = (
 )
 """Fields of a configuration on which the time of a batch of some size does not depend."""
 
-_GENERATION = "generation"
 _STEP_SCHEDULING = (
     *("max_running", "max_tokens_per_step", "kv_tokens", "kv_bytes", "swap_tokens", "spare_blocks"),
     *("prefix_sharing", "warm_up"),
@@ -161,7 +161,7 @@ def _settings_digest(config: ModelConfig) -> str:
     kinds = sorted({group.kind for group in config.instance_group})
     for name in _SCHEDULING:
         message.ClearField(name)
-    if config.backend == _GENERATION:
+    if config.backend == GENERATION:
         for name in _STEP_SCHEDULING:
             message.parameters.pop(name, None)
     return hashlib.sha256(write_json(message) + "".join(kinds).encode()).hexdigest()

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from ...config.adapters import find_adapters
 from ...config.model import ModelConfig, ModelInput, ModelOutput
+from ...config.platforms import GENERATION
 from ...errors import InvalidArgumentError
 from ...generation.blocks import BlockMemory
 from ...generation.iterations import IterationLimits
@@ -26,7 +27,7 @@ from .tokenizer import Tokenizer
 class GenerationBackend(Backend):
     """Runs networks that generate text, and encoders (`encoding`)."""
 
-    name = "generation"
+    name = GENERATION
     network_class: ClassVar[type[Network]] = Network
     encoder_class: ClassVar[type[EncoderNetwork]] = EncoderNetwork
 
