@@ -22,7 +22,7 @@ from trireme.engine.options import ServerOptions
 
 
 async def recorded(repository: Path, *, results: bool) -> RequestTraffic:
-    """Two requests that begin alike, one of them with two choices, and one that is wrong."""
+    """Two requests that begin alike, one of them with two choices, another one, and one that is wrong."""
     write_model(repository, block_tokens=4)
     recorder = RequestRecorder(SystemClock(), b"key", results=results)
     backends = BackendRegistry(lambda _name: {}, {"generation": CountingBackend})
@@ -30,6 +30,7 @@ async def recorded(repository: Path, *, results: bool) -> RequestTraffic:
     async with InferenceServer(options, backends=backends, request_log=recorder) as server:
         await whole(server, asks("abcdefgh", max_tokens=4, n=2))
         await whole(server, asks("abcdefgh", max_tokens=3))
+        await whole(server, asks("xyz", max_tokens=2))
         await refused(server, asks("abc", colour=3))
     lines = [line.decode() for line in recorder.encode(recorder.take())]
     return read_traffic([recorder.head.decode(), *lines])
@@ -37,16 +38,17 @@ async def recorded(repository: Path, *, results: bool) -> RequestTraffic:
 
 async def test_a_log_has_the_tokens_without_results(tmp_path: Path) -> None:
     traffic = await recorded(tmp_path, results=False)
-    two, one, wrong = traffic.requests
+    two, one, other, wrong = traffic.requests
     assert (two.prompt_tokens, two.found_tokens, two.max_tokens, two.choices, two.generated_tokens) == (8, 0, 4, 2, 8)
     assert (one.prompt_tokens, one.found_tokens, one.max_tokens, one.choices, one.generated_tokens) == (8, 4, 3, 1, 3)
+    assert (other.prompt_tokens, other.found_tokens, other.max_tokens, other.generated_tokens) == (3, 0, 2, 2)
     assert wrong.prompt_tokens == 0
     assert all(each.result is None for each in traffic.requests)
 
 
 async def test_results_tell_when_tokens_came(tmp_path: Path) -> None:
     traffic = await recorded(tmp_path, results=True)
-    two, one, wrong = (each.result for each in traffic.requests)
+    two, one, _other, wrong = (each.result for each in traffic.requests)
     assert two is not None
     assert one is not None
     assert wrong is not None
@@ -58,7 +60,7 @@ async def test_results_tell_when_tokens_came(tmp_path: Path) -> None:
     assert (one.step_pieces, one.step_share, one.preemptions) == (3, 3.0, 0)
     assert (two.step_pieces, two.step_share) == (1 + 2 * 3, 4.0), "one step of the prompt, three of two texts each"
     assert one.step_tokens == pytest.approx((4 + 1 + 1) / 3, abs=1e-3)
-    facts = token_facts(traffic.requests)
+    facts = token_facts(traffic.requests[:2])
     assert facts is not None
     assert facts.step_texts == pytest.approx(10 / 7)
     assert facts.found == pytest.approx(4 / 16)
