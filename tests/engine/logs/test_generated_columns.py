@@ -30,7 +30,7 @@ async def recorded(repository: Path, *, results: bool) -> RequestTraffic:
     async with InferenceServer(options, backends=backends, request_log=recorder) as server:
         await whole(server, asks("abcdefgh", max_tokens=4, n=2))
         await whole(server, asks("abcdefgh", max_tokens=3))
-        await whole(server, asks("xyz", max_tokens=2))
+        await whole(server, asks("hgfedcba", max_tokens=3))
         await refused(server, asks("abc", colour=3))
     lines = [line.decode() for line in recorder.encode(recorder.take())]
     return read_traffic([recorder.head.decode(), *lines])
@@ -41,7 +41,7 @@ async def test_a_log_has_the_tokens_without_results(tmp_path: Path) -> None:
     two, one, other, wrong = traffic.requests
     assert (two.prompt_tokens, two.found_tokens, two.max_tokens, two.choices, two.generated_tokens) == (8, 0, 4, 2, 8)
     assert (one.prompt_tokens, one.found_tokens, one.max_tokens, one.choices, one.generated_tokens) == (8, 4, 3, 1, 3)
-    assert (other.prompt_tokens, other.found_tokens, other.max_tokens, other.generated_tokens) == (3, 0, 2, 2)
+    assert (other.prompt_tokens, other.found_tokens, other.max_tokens, other.generated_tokens) == (8, 0, 3, 3)
     assert wrong.prompt_tokens == 0
     assert all(each.result is None for each in traffic.requests)
 
