@@ -46,7 +46,11 @@ def render_prompt(
     """
     if template is None:
         if tools:
-            raise FieldError("tools", "The model has no chat template, so it cannot be told of tools.")
+            raise FieldError(
+                "tools",
+                "The model has no chat template, so it cannot be told of tools: expected 'chat_template.jinja' or "
+                "'chat_template' in 'tokenizer_config.json' among its files, or the parameter 'openai_chat_template'.",
+            )
         return plain_prompt(messages)
     try:
         import jinja2
