@@ -202,7 +202,10 @@ class Reader:
     def _serve(self, words: list[str]) -> None:
         ports = {name: _flag(words, f"--{name}-port", default) for name, default in _PORTS.items()}
         if ports["http"] in self._servers:
-            self._servers.pop(ports["http"]).end()
+            former = self._servers.pop(ports["http"])
+            former.process.terminate()  # as a reader's Ctrl-C: what it has to write is written
+            former.wait()
+            former.end()
         server = self._servers[ports["http"]] = _PageServer(words, ports, self.folder)
         server.wait_for("Started HTTPService")
         server.wait_for("Started Metrics Service")
