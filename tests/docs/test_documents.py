@@ -83,6 +83,9 @@ class _Started:
     def wait_for(self, _pattern: str) -> None:
         """It is there at once."""
 
+    def leave(self) -> None:
+        self.log.append(f"{self._words} is left")
+
     def end(self) -> None:
         self.log.append(f"{self._words} ends")
 
@@ -101,7 +104,7 @@ def test_servers_of_a_page_have_their_own_ports(tmp_path: Path, monkeypatch: pyt
     with Reader(tmp_path) as reader:
         reader.read(page)
         running = ["trireme serve --http-port 7100 --grpc-port 7101 begins", "trireme gateway begins"]
-        assert _Started.log == [*running, "trireme gateway ends", "trireme serve begins"]
+        assert _Started.log == [*running, "trireme gateway is left", "trireme serve begins"]
     assert len(_Started.log) == 6
 
 

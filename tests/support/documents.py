@@ -202,10 +202,7 @@ class Reader:
     def _serve(self, words: list[str]) -> None:
         ports = {name: _flag(words, f"--{name}-port", default) for name, default in _PORTS.items()}
         if ports["http"] in self._servers:
-            former = self._servers.pop(ports["http"])
-            former.process.terminate()  # as a reader's Ctrl-C: what it has to write is written
-            former.wait()
-            former.end()
+            self._servers.pop(ports["http"]).leave()
         server = self._servers[ports["http"]] = _PageServer(words, ports, self.folder)
         server.wait_for("Started HTTPService")
         server.wait_for("Started Metrics Service")
@@ -229,6 +226,12 @@ class _PageServer(ServeProcess):
         ports = [word for name in shown for word in (f"--{name}-port", "0")]
         in_one_process = words[1] == "serve" and "--front-ends" not in words
         self._start([*words[1:], *(("--front-ends", "0") if in_one_process else ()), *ports], folder=folder)
+
+    def leave(self) -> None:
+        """End it as a reader's Ctrl-C does: what it has to write is written."""
+        self.process.terminate()
+        self.wait()
+        self.end()
 
     def ports(self) -> dict[str, int]:
         """Where it is, by the ports that the page says."""
