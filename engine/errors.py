@@ -14,6 +14,9 @@ from typing import TypeVar
 
 E = TypeVar("E", bound=BaseException)
 
+CONTEXT_LENGTH = "context_length"
+"""What an error is about (`TriremeError.about`) where there are more tokens than a model has room for."""
+
 LONGEST_SHOWN = 256
 """Characters of one name, id or parameter that an error shows."""
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from typing import Any
 
 import orjson
 
-from ...engine.errors import ErrorKind, InvalidArgumentError, TriremeError
+from ...engine.errors import CONTEXT_LENGTH, ErrorKind, InvalidArgumentError, TriremeError
 from ..http.exchange import JSON, Answer, Headers, error_answer
 from ..http.json import writer as json_writer
 
 _INVALID, _SERVER = "invalid_request_error", "server_error"
 _FORMED = b'{"error":{'
 _CANCELLED = 499
+_TOO_LONG = "context_length_exceeded"
 
 _KINDS: Mapping[int, tuple[str, str | None]] = {
     400: (_INVALID, None),
@@ -62,19 +64,26 @@ def refusal(
     return Answer(status, JSON, json_writer.dumps(error_object(status, message, param, code)), headers)
 
 
-def refused(error: TriremeError, params: Mapping[str, str] | None = None) -> Answer:
-    """The answer to a request that ended with an error.
+def of_request(error: TriremeError, params: Mapping[str, str]) -> TriremeError:
+    """A model's error as one of the client's request, if it says which part of that is wrong; else a copy of it.
 
     Args:
-        params: by what models call parts of a request, what OpenAI's clients call them.
+        params: what clients call parts of a request, by what errors are about (`TriremeError.about`).
     """
+    param = params.get(error.about)
+    if param is None:
+        return copy(error)
+    return FieldError(param, error.message, _TOO_LONG if error.about == CONTEXT_LENGTH else "invalid_value")
+
+
+def refused(error: TriremeError) -> Answer:
+    """The answer to a request that ended with an error."""
     if isinstance(error, FieldError):
         return refusal(400, error.message, error.param, error.code)
     answer = error_answer(error, JSON)
     code = "model_not_found" if error.kind is ErrorKind.NOT_FOUND else None
     status = _CANCELLED if error.kind is ErrorKind.CANCELLED else answer.status
-    param = "model" if code else (params or {}).get(error.about)
-    return refusal(status, error.message, param, code, answer.headers)
+    return refusal(status, error.message, "model" if code else None, code, answer.headers)
 
 
 def openai_form(answer: Answer) -> Answer:

@@ -76,6 +76,8 @@ class BodyFields:
         value = self.get(name)
         if value is None:
             return None
+        if isinstance(value, float) and value.is_integer() and not least <= value <= most:
+            return self._within(name, value, least, most)  # too long to be read as an integer
         if type(value) is not int:
             raise wrong_type(self.param(name), "an integer", value)
         return self._within(name, value, least, most)

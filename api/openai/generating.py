@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from ...actors.reply import Reply
-from ...engine.errors import InternalError, TriremeError, UnavailableError
+from ...engine.errors import CONTEXT_LENGTH, InternalError, TriremeError, UnavailableError
 from ...engine.request import InferenceResponse
 from ..http.exchange import JSON, Answer, Context, Exchange, HttpRequest
 from ..http.responses import EVENTS, NOT_READ, IncomingResponses, event
@@ -30,10 +30,10 @@ from .answers import (
     usage_of,
     whole_choice,
 )
-from .errors import refused
+from .errors import of_request, refused
 from .formats import STRUCTURED
 from .inference import new_choice, take_logprobs, take_response
-from .models import TextModel
+from .models import BIAS, NAMES, TEXT, TOKENS, TextModel
 from .requests import TextRequest
 from .tool_calls import CallBegin, CallFormat, CallPart, ToolCallFinder, whole_calls
 
@@ -109,8 +109,9 @@ class TextAnswer:
         return text, logprobs
 
     def _refused(self, error: TriremeError) -> Answer:
-        form = self._request.sampling.format
-        return refused(error, None if form is None else {STRUCTURED: form.param})
+        prompt, form = "messages" if self._head.chat else "prompt", self._request.sampling.format
+        params = {CONTEXT_LENGTH: prompt, TEXT: prompt, TOKENS: prompt, **{name: name for name in (*NAMES, BIAS)}}
+        return refused(of_request(error, params if form is None else {**params, STRUCTURED: form.param}))
 
     # All at once.
 

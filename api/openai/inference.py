@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 
 from ...actors.reply import Reply
-from ...engine.datatypes import BOOL, BYTES
+from ...engine.datatypes import BOOL, BYTES, INT64
 from ...engine.description import ModelDescription
 from ...engine.errors import RefusalReason, UnavailableError
 from ...engine.request import InferenceRequest, InferenceResponse, ParameterValue
@@ -26,8 +26,18 @@ from ..pipeline import Adapter
 from ..request_parameters import HeaderPattern
 from .choices import TextChoice
 from .errors import FieldError
-from .models import FLAGS, LOGPROBS, RETURN_LOGPROBS, SAMPLING, STREAM, TextModel, call_format
-from .requests import AskedSampling, TextRequest
+from .models import (
+    FLAGS,
+    LOGPROBS,
+    RETURN_LOGPROBS,
+    SAMPLING,
+    STREAM,
+    TOKENS,
+    EmbeddingModel,
+    TextModel,
+    call_format,
+)
+from .requests import AskedSampling, Prompt, TextRequest
 from .tool_calls import SPECIAL_MARKS
 
 
@@ -108,7 +118,7 @@ async def admit_all(
 
 
 def text_requests(
-    model: TextModel, request: TextRequest, prompts: Sequence[str], request_id: str, adapter: str = ""
+    model: TextModel, request: TextRequest, prompts: Sequence[Prompt], request_id: str, adapter: str = ""
 ) -> list[InferenceRequest]:
     """The requests for all choices.
 
@@ -145,13 +155,13 @@ def _not_taken(model: TextModel, param: str) -> FieldError:
 
 
 def _text_request(
-    model: TextModel, request: TextRequest, prompt: str, number: int, request_id: str, adapter: str
+    model: TextModel, request: TextRequest, prompt: Prompt, number: int, request_id: str, adapter: str
 ) -> InferenceRequest:
     values = dict(request.sampling.values)
     if "seed" in values:
         values["seed"] += number % request.choices
     made = InferenceRequest(model.description.name, model.description.version, id=request_id)
-    made.inputs.append(text_of(model.text_input, model.shapes[model.text_input], prompt))
+    made.inputs.append(prompt_of(model, model.shapes[model.text_input], prompt, "prompt"))
     if model.parameters is None:
         made.inputs += _vllm_inputs(model, request, values, adapter)
     else:
@@ -185,6 +195,26 @@ def _vllm_inputs(
         for name, value in flags.items()
         if name in shapes
     ]
+
+
+def prompt_of(model: TextModel | EmbeddingModel, shape: tuple[int, ...], prompt: Prompt, param: str) -> Tensor:
+    """The input that a text becomes, or its tokens.
+
+    Args:
+        shape: of the input for texts.
+        param: what the request calls it.
+
+    Raises:
+        FieldError: the model takes no tokens.
+    """
+    if isinstance(prompt, str):
+        return text_of(model.text_input, shape, prompt)
+    if model.token_dims is None:
+        name = model.description.name
+        text = f"Unsupported parameter: '{param}': the model '{name}' takes no tokens."
+        raise FieldError(param, text, "unsupported_parameter")
+    shape = (*model.token_dims, len(prompt))
+    return Tensor(TOKENS, INT64, shape, array=np.array(prompt, np.int64).reshape(shape))
 
 
 def text_of(name: str, shape: tuple[int, ...], text: str) -> Tensor:

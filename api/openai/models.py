@@ -33,6 +33,7 @@ FORMATS = "openai_formats"
 
 SAMPLING = "sampling_parameters"
 STREAM = "stream"
+BIAS = "logit_bias"
 LOGPROBS, RETURN_LOGPROBS = "logprobs", "return_logprobs"
 FLAGS = (
     "exclude_input_in_output",
@@ -73,6 +74,7 @@ class TextModel:
             backend.
         logprobs: it gives log-probabilities.
         formats: the sampling parameter that says what its text has to be; empty if it has none.
+        token_dims: see `EmbeddingModel`.
     """
 
     description: ModelDescription
@@ -82,6 +84,7 @@ class TextModel:
     parameters: Mapping[str, str] | None = None
     logprobs: bool = False
     formats: str = ""
+    token_dims: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +218,8 @@ def _served_model(description: ModelDescription) -> ServedModel:
     shapes = _shapes(description, _KNOWN, ("text_input", SAMPLING))
     logprobs = RETURN_LOGPROBS in shapes and config.find_output(LOGPROBS) is not None
     formats = given.get(FORMATS, "structured_outputs" if config.backend == "generation" else "")
-    return TextModel(description, "text_input", "text_output", shapes, None, logprobs, formats)
+    tokens = _token_dims(description)
+    return TextModel(description, "text_input", "text_output", shapes, None, logprobs, formats, tokens)
 
 
 def _encoder(description: ModelDescription) -> EmbeddingModel | RankingModel | None:
@@ -225,15 +229,19 @@ def _encoder(description: ModelDescription) -> EmbeddingModel | RankingModel | N
     if config.find_output(EMBEDDING) is not None and config.find_input(TEXT) is not None:
         _check_output(config, EMBEDDING, EMBEDDINGS_OUTPUT, (FP32, FP16, FP64))
         shapes = _shapes(description, (TEXT,), (TEXT,))
-        tokens = config.find_input(TOKENS)
-        dims = None if tokens is None or tokens.datatype is not INT64 else description.client_shape(tokens)[:-1]
-        return EmbeddingModel(
-            description, TEXT, EMBEDDING, shapes[TEXT], None if dims is None else (1,) * len(dims), counts
-        )
+        return EmbeddingModel(description, TEXT, EMBEDDING, shapes[TEXT], _token_dims(description), counts)
     if config.find_output(SCORE) is not None and config.find_input(PAIR) is not None and counts:
         shapes = _shapes(description, (TEXT, PAIR), (TEXT, PAIR))
         return RankingModel(description, shapes[TEXT])
     return None
+
+
+def _token_dims(description: ModelDescription) -> tuple[int, ...] | None:
+    """Of the input for tokens instead of a text; None if there is none."""
+    tokens = description.config.find_input(TOKENS)
+    if tokens is None or tokens.datatype is not INT64:
+        return None
+    return (1,) * (len(description.client_shape(tokens)) - 1)
 
 
 def _check_output(config: ModelConfig, name: str, parameter: str, datatypes: Sequence[DataType]) -> None:

@@ -11,6 +11,9 @@ from .fields import BodyFields, wrong_type
 from .formats import AskedFormat, read_format
 from .tools import NO_TOOLS, AskedTools, read_calls, read_tools
 
+Prompt = str | list[int]
+"""A text, or its tokens."""
+
 MOST_CHOICES = 128
 """Of one request, over all its prompts."""
 
@@ -59,7 +62,7 @@ class TextRequest:
     """A chat completion, or completions.
 
     Attributes:
-        prompts: of completions.
+        prompts: of completions, each as a string, or as its tokens.
         messages: of a chat; None for completions.
         choices: for each prompt.
         usage: the stream is to end with it.
@@ -68,7 +71,7 @@ class TextRequest:
 
     model: str
     sampling: AskedSampling
-    prompts: tuple[str, ...] = ()
+    prompts: tuple[Prompt, ...] = ()
     messages: tuple[Mapping[str, Any], ...] | None = None
     tools: AskedTools = NO_TOOLS
     template_values: Mapping[str, Any] | None = None
@@ -88,7 +91,7 @@ class EmbeddingRequest:
     """
 
     model: str
-    texts: tuple[str | list[int], ...]
+    texts: tuple[Prompt, ...]
     base64: bool
     dimensions: int | None = None
 
@@ -149,7 +152,7 @@ def read_completion(body: Any) -> TextRequest:
     fields = BodyFields(body)
     model = _model(fields)
     fields.required("prompt")
-    prompts = tuple(fields.texts("prompt", MOST_CHOICES) or ())
+    prompts = tuple(fields.texts_or_tokens("prompt", MOST_CHOICES))
     choices = fields.integer("n", 1, MOST_CHOICES) or 1
     best_of = fields.integer("best_of", 1, MOST_CHOICES)
     if best_of is not None and best_of != choices:
@@ -166,6 +169,8 @@ def read_completion(body: Any) -> TextRequest:
     echo = fields.flag("echo")
     if echo and sampling.logprobs is not None:
         raise _unsupported("echo", "together with 'logprobs'")
+    if echo and not all(isinstance(prompt, str) for prompt in prompts):
+        raise _unsupported("echo", "for prompts of tokens")
     return TextRequest(model, sampling, prompts, choices=choices, stream=stream, usage=usage, echo=echo)
 
 
@@ -294,7 +299,7 @@ def _read_part(part: Any, path: str) -> str:
     return fields.text("refusal" if kind == "refusal" else "text")
 
 
-def all_prompts(request: TextRequest, chat_prompt: str) -> Sequence[str]:
+def all_prompts(request: TextRequest, chat_prompt: str) -> Sequence[Prompt]:
     """The prompts of a request, each as often as choices are asked for; in the order of the choices."""
-    prompts = request.prompts if request.messages is None else (chat_prompt,)
+    prompts: Sequence[Prompt] = request.prompts if request.messages is None else (chat_prompt,)
     return [prompt for prompt in prompts for _ in range(request.choices)]

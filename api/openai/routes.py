@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 
 from ...actors.facade import Facade
+from ...engine.errors import RefusalReason
 from ..http.app import HttpApplication
-from ..http.exchange import JSON, Answer, BodyKind, Exchange, Handler, HttpOptions, Match, Route
+from ..http.exchange import JSON, Answer, BodyKind, Context, Exchange, Handler, HttpOptions, HttpRequest, Match, Route
 from . import handlers, vectors
 from .errors import openai_form, refusal
 
 PREFIX = "/v1"
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
 def _route(template: str, pattern: str, category: str, body: BodyKind, **by_method: Handler) -> Route:
@@ -31,6 +33,17 @@ def _post(path: str, handler: Handler) -> Route:
     return _route(f"{PREFIX}{path}", path, "inference", BodyKind.JSON, POST=handler)
 
 
+def _unknown(exchange: Exchange) -> Answer:
+    path = exchange.path.partition(b"?")[0].decode("utf-8", "replace")
+    return refusal(404, f"Unknown request URL: {exchange.method} {path}", code="unknown_url")
+
+
+async def _show_unknown(context: Context, request: HttpRequest) -> Answer:
+    """Any other path below the prefix, of OpenAI's interface or not."""
+    context.server.note_refusal(RefusalReason.INVALID)
+    return _unknown(request.exchange)
+
+
 OPENAI_ROUTES = (
     _route(f"{PREFIX}/models", "/models", "metadata", BodyKind.MANAGEMENT, GET=handlers.list_models),
     _route(
@@ -40,6 +53,7 @@ OPENAI_ROUTES = (
     _post("/completions", handlers.completions),
     _post("/embeddings", vectors.embeddings),
     _post("/rerank", vectors.rerank),
+    _route(f"{PREFIX}/…", "/.*", "inference", BodyKind.MANAGEMENT, **dict.fromkeys(_METHODS, _show_unknown)),
 )
 """As in `api.http.routes.ROUTES`."""
 
@@ -53,7 +67,4 @@ class OpenAiApplication(HttpApplication):
 
     def find(self, exchange: Exchange) -> Match | Answer:
         match = super().find(exchange)
-        if isinstance(match, Answer):
-            path = exchange.path.partition(b"?")[0].decode("utf-8", "replace")
-            return refusal(404, f"Unknown request URL: {exchange.method} {path}", code="unknown_url")
-        return match
+        return _unknown(exchange) if isinstance(match, Answer) else match

@@ -7,23 +7,21 @@ import base64
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 
-from ...engine.datatypes import INT64
 from ...engine.description import ModelDescription
-from ...engine.errors import InternalError, TriremeError, UnavailableError
+from ...engine.errors import CONTEXT_LENGTH, InternalError, TriremeError, UnavailableError
 from ...engine.request import InferenceRequest
 from ...engine.tensor import Tensor
 from ..http.exchange import JSON, Answer, Context, HttpRequest
 from ..http.responses import NOT_READ, IncomingResponses
-from .errors import FieldError
+from .errors import FieldError, of_request
 from .handlers import find_served, read_body
-from .inference import admit_all, text_of
-from .models import COUNT, PAIR, SCORE, TEXT, TOKENS, EmbeddingModel, embedding_model, ranking_model
+from .inference import admit_all, prompt_of, text_of
+from .models import COUNT, PAIR, SCORE, TEXT, TOKENS, embedding_model, ranking_model
 from .requests import MOST_CHOICES, EmbeddingRequest, RankingRequest, read_embeddings, read_ranking
 
 
@@ -44,9 +42,9 @@ async def embeddings(context: Context, request: HttpRequest) -> Answer:
     requests = []
     for text in asked.texts:
         made = InferenceRequest(described.name, described.version, requested_outputs=outputs)
-        made.inputs.append(_text_or_tokens(model, text))
+        made.inputs.append(prompt_of(model, model.shape, text, "input"))
         requests.append(made)
-    found = await _ask(context, request, described, requests, model.output)
+    found = await _ask(context, request, described, requests, model.output, "input")
     return Answer(200, JSON, await context.server.offload(_embeddings_document, asked, found))
 
 
@@ -69,20 +67,6 @@ def _shortened(vector: np.ndarray, dimensions: int | None) -> np.ndarray:
     return first / length if length > 0 else first
 
 
-def _text_or_tokens(model: EmbeddingModel, text: str | list[int]) -> Tensor:
-    """FieldError if the model takes no tokens."""
-    if isinstance(text, str):
-        return text_of(model.text_input, model.shape, text)
-    if model.token_dims is None:
-        raise FieldError(
-            "input",
-            f"Unsupported parameter: 'input': the model '{model.description.name}' takes no tokens.",
-            "unsupported_parameter",
-        )
-    shape = (*model.token_dims, len(text))
-    return Tensor(TOKENS, INT64, shape, array=np.array(text, np.int64).reshape(shape))
-
-
 async def rerank(context: Context, request: HttpRequest) -> Answer:
     """``POST /v1/rerank``."""
     asked = await read_body(context, request, lambda body: read_ranking(body, MOST_CHOICES))
@@ -93,7 +77,7 @@ async def rerank(context: Context, request: HttpRequest) -> Answer:
         made = InferenceRequest(described.name, described.version, requested_outputs=(SCORE, COUNT))
         made.inputs += [text_of(TEXT, model.shape, asked.query), text_of(PAIR, model.shape, document)]
         requests.append(made)
-    found = await _ask(context, request, described, requests, SCORE)
+    found = await _ask(context, request, described, requests, SCORE, "documents")
     return Answer(200, JSON, _ranking_document(asked, found))
 
 
@@ -103,8 +87,16 @@ async def _ask(
     described: ModelDescription,
     requests: Sequence[InferenceRequest],
     output: str,
+    param: str,
 ) -> list[_Found]:
-    """What a model gives for each request. TriremeError if one fails, or has no result or several."""
+    """What a model gives for each request.
+
+    Args:
+        param: what the texts are called in what the client has sent.
+
+    Raises:
+        TriremeError: one fails, or has no result or several.
+    """
     replies = await admit_all(context, request, described, requests)
     request.accepted = True
     found: dict[int, _Found] = {}
@@ -113,7 +105,7 @@ async def _ask(
         async with aclosing(incoming.each()) as responses:
             async for number, outcome in responses:
                 if isinstance(outcome, TriremeError):
-                    raise copy(outcome)
+                    raise of_request(outcome, {CONTEXT_LENGTH: param, TEXT: param, TOKENS: param})
                 if number in found:
                     raise InternalError(f"the model has given several results for text {number}")
                 outputs: Mapping[str, Tensor] = {tensor.name: tensor for tensor in outcome.outputs}

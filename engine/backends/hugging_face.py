@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..config.model import ModelConfig
 from ..datatypes import DataType
-from ..errors import InvalidArgumentError, UnavailableError, UnsupportedError
+from ..errors import InternalError, InvalidArgumentError, UnavailableError, UnsupportedError
+from ..plugins import import_package
 from .parameters import parse_int
 
 CONFIG = "config.json"
@@ -88,3 +89,29 @@ def no_mask(**_arguments: Any) -> None:
 def first_line(error: Exception) -> str:
     """Of the text of an error of transformers or torch."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def import_transformers(user: str, extra: str) -> Any:
+    """The package, which says nothing by itself any more: what matters in its reports is an error of ours.
+
+    Raises:
+        UnavailableError: it is missing.
+    """
+    transformers = import_package("transformers", user, extra)
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    return transformers
+
+
+def check_weights(directory: Path, missing: Iterable[str]) -> None:
+    """Look at the names of weights that a network's files lack: they would be random numbers.
+
+    Raises:
+        InternalError: there are some.
+    """
+    lacking = sorted(missing)
+    if lacking:
+        raise InternalError(
+            f"unable to load the network in '{directory}': {len(lacking)} of its weights are missing, such as "
+            f"'{lacking[0]}'; expected all that {CONFIG} asks for"
+        )

@@ -42,7 +42,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ..errors import InvalidArgumentError, RefusalReason, UnavailableError
+from ..errors import CONTEXT_LENGTH, InvalidArgumentError, RefusalReason, UnavailableError
 from .blocks import BlockMemory, Copy
 from .requests import Generation, GenerationEnd, GenerationState
 
@@ -318,12 +318,14 @@ class Iterations:
         if not generation.prompt or generation.most_new < 1:
             raise InvalidArgumentError(
                 f"{generation.most_new} tokens are to follow a prompt of {generation.prompt}; "
-                "expected 1 or more of both"
+                "expected 1 or more of both",
+                about="text_input",
             )
         if longest > self.limits.context:
             raise InvalidArgumentError(
                 f"the prompt has {generation.prompt} tokens and {generation.most_new} are to follow, "
-                f"which is more than the model's context of {self.limits.context}"
+                f"which is more than the model's context of {self.limits.context}",
+                about=CONTEXT_LENGTH,
             )
         if generation.choices < 1 or generation.choices > self.limits.most_running:
             raise InvalidArgumentError(
@@ -332,7 +334,8 @@ class Iterations:
         if self.memory.blocks_for(longest) > self.memory.count:
             raise InvalidArgumentError(
                 f"{longest} tokens take {self.memory.blocks_for(longest)} blocks of memory, "
-                f"and there are {self.memory.count}"
+                f"and there are {self.memory.count}",
+                about=CONTEXT_LENGTH,
             )
 
     def _admit(self) -> None:

@@ -100,7 +100,9 @@ class Sampler:
         self._place = 0
         unknown = [token for token in sampling.bias if not 0 <= token < vocabulary]
         if unknown:
-            raise InvalidArgumentError(f"a logit bias for token {unknown[0]}; expected 0 to {vocabulary - 1}")
+            raise InvalidArgumentError(
+                f"a logit bias for token {unknown[0]}; expected 0 to {vocabulary - 1}", about="logit_bias"
+            )
         self._bias = (
             np.fromiter(sampling.bias.keys(), np.int64, len(sampling.bias)),
             np.fromiter(sampling.bias.values(), np.float32, len(sampling.bias)),
@@ -212,4 +214,4 @@ def _check(name: str, value: float, least: float, most: float, *, above: bool = 
         low = f"more than {least}" if above else f"{least}"
         high = "" if most == math.inf else f" up to {most}" if above else f" to {most}"
         expected = f"{low} or more" if most == math.inf and not above else f"{low}{high}"
-        raise InvalidArgumentError(f"{name} is {value}; expected {expected}")
+        raise InvalidArgumentError(f"{name} is {value}; expected {expected}", about=name)

@@ -290,7 +290,10 @@ ERRORS: list[tuple[str, str, Any, int, str | None, str]] = [
     ("GET", "/v1/completions", b"", 405, None, "method_not_allowed"),
     ("POST", "/v1/models", b"", 405, None, "method_not_allowed"),
     ("POST", "/v1/completions", {"model": "echo", "prompt": "x" * 100_000}, 413, None, "request_too_large"),
+    ("POST", "/v1/completions", {"model": "echo", "prompt": [5, 6]}, 400, "prompt", "unsupported_parameter"),
     ("GET", "/v1/models/none", b"", 404, "model", "model_not_found"),
+    ("POST", "/v1/responses", {"model": "echo", "input": "a"}, 404, None, "unknown_url"),
+    ("DELETE", "/v1/files/x?a=b", b"", 404, None, "unknown_url"),
 ]
 
 
@@ -306,9 +309,7 @@ def test_errors_have_openais_form(
     assert error["type"] == ("server_error" if status >= 500 else "invalid_request_error")
 
 
-def test_an_unknown_path(served: dict[str, Any]) -> None:
-    status, _, document = post(("127.0.0.1", served["port"]), "/v1/images", {})
-    assert (status, document["error"]["code"]) == (404, "unknown_url")
+def test_a_path_of_another_protocol(served: dict[str, Any]) -> None:
     status, _, document = post(("127.0.0.1", served["port"]), "/v2/models/echo/generate", {"text_input": "a"})
     assert (status, document["error"]["code"]) == (404, "unknown_url")
 

@@ -43,7 +43,7 @@ from ...job import ExecutionBatch, Job
 from ...metrics.statistics import GenerationStatistics
 from ..interface import SteppedInstance
 from . import asked as names
-from .asked import Asked, asked
+from .asked import TOKENS, Asked, asked
 from .asked_constraints import Constraint
 from .choices import DrawnChoice, take_outputs
 from .constraint_readings import ConstraintReadings
@@ -410,7 +410,8 @@ class GenerationInstance(SteppedInstance):
         prompt = of.tokens if of.tokens is not None else self._tokenizer.encode(of.text or "")
         unknown = [token for token in prompt if not 0 <= token < network.vocabulary]
         if unknown:
-            raise InvalidArgumentError(f"token {unknown[0]} in the prompt; expected 0 to {network.vocabulary - 1}")
+            text = f"token {unknown[0]} in the prompt; expected 0 to {network.vocabulary - 1}"
+            raise InvalidArgumentError(text, about=TOKENS)
         return prompt
 
     def _draw(self, generation: Generation, logits: np.ndarray) -> list[_Drawn]:

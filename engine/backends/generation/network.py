@@ -13,7 +13,7 @@ import numpy as np
 from ...errors import InternalError, TriremeError, UnavailableError
 from ...generation.iterations import Step
 from ...plugins import import_package
-from ..hugging_face import CONFIG, first_line, no_mask
+from ..hugging_face import CONFIG, check_weights, first_line, import_transformers, no_mask
 from .adapters import Adapters
 from .attention import KeyValueMemory, StepTensors, in_row, step_tensors
 
@@ -51,22 +51,23 @@ class Network:
         if not (directory / CONFIG).is_file():
             raise UnavailableError(f"unable to find '{directory / CONFIG}'; expected a model in Hugging Face's layout")
         torch = import_package("torch", _USER, _EXTRA)
-        transformers = import_package("transformers", _USER, _EXTRA)
+        transformers = import_transformers(_USER, _EXTRA)
         broken = import_package("safetensors", _USER, _EXTRA).SafetensorError
-        transformers.utils.logging.disable_progress_bar()
         self._compiled = compiled = import_module(".compiled", __package__)
         transformers.AttentionInterface.register(compiled.ATTENTION, compiled.attention)
         transformers.AttentionMaskInterface.register(compiled.ATTENTION, no_mask)
         try:
-            model = transformers.AutoModelForCausalLM.from_pretrained(
+            model, about = transformers.AutoModelForCausalLM.from_pretrained(
                 directory,
                 local_files_only=True,
                 attn_implementation=compiled.ATTENTION,
                 dtype="auto",
                 use_safetensors=True,
+                output_loading_info=True,
             )
         except (OSError, ValueError, KeyError, RuntimeError, broken) as error:
             raise InternalError(f"unable to load the network in '{directory}': {first_line(error)}") from error
+        check_weights(directory, about["missing_keys"])
         self._torch = torch
         self._model = model.to(device).eval()
         self._packed: Sequence[Any] = ()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...errors import InternalError, InvalidArgumentError
+from ...errors import CONTEXT_LENGTH, InternalError, InvalidArgumentError
 from ...plugins import import_package
 
 _FILE = "tokenizer.json"
@@ -85,7 +85,8 @@ class Tokenizer:
         most = most_characters(context)
         if len(text) > most:
             raise InvalidArgumentError(
-                f"a text has {len(text)} characters; expected at most {most} for a context of {context} tokens"
+                f"a text has {len(text)} characters; expected at most {most} for a context of {context} tokens",
+                about=CONTEXT_LENGTH,
             )
 
     def _asked(self) -> Any:

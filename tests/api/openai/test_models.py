@@ -38,6 +38,9 @@ def test_the_tensors_of_the_vllm_backend_are_known() -> None:
     assert model.shapes == {each.name: (1,) for each in VLLM_INPUTS}
     batched = text_model(described(input=VLLM_INPUTS, output=VLLM_OUTPUTS, max_batch_size=4))
     assert batched.shapes["text_input"] == (1, 1)
+    assert model.token_dims is None
+    tokens = ModelInput("input_ids", INT64, (-1,), optional=True)
+    assert text_model(described(input=(*VLLM_INPUTS, tokens), output=VLLM_OUTPUTS)).token_dims == ()
 
 
 def test_any_other_model_says_what_its_tensors_are() -> None:

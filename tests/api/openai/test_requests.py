@@ -85,6 +85,8 @@ def test_a_call_of_a_tool_needs_no_content() -> None:
 def test_choices_of_several_prompts() -> None:
     request = read_completion(COMPLETION | {"prompt": ["a", "b"], "n": 2})
     assert all_prompts(request, "") == ["a", "a", "b", "b"]
+    assert all_prompts(read_completion(COMPLETION | {"prompt": [5, 6]}), "") == [[5, 6]]
+    assert all_prompts(read_completion(COMPLETION | {"prompt": [[5, 6], [7]]}), "") == [[5, 6], [7]]
 
 
 WRONG_CHATS: list[tuple[Any, str, str]] = [
@@ -160,7 +162,11 @@ def test_what_is_wrong_is_named(body: Any, param: str, code: str) -> None:
 
 WRONG_COMPLETIONS: list[tuple[Any, str, str]] = [
     ({"model": "m"}, "prompt", "missing_required_parameter"),
-    (COMPLETION | {"prompt": [1, 2]}, "prompt[0]", "invalid_type"),
+    (COMPLETION | {"prompt": [1, "a"]}, "prompt[1]", "invalid_type"),
+    (COMPLETION | {"prompt": [[1], [-1]]}, "prompt[1]", "invalid_value"),
+    (COMPLETION | {"prompt": [1, 2], "echo": True}, "echo", "unsupported_parameter"),
+    (COMPLETION | {"seed": 2.0**64}, "seed", "invalid_value"),
+    (COMPLETION | {"seed": 2.0}, "seed", "invalid_type"),
     (COMPLETION | {"prompt": []}, "prompt", "invalid_value"),
     (COMPLETION | {"prompt": ["a", "b"], "n": 65}, "n", "invalid_value"),
     (COMPLETION | {"best_of": 3}, "best_of", "unsupported_parameter"),

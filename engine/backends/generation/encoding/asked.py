@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ....datatypes import BYTES, FP32, INT64, UINT32
-from ....errors import InvalidArgumentError
+from ....errors import CONTEXT_LENGTH, InvalidArgumentError
 from ....job import Job
 from ....tensor import Tensor
 from ...hugging_face import Tensors
@@ -73,7 +73,8 @@ def asked_texts(job: Job, tokenizer: Tokenizer, context: int, vocabulary: int, t
             raise InvalidArgumentError("a text has no tokens; expected 1 or more")
         if len(row.ids) > context:
             raise InvalidArgumentError(
-                f"a text has {len(row.ids)} tokens; expected at most {context}, or the parameter '{TRUNCATE}'"
+                f"a text has {len(row.ids)} tokens; expected at most {context}, or the parameter '{TRUNCATE}'",
+                about=CONTEXT_LENGTH,
             )
         wrong = next((token for token in row.ids if not 0 <= token < vocabulary), None)
         if wrong is not None:

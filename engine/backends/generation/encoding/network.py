@@ -12,7 +12,7 @@ Rules:
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from ....errors import InternalError, TriremeError, UnsupportedError
 from ....plugins import import_package
-from ...hugging_face import CONFIG, first_line, no_mask
+from ...hugging_face import check_weights, first_line, import_transformers, no_mask
 from .dense import load_dense
 from .layout import EncoderKind, EncoderLayout
 from .packed import NAME, PackedTexts, TokenRow, packed_attention
@@ -46,9 +46,8 @@ class EncoderNetwork:
 
     def __init__(self, layout: EncoderLayout, device: str = "cpu") -> None:
         torch = self._torch = import_package("torch", _USER, _EXTRA)
-        transformers = import_package("transformers", _USER, _EXTRA)
+        transformers = import_transformers(_USER, _EXTRA)
         broken = import_package("safetensors", _USER, _EXTRA).SafetensorError
-        transformers.utils.logging.disable_progress_bar()
         transformers.AttentionInterface.register(NAME, packed_attention)
         transformers.AttentionMaskInterface.register(NAME, no_mask)
         self._layout = layout
@@ -61,7 +60,7 @@ class EncoderNetwork:
             )
         except (OSError, ValueError, KeyError, RuntimeError, broken) as error:
             raise InternalError(f"unable to load the network in '{layout.directory}': {first_line(error)}") from error
-        _check_weights(layout.directory, about["missing_keys"], embeds)
+        check_weights(layout.directory, _needed(about["missing_keys"], embeds))
         self._denses = [load_dense(torch, each, self._device) for each in layout.denses]
         self._model = model.to(device).eval()
         base = model if embeds else getattr(model, model.base_model_prefix)
@@ -156,14 +155,9 @@ class EncoderNetwork:
         return UnsupportedError(f"unable to serve '{directory}': {kind} cannot be computed without padding: {why}")
 
 
-def _check_weights(directory: Path, missing: Sequence[str], embeds: bool) -> None:
-    """Rule 4."""
-    lacking = sorted(name for name in missing if not (embeds and any(part in name for part in _UNUSED)))
-    if lacking:
-        raise InternalError(
-            f"unable to load the network in '{directory}': {len(lacking)} of its weights are missing, such as "
-            f"'{lacking[0]}'; expected all that {CONFIG} asks for"
-        )
+def _needed(names: Iterable[str], embeds: bool) -> list[str]:
+    """Of weights those that something depends on (rule 4)."""
+    return [name for name in names if not (embeds and any(part in name for part in _UNUSED))]
 
 
 def _first_position(base: Any) -> int:

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 import transformers
 
@@ -202,6 +203,30 @@ def test_broken_weights_are_an_error_that_names_the_directory(tmp_path: Path) ->
     (tmp_path / "model.safetensors").write_bytes(b"garbage")
     with pytest.raises(InternalError, match=f"unable to load the network in '{tmp_path}'"):
         Network(tmp_path, 10, 4)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_weights_that_are_missing_are_an_error(name: str, tmp_path: Path) -> None:
+    """They would be random numbers; those that a network has twice need be there once."""
+    ARCHITECTURES[name]().save_pretrained(tmp_path)
+    Network(tmp_path, 10, 4)
+    weights = safetensors.torch.load_file(tmp_path / "model.safetensors")
+    lost = next(each for each in weights if "mlp" in each)
+    safetensors.torch.save_file(
+        {each: weights[each] for each in weights if each != lost}, tmp_path / "model.safetensors"
+    )
+    with pytest.raises(
+        InternalError, match=f"1 of its weights are missing, such as '{lost}'; expected all that config"
+    ):
+        Network(tmp_path, 10, 4)
+
+
+def test_nothing_is_said_but_in_errors(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """transformers has much to say where a network is loaded."""
+    ARCHITECTURES["llama"]().save_pretrained(tmp_path)
+    capfd.readouterr()
+    Network(tmp_path, 10, 4)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_an_architecture_that_is_not_known_is_an_error(tmp_path: Path) -> None:
