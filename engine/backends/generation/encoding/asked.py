@@ -43,6 +43,11 @@ def outputs_of(layout: EncoderLayout) -> Tensors:
             return {SCORE: (FP32, (1,)), **count}
 
 
+def text_bytes(job: Job) -> int:
+    """How long all texts of a request are together, in UTF-8."""
+    return sum(len(each) for name in (TEXT, PAIR) if name in job.inputs for each in job.inputs[name].array.ravel())
+
+
 def asked_texts(job: Job, tokenizer: Tokenizer, context: int, vocabulary: int, truncates: bool) -> list[TokenRow]:
     """The texts of a request in tokens.
 

@@ -2,7 +2,7 @@
 
 Rules:
  1. Which texts are computed is decided on the event loop (`Encodings`); the thread computes them, and makes tokens of
-    the texts of requests that have come meanwhile.
+    the texts of requests that have come meanwhile. Another thread (`aside`) makes tokens of long ones.
  2. A request is answered when all its texts are computed, which may be in several steps.
  3. One that is wrong, or whose result is not numbers, fails alone. What a step raises, its texts' requests get.
  4. One whose client leaves is over at once. One that is too late is refused, unless some of it has been computed.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -21,8 +22,8 @@ from ....job import INFER_START, OUTPUT_START, ExecutionBatch, Job
 from ....metrics.statistics import EncodingStatistics
 from ....scheduling import refusals
 from ...interface import SteppedInstance
-from ..tokenizer import Tokenizer
-from .asked import answers, asked_texts
+from ..tokenizer import LONG_TEXT, Tokenizer
+from .asked import answers, asked_texts, text_bytes
 from .layout import EncoderLayout
 from .network import EncoderNetwork
 from .packed import TokenRow
@@ -59,9 +60,11 @@ class _TextStep:
 
 @dataclass(slots=True)
 class _TextResult:
-    """What came of it: why new requests are refused, what each text gives, or why there is nothing."""
+    """What came of it: why new requests are refused, and which have long texts; what each text gives, or why there is
+    nothing."""
 
     refused: dict[_Request, TriremeError] = field(default_factory=dict)
+    long: set[_Request] = field(default_factory=set)
     found: Sequence[np.ndarray] = ()
     error: TriremeError | None = None
 
@@ -70,6 +73,7 @@ class EncoderInstance(SteppedInstance):
     """One instance; see `SteppedInstance` for who calls what.
 
     Args:
+        tokenizer: makes one; each thread has its own.
         most_tokens: of a step.
         most_requests: that it has at once; further ones wait in the model's queue.
         truncates: texts that are too long are cut.
@@ -81,7 +85,7 @@ class EncoderInstance(SteppedInstance):
         self,
         name: str,
         network: EncoderNetwork,
-        tokenizer: Tokenizer,
+        tokenizer: Callable[[], Tokenizer],
         layout: EncoderLayout,
         most_tokens: int,
         most_requests: int,
@@ -95,7 +99,8 @@ class EncoderInstance(SteppedInstance):
         self._statistics = statistics
         statistics.instances[name] = self.core
         self._network: EncoderNetwork | None = network
-        self._tokenizer = tokenizer
+        self._tokenizer, self._make_tokenizer = tokenizer(), tokenizer
+        self._tokenizer_aside: Tokenizer | None = None
         self._layout = layout
         self._truncates = truncates
         self._batched = batched
@@ -150,7 +155,9 @@ class EncoderInstance(SteppedInstance):
         for batch in self._overs:  # also those that wait: they are not stuck
             batch.heard = True
         for request in step.new:
-            if not request.gone:
+            if request in result.long:
+                self.aside(partial(self._look_aside, request), partial(self._arrive, request))
+            else:
                 self._arrive(request, result.refused.get(request))
 
     def fail_step(self, step: _TextStep, error: TriremeError) -> None:
@@ -159,6 +166,8 @@ class EncoderInstance(SteppedInstance):
             self._fail(request, error)
 
     def _arrive(self, request: _Request, refused: TriremeError | None) -> None:
+        if request.gone:
+            return
         if refused is not None:
             self._fail(request, refused)
             return
@@ -197,19 +206,38 @@ class EncoderInstance(SteppedInstance):
         if all(job.answered for job in batch.jobs):
             self._overs.pop(batch)()
 
+    # ---- on another thread ----
+
+    def _look_aside(self, request: _Request) -> TriremeError | None:
+        """Make tokens of long texts; why that cannot be."""
+        network = self._network
+        if request.gone or network is None:
+            return None
+        try:
+            tokenizer = self._tokenizer_aside = self._tokenizer_aside or self._make_tokenizer()
+        except TriremeError as error:
+            return error
+        return self._look(request, network, tokenizer)
+
     # ---- on the instance's thread ----
+
+    def _look(self, request: _Request, network: EncoderNetwork, tokenizer: Tokenizer) -> TriremeError | None:
+        """Make tokens of the texts of a request; why that cannot be."""
+        try:
+            request.rows = asked_texts(request.job, tokenizer, network.context, network.vocabulary, self._truncates)
+        except Exception as error:  # noqa: BLE001 - one request's, whatever it is
+            return backend_failure(error)
+        return None
 
     def compute(self, step: _TextStep) -> _TextResult:
         network = self._network
         assert network is not None, "it is closed when it has nothing to do"
         result = _TextResult()
         for request in step.new:
-            try:
-                request.rows = asked_texts(
-                    request.job, self._tokenizer, network.context, network.vocabulary, self._truncates
-                )
-            except Exception as error:  # noqa: BLE001 - one request's, whatever it is
-                result.refused[request] = backend_failure(error)
+            if text_bytes(request.job) > LONG_TEXT:
+                result.long.add(request)
+            elif refused := self._look(request, network, self._tokenizer):
+                result.refused[request] = refused
         if step.rows:
             try:
                 result.found = list(network.run(step.rows))

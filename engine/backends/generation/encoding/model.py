@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from ....config.model import ModelConfig, ModelInput, ModelOutput
 from ....errors import InvalidArgumentError
 from ....metrics.statistics import EncodingStatistics
@@ -60,7 +62,7 @@ class EncoderModel(LoadedModel):
     def create_instance(self, spec: InstanceSpec) -> EncoderInstance:
         layout = self._layout
         network = self._network_class(layout, "cpu" if spec.gpu is None else f"cuda:{spec.gpu}")
-        tokenizer = Tokenizer(layout.directory)
+        tokenizer = partial(Tokenizer, layout.directory)
         if self._warm_up:
             network.warm_up(self._tokens)
         about = layout, self._tokens, self._requests, self._truncates, self._batched
