@@ -130,6 +130,9 @@ def read_chat(body: Any) -> TextRequest:
     modalities = fields.texts("modalities", 8)
     if modalities not in (None, ["text"]):
         raise _unsupported("modalities", "modalities other than text")
+    for name in ("functions", "function_call"):
+        if fields.get(name) is not None:
+            raise _unsupported(name, "the form of calls before 'tools'")
     limit = fields.integer("max_completion_tokens", 1, _MOST_INTEGER) or fields.integer("max_tokens", 1, _MOST_INTEGER)
     extra = fields.get("chat_template_kwargs")
     if extra is not None and not isinstance(extra, dict):

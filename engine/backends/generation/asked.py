@@ -132,7 +132,7 @@ def asked(job: Job) -> Asked:
             presence=given.number("presence_penalty", 0.0),
             frequency=given.number("frequency_penalty", 0.0),
             bias=given.bias(),
-            seed=given.integer("seed", job.arrival),
+            seed=given.integer("seed", _seed_of_its_own(job)),
             logprobs=None if logprobs < 0 else logprobs,
         ),
         choices=given.integer("n", 1, 1, _MOST_CHOICES),
@@ -146,6 +146,11 @@ def asked(job: Job) -> Asked:
     )
     given.finish()
     return result
+
+
+def _seed_of_its_own(job: Job) -> int:
+    """Another one for each request, also of servers that have just begun and have had as many."""
+    return (job.received_ns << 32) + job.arrival
 
 
 class _Parameters:

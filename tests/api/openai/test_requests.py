@@ -125,6 +125,8 @@ WRONG_CHATS: list[tuple[Any, str, str]] = [
     (CHAT | {"top_logprobs": 1}, "top_logprobs", "invalid_value"),
     (CHAT | {"modalities": ["audio"]}, "modalities", "unsupported_parameter"),
     (CHAT | {"tools": [{"type": "function"}]}, "tools[0].function", "missing_required_parameter"),
+    (CHAT | {"functions": [{"name": "f"}]}, "functions", "unsupported_parameter"),
+    (CHAT | {"function_call": "none"}, "function_call", "unsupported_parameter"),
     (CHAT | {"tools": [{"function": {}}]}, "tools[0].function.name", "missing_required_parameter"),
     (CHAT | {"tool_choice": "required"}, "tool_choice", "invalid_value"),
     (calling({}), "messages[0].tool_calls[0].function", "missing_required_parameter"),
