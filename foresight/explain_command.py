@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .plan_command import positive_count, tell_of_profiles
 from .profile_command import positive_number
-from .replay_command import add_host_arguments, foreseen_host
+from .replay_command import add_host_arguments, foreseen_host, without_unknown_front_ends
 
 if TYPE_CHECKING:
     from .explaining import TimeShares
@@ -98,7 +98,8 @@ def _explained(given: argparse.Namespace) -> Iterator[str]:
     inputs = PlanInputs(paths, given.profiles, given.log, host, objective, given.seed, given.speed, given.requests)
     ground = read_ground(inputs)
     tell_of_profiles(ground)
-    present = present_setting({model.config.name: model.config for model in ground.models})
+    host = without_unknown_front_ends(given, host, ground.models)
+    present = present_setting({model.config.name: model.config for model in ground.models}, host.front_ends)
     base = ground.predict(present, len(ground.log), given.plays)
     for model in ground.models:
         name = model.config.name
@@ -133,6 +134,7 @@ def _table(title: str, shares: TimeShares) -> Iterator[str]:
 
 def _what_if(ground: TrialGround, present: PlanSetting, base: Prediction, plays: int) -> Iterator[str]:
     from .explaining_texts import other_steps
+    from .planned_models import front_ends_unknown
     from .planned_steps import memory_tokens
 
     texts = any(setting.steps is not None for _, setting in present.models)
@@ -150,6 +152,9 @@ def _what_if(ground: TrialGround, present: PlanSetting, base: Prediction, plays:
         if setting.delay_us:
             longer = replace(setting, delay_us=2 * setting.delay_us)
             yield _figures(f"twice the delay of {name}", ground.predict(present.with_model(name, longer), every, plays))
+    if not front_ends_unknown(model.profile for model in ground.models if model.profile is not None):
+        apart = replace(present, front_ends=present.front_ends + 1)
+        yield _figures("one more front end", ground.predict(apart, every, plays))
     roomier = replace(ground, host=replace(ground.host, cores=ground.host.cores + 1))
     yield _figures("one more core", roomier.predict(present, every, plays))
 

@@ -5,7 +5,8 @@ Rules:
     one is free: then the scheduler holds the request back, for a batch to grow, or to keep an order or a limit.
  2. Of a batch's execution, gathering inputs and scattering outputs take the parts that the profile has measured; in a
     real run they are those of the log.
- 3. What is left is the event loop, the ways between it and clients, and handing batches to threads or processes.
+ 3. What is left is the event loop, front ends, the ways between it and clients, and handing batches to threads or
+    processes.
  4. What is busy for at least `BUSY` of the time limits the run. If nothing is, the traffic does.
 """
 
@@ -125,7 +126,7 @@ def real_phases(log: Sequence[LoggedRequest], model: str, instances: int = 0) ->
 
 def limits(summary: RunSummary, cores: float) -> Iterator[str]:
     """What limits a run, most limiting first, in words (rule 4)."""
-    found = [(summary.loop, "the event loop")]
+    found = [(summary.loop, "the event loop"), (summary.front_ends, "the front ends")]
     if cores < float("inf"):
         found.append((summary.cores / cores, f"the {cores:g} cores"))
     found += [(part, f"the instances of {name}") for name, part in summary.instances.items()]

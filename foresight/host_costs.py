@@ -21,6 +21,8 @@ Rules:
  7. Who sleeps has to wait for a core when it wakes up, if other programs have them. How long, requests that came after
     the shortest rest tell by what they took longer than nine of ten of their kind. After longer rests all takes longer,
     and differs more.
+ 8. All of that is measured once more on a server with one front end in a process of its own, which does not poll. The
+    processor time of that process is split as in rule 1: a request alone takes two of its turns, one in and one out.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from ..clients.player import play
 from ..clients.target import LoadProtocol, LoadTarget
@@ -70,6 +73,13 @@ _LEAST_SLOWED, _MOST_SLOWED = 0.8, 1.5
 _MOST_OF_IT = 0.8
 """So much of what a request costs may come of rests: a fit of a few measurements is not to say that nothing is left."""
 
+_FRONT_END = "trireme.api.cli.front_end"
+"""In the command line of a front end."""
+_NO_POLLS = ("--poll-us", "0")
+_PROCESS_TIME = 2
+"""Of the numbers that Linux has for clocks of another process (`clock_getcpuclockid`): processor time, ended threads'
+too."""
+
 _PROTOCOLS = {
     Way.HTTP: LoadProtocol.HTTP,
     Way.JSON: LoadProtocol.JSON,
@@ -83,10 +93,12 @@ class ServedModels:
 
     Args:
         flags: more of its flags.
+        front_ends: processes that read and write for it.
     """
 
-    def __init__(self, options: ServerOptions, flags: Sequence[str] = ()) -> None:
-        words = [sys.executable, "-m", "trireme", "serve", "--front-ends", "0"]
+    def __init__(self, options: ServerOptions, flags: Sequence[str] = (), front_ends: int = 0) -> None:
+        self.front_ends = front_ends
+        words = [sys.executable, "-m", "trireme", "serve", "--front-ends", str(front_ends)]
         for each in options.model_repository:
             words += ["--model-repository", str(each)]
         for name in ("http", "grpc", "metrics"):
@@ -141,6 +153,16 @@ class ServedModels:
         except OSError as error:
             raise UnavailableError(f"the kernel does not tell what the event loop uses: {error}") from error
 
+    def front_ends_s(self) -> float:
+        """Processor seconds of all front ends so far."""
+        if not self.front_ends:
+            return 0.0
+        found = [each.pid for each in psutil.Process(self.process.pid).children() if _FRONT_END in each.cmdline()]
+        try:
+            return sum(time.clock_gettime(~pid << 3 | _PROCESS_TIME) for pid in found)
+        except OSError as error:
+            raise UnavailableError(f"the kernel does not tell what a front end uses: {error}") from error
+
     def statistics(self, model: str) -> dict[str, Any]:
         """Of the only version of a model."""
         connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=30)
@@ -162,6 +184,7 @@ class ClosedLoad:
         batch_s: that a batch took.
         requests: of a batch.
         sizes: how many batches had so many rows.
+        front_s: of front ends, a request.
     """
 
     clients: int
@@ -170,10 +193,16 @@ class ClosedLoad:
     batch_s: float
     requests: float
     sizes: Mapping[int, int]
+    front_s: float = 0.0
 
 
 def measure_host(
-    measured: MeasuredModel, options: ServerOptions, ways: Sequence[Way], nbytes: int, most_s: float
+    measured: MeasuredModel,
+    options: ServerOptions,
+    ways: Sequence[Way],
+    nbytes: int,
+    most_s: float,
+    front_ends: Sequence[int] = (0,),
 ) -> list[HostPoint]:
     """What a request costs, by each way: one of one row, and, of a model with batches, one of as many as there may be
     (rule 5).
@@ -181,6 +210,7 @@ def measure_host(
     Args:
         nbytes: of the inputs of one row.
         most_s: seconds that each way may take, about.
+        front_ends: for servers with so many, one after the other.
 
     Raises:
         UnavailableError: the server does not start, or the kernel does not tell what a thread uses.
@@ -190,8 +220,12 @@ def measure_host(
     if measured.config.decoupled:
         return []  # which the player does not ask
     flags = ("--model-control-mode", "explicit", "--load-model", name)
-    with ServedModels(options, flags) as server:
-        return [point for way in ways for point in _points(server, measured, way, nbytes, _PART * most_s)]
+    found: list[HostPoint] = []
+    for count in front_ends:
+        with ServedModels(options, (*flags, *(_NO_POLLS if count else ())), count) as server:
+            for way in ways:
+                found += _points(server, measured, way, nbytes, _PART * most_s)
+    return found
 
 
 def _points(
@@ -218,7 +252,7 @@ def _point(server: ServedModels, measured: MeasuredModel, way: Way, nbytes: int,
     usual_s = float(np.median(alone.latencies_s))
     ways_s = measured.start.quantile(0.5) + measured.notice.quantile(0.5)
     aside_s = 0.0 if on_loop else measured.service[0].time.quantile(0.5) + ways_s
-    outside_s = max(0.0, usual_s - alone.loop_s - aside_s)
+    outside_s = max(0.0, usual_s - alone.loop_s - alone.front_s - aside_s)
     loads = list(_rested_loads(server, measured, way, usual_s, seconds))
     rested = list(_rested(server, alone, loads))
     grows_by = _grows_by(rested, outside_s)
@@ -226,14 +260,31 @@ def _point(server: ServedModels, measured: MeasuredModel, way: Way, nbytes: int,
     c = crowd.loop_s - (crowd.batch_s / crowd.requests if on_loop else 0.0)
     c = _without_rests(c, 0.0 if on_loop else grows_by * crowd.batch_s**0.5 / crowd.requests)
     company = max(crowd.requests, 2.0)
-    shared = min(max(0.0, (a - c) / (1 - 1 / company)), a)
+    shared, front_shared = shared_part(a, c, company), shared_part(alone.front_s, crowd.front_s, company)
     spread = np.maximum(0.0, outside_s + (_calm(alone.latencies_s, service_s) - usual_s))
     outside = TimeDistribution.of([float(each) for each in spread])
     more_s = grows_by * outside_s**0.5
     known = [replace(each, loop_s=each.loop_s + more_s) for each in rested]
     slowed = 1.0 if on_loop else float(np.median([slowed_by(loads, measured) for loads in rounds]))
     late = late_by([load for _, load in loads[:1]], service_s)
-    return HostPoint(way, nbytes, 0, a - shared, shared, outside, (RestedLoop(0.0, 0.0, 0.0), *known), slowed, late)
+    return HostPoint(
+        *(way, nbytes, server.front_ends, a - shared, shared, outside),
+        rested=(RestedLoop(0.0, 0.0, 0.0), *known),
+        slowed=slowed,
+        late=late,
+        front_request_s=alone.front_s - front_shared,
+        front_turn_s=front_shared / 2,
+    )
+
+
+def shared_part(alone_s: float, together_s: float, company: float) -> float:
+    """Of what a request alone costs, the part that several pay one part each of (rule 1).
+
+    Args:
+        together_s: what one of several costs.
+        company: how many these are, at least 2.
+    """
+    return min(max(0.0, (alone_s - together_s) / (1 - 1 / company)), alone_s)
 
 
 def _large_point(
@@ -248,13 +299,18 @@ def _large_point(
     count = round(min(max(seconds / max(largest.time.mean_s + 0.0005, 0.0005), _LEAST), _MOST))
     alone = _load(server, measured, way, 1, count, rows=rows)
     usual_s = float(np.median(alone.latencies_s))
-    outside_s = max(0.0, usual_s - alone.loop_s - aside_s)
+    outside_s = max(0.0, usual_s - alone.loop_s - alone.front_s - aside_s)
     grows_by = _grows_by(small.rested, 0.0)
     loop_s = alone.loop_s - (alone.batch_s if on_loop else 0.0)
     request_s = _without_rests(loop_s, grows_by * (outside_s**0.5 + aside_s**0.5)) - small.batch_s
     outside = TimeDistribution.constant(max(outside_s, small.outside.quantile(0.5)))
-    request_s = max(request_s, small.request_s)
-    return replace(small, nbytes=rows * small.nbytes, request_s=request_s, outside=outside)
+    return replace(
+        small,
+        nbytes=rows * small.nbytes,
+        request_s=max(request_s, small.request_s),
+        outside=outside,
+        front_request_s=max(alone.front_s - 2 * small.front_turn_s, small.front_request_s),
+    )
 
 
 def joined(loads: Sequence[ClosedLoad]) -> ClosedLoad:
@@ -268,6 +324,7 @@ def joined(loads: Sequence[ClosedLoad]) -> ClosedLoad:
         float(np.average([load.batch_s for load in loads], weights=batches)),
         sum(requests) / sum(batches),
         sum((Counter(load.sizes) for load in loads), Counter()),
+        float(np.average([load.front_s for load in loads], weights=requests)),
     )
 
 
@@ -358,9 +415,9 @@ def _load(
     traffic = RequestTraffic(requests, LoggedLoop(clients))
     if apart_s:
         traffic = RequestTraffic([replace(each, offset_s=at * apart_s) for at, each in enumerate(requests)])
-    before, loop_s = server.statistics(name), server.loop_s()
+    before, loop_s, front_s = server.statistics(name), server.loop_s(), server.front_ends_s()
     played = play(traffic, server.target(way), connections=clients)
-    loop_s = server.loop_s() - loop_s
+    loop_s, front_s = server.loop_s() - loop_s, server.front_ends_s() - front_s
     after = server.statistics(name)
     wrong = played.summary().reasons
     if wrong:
@@ -376,6 +433,7 @@ def _load(
         batch_s=(stats[0] - stats[1]) / 1e9 / executed,
         requests=done / executed,
         sizes=Counter(_batch_sizes(after)) - Counter(_batch_sizes(before)),
+        front_s=front_s / done,
     )
 
 

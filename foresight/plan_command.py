@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .profile_command import positive_number
-from .replay_command import add_host_arguments, foreseen_host
+from .replay_command import add_host_arguments, foreseen_host, without_unknown_front_ends
 
 if TYPE_CHECKING:
     from .search.players import PlanInputs
@@ -105,7 +105,7 @@ def _run(given: argparse.Namespace) -> int:
         sys.stdout.writelines(f"  {line}\n" for line in missed_bounds(chosen, inputs.objective))
     changes = config_changes(inputs, ground, chosen.setting)
     sys.stdout.write("".join(change.diff for change in changes) or "the configurations stay as they are\n")
-    for flag in server_flags(chosen.setting):
+    for flag in server_flags(chosen.setting, search.present):
         sys.stdout.write(f"start the server with {flag}\n")
     if chosen.setting.replicas > 1:
         sys.stdout.write(f"start {chosen.setting.replicas} servers so, and `trireme gateway` in front of them\n")
@@ -158,7 +158,9 @@ def _searched(given: argparse.Namespace, inputs: PlanInputs, ground: TrialGround
     from .search.searching import PlanSearch
     from .search.space import plan_space
 
-    space = plan_space(ground.models, inputs.objective, inputs.host.cores, given.instances, given.replicas)
+    host = without_unknown_front_ends(given, inputs.host, ground.models)
+    most = given.instances, given.replicas
+    space = plan_space(ground.models, inputs.objective, host.cores, *most, front_ends=host.front_ends)
     search = PlanSearch(
         space, inputs.objective, len(ground.log), count=given.settings, plays=given.plays, seed=inputs.seed
     )

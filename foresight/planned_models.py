@@ -15,13 +15,15 @@ Rules:
     then of all that has come meanwhile, and half the client's. A part of the loop's (`_SETTLING`) comes when all
     answers are written. It is no part of a latency, so where one was measured, waking up took as long. Now and then
     waking up takes far longer (`HostPoint.late`).
+ 6. With front ends the costs are those that were measured with one. A front end's work on a request is split as the
+    loop's, and its turns are counted.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 
 from ..engine.config.model import ModelConfig
@@ -50,7 +52,7 @@ _TIMER_STEP_S = 0.001
 """Of the sleep of an event loop: Linux's epoll counts in milliseconds, and Python rounds up."""
 _FINENESS = 10
 """Rests that differ by less than a tenth are taken to be alike."""
-_NOTHING = 0.0, 0.0
+_NOTHING = 0.0, 0.0, 0.0
 _ALONE = ServicePoint(1, 1, 1.0, TimeDistribution.constant(0.0))
 
 _PLACES = {
@@ -186,7 +188,7 @@ class ProfiledCosts(HostCosts):
         cores: that the server has for all its work.
         way: how requests come that do not say.
         factor: on the loop's work.
-        loop_first: see `HostCosts`.
+        loop_first, front_ends: see `HostCosts`.
     """
 
     def __init__(
@@ -197,12 +199,15 @@ class ProfiledCosts(HostCosts):
         chance: Random,
         factor: float = 1.0,
         loop_first: bool = True,
+        front_ends: int = 0,
     ) -> None:
         self.cores = cores
         self.loop_first = loop_first
+        self.front_ends = front_ends
         self._chance = chance
-        self._points = {name: host_point(profile, way) for name, profile in profiles.items()}
-        self._by_byte = {name: _by_byte(profile, way) for name, profile in profiles.items()}
+        apart = front_ends > 0
+        self._points = {name: host_point(profile, way, apart) for name, profile in profiles.items()}
+        self._by_byte = {name: _by_byte(profile, way, apart) for name, profile in profiles.items()}
         known = [point for point in self._points.values() if point is not None]
         self._usual = _usual_point(known, way)
         self._factor = factor
@@ -251,6 +256,19 @@ class ProfiledCosts(HostCosts):
         more = (rows - 1) * point.nbytes if well else 0
         request_s = point.request_s + more * self._by_byte.get(model.name, _NOTHING)[0]
         return self._factor * request_s * (1 - _TAKING_IN)
+
+    def front_turn(self) -> float:
+        return self._factor * self._usual.front_turn_s
+
+    def front_in(self, request: LoggedRequest) -> float:
+        more_s = self._more_bytes(request) * self._by_byte.get(request.model, _NOTHING)[2]
+        return self._factor * (self._of(request.model).front_request_s + more_s) * _TAKING_IN
+
+    def front_out(self, model: PlannedModel, rows: int, well: bool) -> float:
+        point = self._of(model.name)
+        more = (rows - 1) * point.nbytes if well else 0
+        more_s = more * self._by_byte.get(model.name, _NOTHING)[2]
+        return self._factor * (point.front_request_s + more_s) * (1 - _TAKING_IN)
 
     def token(self, model: str, texts: int) -> float:
         return texts * self._answer_s.get(model, 0.0)
@@ -321,35 +339,50 @@ def _rested_cost(curve: Sequence[RestedLoop], rested_s: float) -> tuple[float, f
     return low.loop_s + (high.loop_s - low.loop_s) * part, low.outside_s + (high.outside_s - low.outside_s) * part
 
 
-def host_point(profile: ModelProfile, way: Way) -> HostPoint | None:
-    """What the smallest requests of this way cost; of another one, if that was not measured; None if nothing was."""
-    return next(iter(_host_points(profile, way)), None)
+def host_point(profile: ModelProfile, way: Way, front_ends: bool = False) -> HostPoint | None:
+    """What the smallest requests of this way cost, to a server with front ends or to one without; of another way, if
+    that was not measured; None if nothing was."""
+    return next(iter(_host_points(profile, way, front_ends)), None)
 
 
-def _host_points(profile: ModelProfile, way: Way) -> list[HostPoint]:
+def _host_points(profile: ModelProfile, way: Way, front_ends: bool) -> list[HostPoint]:
     """By size, the smallest first."""
-    for wanted in (way, next((point.way for point in profile.host), way)):
-        found = [point for point in profile.host if point.way is wanted]
+    points = [point for point in profile.host if (point.front_ends > 0) is front_ends]
+    for wanted in (way, next((point.way for point in points), way)):
+        found = [point for point in points if point.way is wanted]
         if found:
             return sorted(found, key=lambda point: point.nbytes)
     return []
 
 
-def served_factor(profile: ModelProfile | None, way: Way) -> float:
+def front_ends_unknown(profiles: Iterable[ModelProfile]) -> str:
+    """Why it cannot be told what front ends would do for these models; empty if it can."""
+    known = False
+    for profile in profiles:
+        if profile.generation is not None:
+            return f"'{profile.model}' generates text, and is not measured with front ends"
+        if profile.host and host_point(profile, Way.HTTP, front_ends=True) is None:
+            return f"the profile of '{profile.model}' does not tell what requests cost with front ends. Profile again"
+        known = known or bool(profile.host)
+    return "" if known else "no profile tells what requests cost with front ends"
+
+
+def served_factor(profile: ModelProfile | None, way: Way, front_ends: bool = False) -> float:
     """What a batch takes longer on a server that reads and writes meanwhile (`HostPoint.slowed`)."""
-    point = host_point(profile, way) if profile is not None else None
+    point = host_point(profile, way, front_ends) if profile is not None else None
     return point.slowed if point is not None else 1.0
 
 
-def _by_byte(profile: ModelProfile, way: Way) -> tuple[float, float]:
-    """Seconds, of the event loop and outside of it, that a byte more costs (rule 4)."""
-    points = _host_points(profile, way)
+def _by_byte(profile: ModelProfile, way: Way, front_ends: bool) -> tuple[float, float, float]:
+    """Seconds, of the event loop, outside of it and of a front end, that a byte more costs (rule 4)."""
+    points = _host_points(profile, way, front_ends)
     if len(points) < 2 or points[-1].nbytes <= points[0].nbytes:
         return _NOTHING
     small, large = points[0], points[-1]
     more = large.nbytes - small.nbytes
-    costs = large.request_s - small.request_s, large.outside.mean_s - small.outside.mean_s
-    return max(0.0, costs[0]) / more, max(0.0, costs[1]) / more
+    loop_s, outside_s = large.request_s - small.request_s, large.outside.mean_s - small.outside.mean_s
+    front_s = large.front_request_s - small.front_request_s
+    return max(0.0, loop_s) / more, max(0.0, outside_s) / more, max(0.0, front_s) / more
 
 
 def _usual_point(known: Sequence[HostPoint], way: Way) -> HostPoint:
@@ -360,5 +393,12 @@ def _usual_point(known: Sequence[HostPoint], way: Way) -> HostPoint:
     outside = known[0].outside
     for number, point in enumerate(known[1:], start=2):
         outside = _between(outside, point.outside, 1 / number)
-    request_s, batch_s = sum(each.request_s for each in known) / count, sum(each.batch_s for each in known) / count
-    return HostPoint(way, 0, known[0].front_ends, request_s, batch_s, outside)
+
+    def mean(name: str) -> float:
+        return sum(getattr(each, name) for each in known) / count
+
+    return HostPoint(
+        *(way, 0, known[0].front_ends, mean("request_s"), mean("batch_s"), outside),
+        front_request_s=mean("front_request_s"),
+        front_turn_s=mean("front_turn_s"),
+    )

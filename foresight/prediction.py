@@ -23,7 +23,7 @@ from ..engine.options import ServerOptions
 from ..engine.profiles import ModelProfile, Way
 from ..simulations.planning import PlayedRun, merged_runs, play
 from .models import ForeseenModel
-from .planned_models import ProfiledCosts, planned_model, served_factor
+from .planned_models import ProfiledCosts, front_ends_unknown, planned_model, served_factor
 from .summary import Estimate, RunSummary, estimate, summarise
 
 PLAYS = 5
@@ -38,13 +38,14 @@ class ForeseenHost:
         cores: that the server has.
         client_cores: of these, what clients on the same machine take.
         way: how requests come that do not say.
-        loop_first: see `HostCosts`.
+        loop_first, front_ends: see `HostCosts`.
     """
 
     cores: float
     client_cores: float = 0.0
     way: Way = Way.HTTP
     loop_first: bool = True
+    front_ends: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,8 @@ def predict(
         replicas: servers that share the traffic (rule 3).
 
     Raises:
-        InvalidArgumentError: the log asks for a model that is not among them, or is empty.
+        InvalidArgumentError: the log asks for a model that is not among them, or is empty; or the profiles do not tell
+            what front ends do.
     """
     configs = configs or {}
     known = {model.config.name: model for model in models}
@@ -98,6 +100,9 @@ def predict(
         raise InvalidArgumentError("the log has no requests")
     log = with_tokens(log, known)
     profiles = {name: model.profile for name, model in known.items() if model.profile is not None}
+    apart = host.front_ends > 0
+    if apart and (why := front_ends_unknown(profiles.values())):
+        raise InvalidArgumentError(f"nothing can be predicted with --front-ends {host.front_ends}: {why}")
     counts = {name: replicas * instance_count(configs.get(name, known[name].config)) for name in profiles}
     parts = replica_parts(log, replicas)
     runs: list[PlayedRun] = []
@@ -106,15 +111,15 @@ def predict(
         planned = [
             planned_model(
                 model,
-                _factor(model.profile, chance) * served_factor(model.profile, host.way),
+                _factor(model.profile, chance) * served_factor(model.profile, host.way, apart),
                 configs.get(name),
                 host.way,
             )
             for name, model in known.items()
         ]
-        loop_factor = _drawn_factor(_host_error(profiles), chance)
+        loop_factor = _drawn_factor(_host_error(profiles, apart), chance)
         free = max(0.1, host.cores - host.client_cores)
-        costs = ProfiledCosts(profiles, free, host.way, chance, loop_factor, host.loop_first)
+        costs = ProfiledCosts(profiles, free, host.way, chance, loop_factor, host.loop_first, host.front_ends)
         runs.append(merged_runs([play(planned, part, options, seed * 1000 + number, costs=costs) for part in parts]))
     stateful = {name for name, model in known.items() if model.config.has_sequence_batching}
     overall = [summarise(run, counts, "", stateful) for run in runs]
@@ -174,9 +179,17 @@ def _drawn_factor(deviation: float, chance: Random) -> float:
     return max(0.1, chance.gauss(1.0, min(deviation, _MOST_DEVIATION)))
 
 
-def _host_error(profiles: Mapping[str, ModelProfile]) -> float:
-    """The standard error of what a request costs beside its execution, the loop's work and what is outside, as a part
-    of it: the largest. Alone, what is outside is so little that one request that was held up makes its error large."""
-    points = [point for profile in profiles.values() for point in profile.host]
-    costs = [point.request_s + point.batch_s + point.outside.mean_s for point in points]
+def _host_error(profiles: Mapping[str, ModelProfile], front_ends: bool) -> float:
+    """The standard error of what a request costs beside its execution, the work of the loop and of front ends and what
+    is outside, as a part of it: the largest. Alone, what is outside is so little that one request that was held up
+    makes its error large.
+
+    Args:
+        front_ends: of a server that has some.
+    """
+    points = [point for profile in profiles.values() for point in profile.host if (point.front_ends > 0) is front_ends]
+    costs = [
+        point.request_s + point.batch_s + point.front_request_s + 2 * point.front_turn_s + point.outside.mean_s
+        for point in points
+    ]
     return max((point.outside.error_s / cost for point, cost in zip(points, costs, strict=True) if cost), default=0.0)

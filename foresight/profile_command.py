@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..engine.errors import InvalidArgumentError
+from ..engine.host_policies import usable_cores
+from ..front_ends.count import front_end_count
 
 if TYPE_CHECKING:
-    from ..engine.profiles import ModelProfile
+    from ..engine.profiles import HostPoint, ModelProfile
     from .models import ForeseenModels
     from .progress import Progress
 
@@ -44,6 +46,7 @@ def add_profile_command(commands: Any) -> None:
     parser.add_argument("--shape", type=_shape, action="append", default=[], help="of an input, as NAME:3,224,224")
     parser.add_argument("--url", help=_URL)
     parser.add_argument("--ways", type=_ways, default=("http", "grpc"), help=_WAYS)
+    parser.add_argument("--front-ends", action=argparse.BooleanOptionalAction, help=_FRONT_ENDS)
     parser.set_defaults(run=run_profile_command)
 
 
@@ -92,6 +95,11 @@ _TRACES = "make the profile from trace files of real traffic (all requests trace
 _LOG = "the same from a request log with results"
 _URL = "of a server that serves the model from this repository: measure there, in its idle times"
 _WAYS = "whose cost to the server is measured: some of http, json, grpc and stream, or none; default http,grpc"
+
+_FRONT_ENDS = (
+    "measure as well what requests cost a server with front ends in processes of their own; default where a server has "
+    "some by itself, from 4 cores on"
+)
 
 
 def add_repository_arguments(parser: argparse.ArgumentParser) -> None:
@@ -159,7 +167,10 @@ def _profile(name: str, models: ForeseenModels, given: argparse.Namespace, progr
         from .idle_profiles import idle_profile
 
         return idle_profile(name, models, LoadTarget.of(given.url, LoadProtocol.HTTP), plan, progress)
-    profiler = Profiler(models, plan, given.inputs, dict(given.shape), given.ways)
+    front_ends = given.front_ends
+    if front_ends is None:
+        front_ends = front_end_count(None, usable_cores()) > 0
+    profiler = Profiler(models, plan, given.inputs, dict(given.shape), given.ways, front_ends)
     return profiler.profile(name, progress)
 
 
@@ -174,12 +185,19 @@ def _described(profile: ModelProfile) -> str:
         from .step_report import step_lines
 
         lines += [f"  {line}\n" for line in step_lines(profile.generation)]
-    lines += [
-        f"  {cost.way.value}: {cost.request_s * 1e6:.0f} µs a request and {cost.batch_s * 1e6:.0f} µs a batch of the "
-        f"loop, {cost.outside.mean_s * 1e6:.0f} µs outside\n"
-        for cost in profile.host
-    ]
+    lines += [f"  {line}\n" for cost in profile.host for line in _cost_lines(cost)]
     return "".join(lines)
+
+
+def _cost_lines(cost: HostPoint) -> Iterator[str]:
+    way = f"{cost.way.value} with a front end" if cost.front_ends else cost.way.value
+    yield (
+        f"{way}: {cost.request_s * 1e6:.0f} µs a request and {cost.batch_s * 1e6:.0f} µs a batch of the loop, "
+        f"{cost.outside.mean_s * 1e6:.0f} µs outside"
+    )
+    if cost.front_ends:
+        turn = f"{cost.front_turn_s * 1e6:.0f} µs a turn"
+        yield f"  {cost.front_request_s * 1e6:.0f} µs a request and {turn} of the front end"
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -33,6 +33,7 @@ class Profiler:
     Args:
         inputs, shapes: see `SampleInputs`; `inputs` is a file of arrays.
         ways: whose cost to the server is measured.
+        front_ends: also with front ends in processes of their own; not of models that generate text.
     """
 
     models: ForeseenModels
@@ -40,6 +41,7 @@ class Profiler:
     inputs: Path | None = None
     shapes: Mapping[str, Sequence[int]] | None = None
     ways: Sequence[str] = ()
+    front_ends: bool = False
 
     def profile(self, name: str, progress: Progress) -> ModelProfile:
         """Measure one model. Takes a while.
@@ -73,7 +75,8 @@ class Profiler:
         if not (ways := self._served(name, progress)):
             return measured, (), None
         nbytes = make_inputs(measured.config).nbytes(1)
-        return measured, measure_host(measured, options, ways, nbytes, self.plan.most_s), None
+        front_ends = (0, 1) if self.front_ends else (0,)
+        return measured, measure_host(measured, options, ways, nbytes, self.plan.most_s, front_ends), None
 
     def _steps(self, name: str, progress: Progress) -> tuple[MeasuredModel, Sequence[HostPoint], GenerationProfile]:
         options = self.models.options

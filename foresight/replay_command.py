@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..engine.host_policies import usable_cores
+from ..front_ends.count import MOST_FRONT_ENDS, front_end_count
 from .profile_command import add_repository_arguments, positive_number, repository_models
 
 if TYPE_CHECKING:
@@ -39,6 +41,21 @@ def add_host_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--client-cores", type=share, default=0.0, help="of these, what clients take; default none")
     ways = ["http", "json", "grpc", "stream"]
     parser.add_argument("--way", choices=ways, help="how requests come; default as most of the log, else http")
+    parser.add_argument("--front-ends", type=_front_ends, metavar="auto|N", help=_FRONT_ENDS)
+
+
+_FRONT_ENDS = (
+    "processes that read and write for the server; default auto: as many as it has on so many cores, or none if "
+    "profiles do not tell of them"
+)
+
+
+def _front_ends(text: str) -> int | None:
+    if text == "auto":
+        return None
+    if not text.isdecimal() or int(text) > MOST_FRONT_ENDS:
+        raise argparse.ArgumentTypeError(f"expected auto, or a number from 0 to {MOST_FRONT_ENDS}, not '{text}'")
+    return int(text)
 
 
 def foreseen_host(given: argparse.Namespace, log: Sequence[LoggedRequest]) -> ForeseenHost:
@@ -46,9 +63,26 @@ def foreseen_host(given: argparse.Namespace, log: Sequence[LoggedRequest]) -> Fo
     from ..engine.profiles import Way
     from .prediction import ForeseenHost
 
-    cores = given.cores or len(os.sched_getaffinity(0))
+    cores = given.cores or usable_cores()
     ((usual, _),) = Counter(each.protocol or "http" for each in log).most_common(1) or (("http", 0),)
-    return ForeseenHost(cores, given.client_cores, Way(given.way or usual))
+    front_ends = front_end_count(given.front_ends, int(cores))
+    return ForeseenHost(cores, given.client_cores, Way(given.way or usual), front_ends=front_ends)
+
+
+def without_unknown_front_ends(
+    given: argparse.Namespace, host: ForeseenHost, models: Sequence[ForeseenModel]
+) -> ForeseenHost:
+    """What `foreseen_host` made, without front ends that were not asked for, if the profiles do not tell of them.
+    Says so on standard error."""
+    from .planned_models import front_ends_unknown
+
+    if given.front_ends is not None or not host.front_ends:
+        return host
+    why = front_ends_unknown(each.profile for each in models if each.profile is not None)
+    if not why:
+        return host
+    sys.stderr.write(f"predicted without front ends, of which a server with {host.cores:g} cores has some: {why}\n")
+    return replace(host, front_ends=0)
 
 
 def run_replay_command(given: argparse.Namespace) -> int:
@@ -74,8 +108,9 @@ def _run(given: argparse.Namespace) -> int:
     log = read_log(given.log)
     models = foreseen_models(given, log)
     measured: RunSummary | None = summary_of_log(read_log(given.measured)) if given.measured else None
-    models_options = repository_models(given).options
-    prediction = predict(models, log, models_options, foreseen_host(given, log), plays=given.plays, seed=given.seed)
+    host = without_unknown_front_ends(given, foreseen_host(given, log), models)
+    options = repository_models(given).options
+    prediction = predict(models, log, options, host, plays=given.plays, seed=given.seed)
     text = as_json(prediction, measured) if given.json else report(prediction, measured)
     sys.stdout.write(text)
     return 0

@@ -46,6 +46,9 @@ def _lines(prediction: Prediction, measured: RunSummary | None) -> Iterator[str]
         if found.value == found.value:
             yield _line(label, found, measured, name, scale, unit)
     yield _line("event loop", prediction.estimate("loop"), measured, "loop", 100.0, "%")
+    front_ends = prediction.estimate("front_ends")
+    if front_ends.value == front_ends.value:
+        yield _line("front ends", front_ends, measured, "front_ends", 100.0, "%")
     yield _line("cores busy", prediction.estimate("cores"), measured, "cores", 1.0, "")
     first = prediction.overall[0]
     yield f"{first.requests} requests, {first.answered} answered well in the first play"
@@ -76,7 +79,7 @@ def as_json(prediction: Prediction, measured: RunSummary | None) -> str:
     """The same for programs: estimates by name, of all requests and by model."""
 
     def estimates(model: str = "") -> dict[str, Any]:
-        names = (*_TIMES, *_TEXTS, "throughput", "batch_rows", "loop", "cores")
+        names = (*_TIMES, *_TEXTS, "throughput", "batch_rows", "loop", "front_ends", "cores")
         found = {name: asdict(prediction.estimate(name, model)) for name in names}
         return {name: None if each["value"] != each["value"] else each for name, each in found.items()}
 

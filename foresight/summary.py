@@ -26,6 +26,8 @@ class RunSummary:
         refused: how many, by reason.
         loop: part of the time for which the event loop worked; NaN if unknown.
         cores: cores that were busy on average, the loop's included; NaN if unknown.
+        front_ends: part of the time for which each front end worked, or waited for a core; NaN if there are none, or it
+            is unknown.
         instances: by model, part of the time for which its instances executed; empty if unknown.
 
     Of requests for generated text, NaN if there were none, or it is unknown; times are the server's own:
@@ -48,6 +50,7 @@ class RunSummary:
     refused: Mapping[str, int] = field(default_factory=dict)
     loop: float = float("nan")
     cores: float = float("nan")
+    front_ends: float = float("nan")
     instances: Mapping[str, float] = field(default_factory=dict)
     ttft_p50_s: float = float("nan")
     ttft_p95_s: float = float("nan")
@@ -105,6 +108,7 @@ def summarise(
         batch_rows=mean_rows(run, of_batches, stateful) if len(of_batches) == 1 else float("nan"),
         refused=dict(run.refused(model)),
         loop=run.loop_busy_s / span_s if span_s > 0 else float("nan"),
+        front_ends=run.front_ends_busy_s / span_s if span_s > 0 and run.front_ends_busy_s else float("nan"),
         cores=(run.loop_busy_s + run.cores_busy_s) / span_s if span_s > 0 else float("nan"),
         instances={name: _busy(run, name, count) for name, count in instances.items() if name in run.models},
         **text_figures(run, its),

@@ -22,6 +22,7 @@ from ...engine.options import ControlMode, ServerOptions
 from ...engine.repository.cloud.addresses import is_store_address
 from ...engine.scheduler_delays import SchedulerDelays
 from ...engine.tensor_limits import TensorLimits
+from ...front_ends.count import front_end_count
 from ..console.guard import ConsoleMode
 from ..grpc.compression import CompressionLevel
 from ..grpc.options import GrpcOptions, GrpcServiceOptions, read_delays
@@ -40,7 +41,7 @@ from .cloud_flags import (
     with_platform_defaults,
 )
 from .control_flags import check_control_mode, served_apps
-from .cores import front_end_count, poll_us, usable_cores
+from .cores import poll_us, usable_cores
 from .flags import ParsedFlags, UsageError
 from .http_flags import HttpSettings, http_limits, http_options, http_settings, openai_settings, tls_options
 from .ports import check_ports

@@ -8,10 +8,6 @@ from pathlib import Path
 
 _CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 
-_CORES_OF_FRONT_END = 4
-_LEAST_AUTOMATIC = 2
-_MOST_AUTOMATIC = 8
-
 _POLL_US = 60
 _CORES_OF_POLLER = 2
 
@@ -36,16 +32,6 @@ def within_quota(cores: int, quota: str) -> int:
         if allowed > 0 and period > 0:
             return max(1, min(cores, allowed // period))
     return cores
-
-
-def front_end_count(wanted: int | None, cores: int) -> int:
-    """How many front ends there are to be: if nothing is said (None), none below 4 cores. Then one for each 4 of them,
-    at least 2, for one alone gives less than no front end, and at most 8, for one engine keeps no more busy."""
-    if wanted is not None:
-        return wanted
-    if cores < _CORES_OF_FRONT_END:
-        return 0
-    return min(max(_LEAST_AUTOMATIC, cores // _CORES_OF_FRONT_END), _MOST_AUTOMATIC)
 
 
 def poll_us(wanted: int | None, cores: int, processes: int) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 
 from ...engine.errors import InvalidArgumentError
 from ...engine.scheduling.rate_limiter import ExplicitResource
+from ...front_ends.count import MOST_FRONT_ENDS
 from ..request_parameters import RESTRICTABLE, Restriction, compile_forward_pattern
 
 INT32_MAX = 2**31 - 1
@@ -305,9 +306,6 @@ def list_of(pattern: re.Pattern[str], option: str, form: str) -> Kind:
         return values
 
     return Kind("<string,...>", read)
-
-
-MOST_FRONT_ENDS = 256
 
 
 MOST_POLL_US = 1000

@@ -92,16 +92,20 @@ class HostPoint:
 
     Attributes:
         nbytes: of its inputs.
-        front_ends: processes that read and write for the server; 0 if the server does so itself.
+        front_ends: processes that read and write for the server; 0 if the server does so itself. What one of several
+            costs a request is what one alone does.
         request_s: seconds of the event loop for the request: decode, admit, schedule, encode, write.
         batch_s: seconds of the event loop for each wake-up and batch, which requests share that come together.
-        outside: from the client to the loop and back: system calls, network, wake-ups, front ends, the client's own.
+        outside: from the client to the loop and back: system calls, network, wake-ups, the client's own.
         rested: ascending by `rest_s`; the first costs nothing more. Empty if it was not measured.
         slowed: the factor by which batches took longer than in `service`, since the server read and wrote meanwhile.
         late: how much later than nine of ten requests were answered that found the loop asleep; 0 for those nine.
             Other programs had a core then, for the most part. Nothing where batches take long, whose times have it.
         answer_s: seconds of the event loop for each answer, of a model that answers many times.
         held_up: by so many of the seconds that the event loop works meanwhile a step of a generating model is longer.
+        front_request_s: processor seconds of a front end for the request: read, decode, pass on, encode, write.
+        front_turn_s: of a front end for each of its turns, which requests and answers share that come together. One
+            request alone takes two.
     """
 
     way: Way
@@ -115,6 +119,8 @@ class HostPoint:
     late: TimeDistribution = NEVER_LATE
     answer_s: float = 0.0
     held_up: float = 0.0
+    front_request_s: float = 0.0
+    front_turn_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +275,8 @@ def _host_point(part: _Part) -> HostPoint:
         late=TimeDistribution.from_json(part.get("late"), f"{part.where}.late"),
         answer_s=part.number("answer_s", 0.0),
         held_up=part.number("held_up", 0.0),
+        front_request_s=part.number("front_request_s", 0.0),
+        front_turn_s=part.number("front_turn_s", 0.0),
     )
 
 

@@ -40,7 +40,7 @@ from ..summary import Estimate, RunSummary, latencies
 from .changes import config_changes
 from .objective import Aim, Measure, ObjectiveBound, PlanObjective
 from .players import PlanInputs
-from .settings import PlanSetting, server_flags
+from .settings import PlanSetting, execution_flags
 from .trials import Trial, TrialGround, measured
 
 BOUNDS = {Measure.P50: 0.05, Measure.P99: 0.10, Measure.THROUGHPUT: 0.03}
@@ -139,7 +139,8 @@ def prove(
         file = repository / "requests.jsonl"
         logs = ("--request-log", str(file), "--request-log-results", "true")
         texts = sum(request.prompt_tokens > 0 for request in log)
-        with ServedModels(options, (*server_flags(setting), *(logs if texts else ()))) as server:
+        flags = (*execution_flags(setting), *(logs if texts else ()))
+        with ServedModels(options, flags, setting.front_ends) as server:
             played = _played(log, server.target(way))
         real = [each for each in read_log(file) if each.prompt_tokens][-texts:] if texts else []
     names = dict.fromkeys(request.model for request in log)

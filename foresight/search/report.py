@@ -95,7 +95,7 @@ class PlanReport:
         yield f"</table><h2>Throughput against p99</h2>{picture}<h2>Configuration</h2>"
         diff = "".join(change.diff for change in self.changes) or "The configurations stay as they are."
         yield f"<pre>{escape(diff)}</pre>"
-        flags = server_flags(self.chosen.setting)
+        flags = server_flags(self.chosen.setting, self.present)
         if flags:
             yield f"<p>Start the server with <code>{escape(' '.join(flags))}</code></p>"
         yield "</body></html>"
@@ -104,7 +104,7 @@ class PlanReport:
         return {
             "objective": str(self.objective),
             "kept": self.chosen.keeps(self.objective),
-            "server_flags": server_flags(self.chosen.setting),
+            "server_flags": server_flags(self.chosen.setting, self.present),
             "settings": [
                 {
                     "label": self._label(trial),
@@ -112,6 +112,7 @@ class PlanReport:
                     "models": {name: asdict(each) for name, each in trial.setting.models},
                     "executions": trial.setting.executions,
                     "replicas": trial.setting.replicas,
+                    "front_ends": trial.setting.front_ends,
                     "goodput": _known(Estimate.of(trial.goodput)),
                     **{measure.value: _known(trial.estimate(measure)) for measure in Measure},
                 }

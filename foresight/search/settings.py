@@ -6,7 +6,8 @@ Rules:
  2. Instances are set where one group of instances executes; with several, they stay as they are.
  3. Adaptive batching chooses delays and sizes itself, so it goes without a delay and preferred sizes.
  4. `executions` limits how many executions of all models run at a time: each needs one unit of the resource
-    `RESOURCE`, of which there are so many, and the server is started with `server_flags`.
+    `RESOURCE`, of which there are so many. That and `front_ends` are the server's, which is started with
+    `server_flags`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from ...engine.scheduling.rate_limiter import ExplicitResource
 from .step_settings import StepSetting, present_steps, set_steps
 
 RESOURCE = "execution"
+_OF_SERVERS = ("executions", "replicas", "front_ends")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +73,13 @@ class PlanSetting:
     Attributes:
         executions: see rule 4; 0 for no limit.
         replicas: servers with all of this, each on a machine of its own, behind a gateway.
+        front_ends: processes that read and write for each server; 0 if it does so itself.
     """
 
     models: tuple[tuple[str, ModelSetting], ...]
     executions: int = 0
     replicas: int = 1
+    front_ends: int = 0
 
     def of(self, model: str) -> ModelSetting:
         """Raises KeyError: the model is not set."""
@@ -90,7 +94,7 @@ class PlanSetting:
         pairs = zip((each for _, each in self.models), (each for _, each in other.models), strict=True)
         names = [each.name for each in fields(ModelSetting)]
         found = sum(getattr(mine, name) != getattr(its, name) for mine, its in pairs for name in names)
-        return found + (self.executions != other.executions) + (self.replicas != other.replicas)
+        return found + sum(getattr(self, name) != getattr(other, name) for name in _OF_SERVERS)
 
     @property
     def instances(self) -> int:
@@ -101,13 +105,14 @@ class PlanSetting:
         several = len(self.models) > 1
         words = [f"{name}: {each}" if several else str(each) for name, each in self.models]
         words += [f"{self.executions} executions at a time"] * bool(self.executions)
+        words += [f"{self.front_ends} front end{'s' if self.front_ends != 1 else ''}"] * bool(self.front_ends)
         return "; ".join([*words, *[f"{self.replicas} replicas"] * (self.replicas > 1)])
 
 
-def present_setting(configs: Mapping[str, ModelConfig]) -> PlanSetting:
-    """What complete configurations say; of ensembles nothing is set."""
+def present_setting(configs: Mapping[str, ModelConfig], front_ends: int = 0) -> PlanSetting:
+    """What complete configurations say, on a server with so many front ends; of ensembles nothing is set."""
     found = [(name, _present(config)) for name, config in configs.items() if not config.has_ensemble_scheduling]
-    return PlanSetting(tuple(found))
+    return PlanSetting(tuple(found), front_ends=front_ends)
 
 
 def executing_groups(config: ModelConfig) -> int:
@@ -152,8 +157,14 @@ def planned_options(options: ServerOptions, setting: PlanSetting) -> ServerOptio
     return replace(options, rate_limit=True, rate_limit_resources=(ExplicitResource(RESOURCE, setting.executions),))
 
 
-def server_flags(setting: PlanSetting) -> list[str]:
-    """What `trireme serve` needs besides the configurations (rule 4)."""
+def server_flags(setting: PlanSetting, present: PlanSetting) -> list[str]:
+    """What `trireme serve` needs besides the configurations, as far as it is other than now (rule 4)."""
+    front_ends = [f"--front-ends={setting.front_ends}"] if setting.front_ends != present.front_ends else []
+    return [*execution_flags(setting), *front_ends]
+
+
+def execution_flags(setting: PlanSetting) -> list[str]:
+    """Those that limit executions."""
     if not setting.executions:
         return []
     return ["--rate-limit=execution_count", f"--rate-limit-resource={RESOURCE}:{setting.executions}"]

@@ -10,6 +10,7 @@ Rules:
  3. Where several instances could execute at a time that share cores, so may be a limit of executions.
  4. Of models that generate text, what their steps go by is tried in place of all that (`step_settings`).
  5. A neighbour differs in one dimension. Replicas are one, from 1 to as many as there may be.
+ 6. So are front ends, if the profiles tell what they cost: none, and powers of two up to the cores.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from random import Random
 from ...engine.config.model import ModelConfig, TimeoutAction
 from ...engine.profiles import ModelProfile
 from ..models import ForeseenModel
+from ..planned_models import front_ends_unknown
 from .objective import PlanObjective
 from .settings import ModelSetting, PlanSetting, executing_groups, present_setting
 from .step_settings import step_settings
@@ -72,16 +74,17 @@ class PlanSpace:
     models: Mapping[str, tuple[ModelSetting, ...]]
     executions: tuple[int, ...] = (0,)
     replicas: tuple[int, ...] = (1,)
+    front_ends: tuple[int, ...] = (0,)
 
     def __len__(self) -> int:
-        return math.prod(map(len, (*self.models.values(), self.executions, self.replicas)))
+        return math.prod(map(len, (*self.models.values(), self.executions, self.replicas, self.front_ends)))
 
     def all(self) -> Iterator[PlanSetting]:
         """Each, once, the present one first."""
         yield self.present
-        for replicas, executions in itertools.product(self.replicas, self.executions):
+        for front_ends, replicas, executions in itertools.product(self.front_ends, self.replicas, self.executions):
             for chosen in itertools.product(*self.models.values()):
-                setting = PlanSetting(tuple(zip(self.models, chosen, strict=True)), executions, replicas)
+                setting = PlanSetting(tuple(zip(self.models, chosen, strict=True)), executions, replicas, front_ends)
                 if setting != self.present:
                     yield setting
 
@@ -96,7 +99,7 @@ class PlanSpace:
             if len(found) >= count:
                 break
             chosen = [(name, chance.choice(chance.choice(groups))) for name, groups in by_count.items()]
-            limits = chance.choice(self.executions), chance.choice(self.replicas)
+            limits = tuple(map(chance.choice, (self.executions, self.replicas, self.front_ends)))
             found[PlanSetting(tuple(chosen), *limits)] = None
         return list(found)
 
@@ -110,6 +113,7 @@ class PlanSpace:
         ]
         found += [replace(setting, executions=each) for each in self.executions if each != setting.executions]
         found += [replace(setting, replicas=each) for each in self.replicas if each != setting.replicas]
+        found += [replace(setting, front_ends=each) for each in self.front_ends if each != setting.front_ends]
         chance.shuffle(found)
         return found
 
@@ -137,6 +141,7 @@ def plan_space(
     cores: float,
     most_instances: int = MOST_INSTANCES,
     most_replicas: int = 1,
+    front_ends: int = 0,
 ) -> PlanSpace:
     """The space of a repository.
 
@@ -145,8 +150,9 @@ def plan_space(
         cores: that the server has.
         most_instances: of a model.
         most_replicas: servers behind a gateway.
+        front_ends: that the server has at present.
     """
-    present = present_setting({model.config.name: model.config for model in models})
+    present = present_setting({model.config.name: model.config for model in models}, front_ends)
     spaces = {
         model.config.name: tuple(
             _model_space(model.config, model.profile, present.of(model.config.name), objective, cores, most_instances)
@@ -157,7 +163,10 @@ def plan_space(
     limits: tuple[int, ...] = (0,)
     if len(spaces) > 1 and all(model.profile is None or _is_plain(model.config) for model in models):
         limits = (0, *range(1, max(1, round(cores)) + 1))
-    return PlanSpace(present, spaces, limits, tuple(range(1, most_replicas + 1)))
+    numbers = (front_ends,)
+    if not front_ends_unknown(model.profile for model in models if model.profile is not None):
+        numbers = tuple(_with(front_ends, [0, *(2**power for power in range(int(cores).bit_length()))]))
+    return PlanSpace(present, spaces, limits, tuple(range(1, most_replicas + 1)), numbers)
 
 
 def _is_plain(config: ModelConfig) -> bool:

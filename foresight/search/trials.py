@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,6 +112,7 @@ class TrialGround:
 
     Args:
         models: all that the log asks for, and the members of ensembles.
+        host: how many front ends there are, each setting says for itself.
         seed: of all trials.
     """
 
@@ -139,8 +140,9 @@ class TrialGround:
         configs = {model.config.name: planned_config(model.config, setting) for model in self.models}
         options = planned_options(self.options, setting)
         log = self.log[:requests]
+        host = replace(self.host, front_ends=setting.front_ends)
         how = {"plays": plays, "seed": self.seed, "replicas": setting.replicas}
-        return predict(self.models, log, options, self.host, **how, configs=configs)
+        return predict(self.models, log, options, host, **how, configs=configs)
 
     def _good_texts(self, run: PlayedRun, texts: GeneratedRun) -> NDArray[np.bool_]:
         """Which requests are good by their tokens (`objective`, rule 4)."""

@@ -21,7 +21,8 @@ from typing import Any
 
 from ...actors.actor import Turn
 from ..clock import JumpingClock
-from .host import Cores, Ended, HostCosts
+from .cores import Cores, Ended
+from .host import HostCosts
 
 _Call = Callable[[Any], None]
 _Due = tuple[float, int, _Call, Any, bool]
@@ -39,7 +40,7 @@ class PlannedLoop:
 
     Attributes:
         busy_s: seconds for which it worked.
-        cores: what else competes with it for cores; None if there is enough for all.
+        cores: what else competes with it for cores; None if there is enough for all, and nothing beside the loop.
         failure: what was raised by what a caller has given, so that the run is over.
     """
 
@@ -47,7 +48,8 @@ class PlannedLoop:
         self.failure: Exception | None = None
         self._on_failure = on_failure
         self.busy_s = 0.0
-        self.cores = Cores(costs.cores, costs.loop_first) if costs is not None and costs.cores < math.inf else None
+        shared = costs is not None and (costs.cores < math.inf or costs.front_ends > 0)
+        self.cores = Cores(costs.cores, costs.loop_first) if costs is not None and shared else None
         self._clock = clock
         self._costs = costs
         self._turn: Turn | None = None
@@ -93,6 +95,13 @@ class PlannedLoop:
         if not self._awake:
             self._ask_clock()
 
+    def beside(self, when_s: float, call: Ended, what: Any) -> None:
+        """Something happens at a time, without the loop (`Cores.at`)."""
+        assert self.cores is not None, "there are front ends"
+        self.cores.at(when_s, call, what)
+        if when_s < self._asked_s and not self._awake:
+            self._ask_clock()
+
     def work(self, seconds: float) -> None:
         """The loop works for so long."""
         if seconds <= 0.0:
@@ -102,6 +111,8 @@ class PlannedLoop:
         then = now + seconds if self.cores is None else self.cores.work(now, seconds)
         self.busy_s += then - now
         self._move(then)
+        if not self._awake and self.cores is not None:
+            self._ask_clock()  # of what began beside it meanwhile
 
     def _move(self, then: float) -> None:
         """Until then the cores have been given out."""
@@ -119,7 +130,7 @@ class PlannedLoop:
         when_s = due[0][0] if due else math.inf
         if self._timers_due(now):
             when_s = min(when_s, now)
-        return when_s if self.cores is None else min(when_s, self.cores.next_end_s(now))
+        return when_s if self.cores is None else min(when_s, self.cores.next_s(now))
 
     def _ask_clock(self) -> None:
         self._catch_up()
@@ -158,7 +169,7 @@ class PlannedLoop:
             if self._timers_due(now):
                 when_s = min(when_s, now)
             if cores is not None:
-                when_s = min(when_s, cores.next_end_s(now))
+                when_s = min(when_s, cores.next_s(now))
             if when_s > now:
                 if when_s > clock.free_until_s():
                     break

@@ -25,6 +25,7 @@ from ..play import no_garbage_collection
 from ..trio_internals import deterministic_scheduling
 from .event_loop import PlannedLoop
 from .executor import ModelAtWork, PlannedExecutor, PlannedExecutors
+from .front_ends import PlannedFrontEnds
 from .generated_run import generated_run
 from .host import HostCosts
 from .loads import Then
@@ -92,6 +93,7 @@ class _Run:
         self._notes = Notes()
         self._over = trio.Event()
         self._loop = PlannedLoop(self.clock, costs, self._over.set)
+        self._front_ends = PlannedFrontEnds(costs, self._loop, seed) if costs is not None and costs.front_ends else None
         steps = {
             model.name: ModelInSteps(model.name, model.steps, index, seed)
             for index, model in enumerate(models)
@@ -158,14 +160,28 @@ class _Run:
         costs, when_s = self._costs, logged.offset_s
         if costs is not None:
             when_s += costs.way_in(logged)
-        self._loop.at(when_s, self._arrive_of_list if from_list else self._arrive, logged, rouses=True)
+        if self._front_ends is not None:
+            self._front_ends.bring(when_s, logged, self._come_of_list if from_list else self._come, self._admit)
+        else:
+            self._loop.at(when_s, self._arrive_of_list if from_list else self._arrive, logged, rouses=True)
+
+    def _come(self, logged: LoggedRequest) -> int:
+        """A request has come to the server; its number."""
+        return self._notes.request_came(logged)
+
+    def _come_of_list(self, logged: LoggedRequest) -> int:
+        self._send_next()
+        return self._come(logged)
 
     def _arrive_of_list(self, logged: LoggedRequest) -> None:
-        self._send_next()
-        self._arrive(logged)
+        self._admit(self._come_of_list(logged))
 
     def _arrive(self, logged: LoggedRequest) -> None:
-        number = self._notes.request_came(logged)
+        self._admit(self._come(logged))
+
+    def _admit(self, number: int) -> None:
+        """The event loop has heard of a request."""
+        logged = self._notes.logged[number]
         if self._costs is not None:
             self._loop.work(self._costs.admit(logged))
         request = self._requests.of(logged)
@@ -214,19 +230,28 @@ class _Run:
             self._loop.fail(error)
 
     def _answer(self, number: int, outcome: Any, accepted: bool = False) -> None:
-        """A request has its final answer, which is on its way to the client."""
+        """A request has its final answer."""
         notes = self._notes
         well = not isinstance(outcome, TriremeError)
         if not well:
             notes.refusal[number] = self._refusals.setdefault(_reason(outcome, accepted), len(self._refusals))
-        costs, when_s = self._costs, self.clock.now_s()
+        costs, way_s, front_s = self._costs, 0.0, 0.0
         if costs is not None:
             logged = notes.logged[number]
             model = self._models.get(logged.model)
             if model is not None:
                 self._loop.work(costs.answer(model, logged.rows, well))
-                when_s = self.clock.now_s() + costs.way_out(model, well)
-        notes.answered[number] = when_s
+                way_s, front_s = costs.way_out(model, well), costs.front_out(model, logged.rows, well)
+        now = self.clock.now_s()
+        if self._front_ends is not None:
+            self._front_ends.send(now, number, front_s, self._written, (number, way_s, well))
+        else:
+            self._written(now, (number, way_s, well))
+
+    def _written(self, now: float, answer: tuple[int, float, bool]) -> None:
+        """A final answer is on its way to the client, which takes so long."""
+        number, way_s, well = answer
+        when_s = self._notes.answered[number] = now + way_s
         if self._then is not None:
             next_one = self._then(number, when_s, well)
             if next_one is not None:
@@ -262,6 +287,7 @@ class _Run:
             REASONS,
             **made,
             loop_busy_s=self._loop.busy_s,
+            front_ends_busy_s=0.0 if self._front_ends is None else self._front_ends.busy_s,
             cores_busy_s=0.0 if self._loop.cores is None else self._loop.cores.busy_s,
             generated=generated_run(notes),
             ended_s=ended_s if math.isfinite(ended_s) else self.clock.now_s(),

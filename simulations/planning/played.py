@@ -44,6 +44,7 @@ class PlayedRun:
         cores_busy_s: seconds of cores that what else computes was given; 0 if cores were not counted.
         ended_s: when everything was over.
         generated: what came of requests for generated text; None if there were none.
+        front_ends_busy_s: seconds for which each front end worked, or waited for a core; their mean.
     """
 
     models: tuple[str, ...]
@@ -69,6 +70,7 @@ class PlayedRun:
     cores_busy_s: float
     ended_s: float
     generated: GeneratedRun | None = None
+    front_ends_busy_s: float = 0.0
 
     def __len__(self) -> int:
         """How many requests there were."""
@@ -159,6 +161,7 @@ def merged_runs(runs: Sequence[PlayedRun]) -> PlayedRun:
         **(joined | of_requests),
         loop_busy_s=sum(run.loop_busy_s for run in runs) / len(runs),
         cores_busy_s=sum(run.cores_busy_s for run in runs) / len(runs),
+        front_ends_busy_s=sum(run.front_ends_busy_s for run in runs) / len(runs),
         ended_s=max(run.ended_s for run in runs),
         generated=merged_texts([(run.generated, len(run)) for run in runs], order),
     )

@@ -16,7 +16,7 @@ from trireme.api.cli.main import main
 from trireme.engine.config.model import DynamicBatching
 from trireme.engine.logs.request_log import LoggedRequest, LoggedResult
 from trireme.engine.options import ServerOptions
-from trireme.engine.profiles import ServicePoint, TimeDistribution
+from trireme.engine.profiles import HostPoint, ServicePoint, TimeDistribution, Way
 from trireme.foresight.explaining import all_busy_until, limits, planned_phases, real_phases, time_shares
 from trireme.foresight.prediction import ForeseenHost, predict
 from trireme.foresight.summary import RunSummary
@@ -82,6 +82,8 @@ def test_what_is_busy_limits() -> None:
     summary = RunSummary(1, 1, 1.0, 1.0, 1.0, 1.0, 1.0, loop=0.9, cores=1.0, instances={"m": 0.99, "n": 0.2})
     found = list(limits(summary, 4.0))
     assert found == ["the instances of m: busy 99% of the time", "the event loop: busy 90% of the time"]
+    apart = limits(replace(summary, front_ends=0.95), 4.0)
+    assert [each.rpartition(":")[0] for each in apart] == ["the instances of m", "the front ends", "the event loop"]
     idle = replace(summary, loop=0.1, instances={"m": 0.3})
     assert list(limits(idle, 4.0)) == ["nothing but the traffic; the busiest, the instances of m, 30% of the time"]
     unknown = replace(summary, loop=float("nan"), cores=float("nan"), instances={})
@@ -102,6 +104,23 @@ def test_a_log_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     before, after = (float(lines[each][2].removesuffix("/s")) for each in ("as it is", "one more instance of m"))
     assert after > 1.2 * before
     assert {"twice the delay of m", "one more core"} < lines.keys()
+    assert "one more front end" not in lines
+
+
+def test_what_a_front_end_would_bring_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where the profile tells what it costs: of a loop that is full."""
+    alone = HostPoint(Way.HTTP, 16, 0, 0.015, 0.0, TimeDistribution.constant(0.0))
+    apart = replace(alone, front_ends=1, request_s=0.0001, front_request_s=0.010)
+    write_planned_model(tmp_path / "models", host=(alone, apart))
+    log = write_plan_log(tmp_path / "log.jsonl", rate_hz=300.0, count=200)
+    words = ["explain", str(tmp_path / "models"), "--log", str(log), "--plays", "1", "--cores", "8"]
+    for front_ends, limit in (("0", "the event loop"), ("1", "the front ends")):
+        assert main([*words, "--front-ends", front_ends]) == 0
+        shown = capsys.readouterr().out
+        assert f"  {limit}: busy " in shown
+        lines = {line[:34].strip(): line[34:].split() for line in shown.splitlines()}
+        before, after = (float(lines[each][2].removesuffix("/s")) for each in ("as it is", "one more front end"))
+        assert after > 1.2 * before
 
 
 def test_what_cannot_be_explained_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

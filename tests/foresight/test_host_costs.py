@@ -7,7 +7,7 @@ import pytest
 from predicted_models import foreseen_model
 
 from trireme.engine.profiles import NEVER_LATE, ExecutorKind, ServicePoint, TimeDistribution
-from trireme.foresight.host_costs import ClosedLoad, joined, late_by, slowed_by
+from trireme.foresight.host_costs import ClosedLoad, joined, late_by, shared_part, slowed_by
 from trireme.foresight.service_times import MeasuredModel, MeasuringPlan, measured_points, usual_sizes
 
 
@@ -81,9 +81,17 @@ def test_what_is_later_than_nine_of_ten_is_late_and_long_batches_hide_it() -> No
 
 def test_loads_that_took_turns_are_one_load() -> None:
     """What is of a request counts by requests, and what is of a batch by batches."""
-    few = ClosedLoad(8, np.array([0.001] * 4), 0.0001, 0.010, 4.0, {4: 1})
-    many = ClosedLoad(8, np.array([0.002] * 12), 0.0003, 0.020, 4.0, {2: 1, 4: 1, 6: 1})
+    few = ClosedLoad(8, np.array([0.001] * 4), 0.0001, 0.010, 4.0, {4: 1}, 0.0002)
+    many = ClosedLoad(8, np.array([0.002] * 12), 0.0003, 0.020, 4.0, {2: 1, 4: 1, 6: 1}, 0.0006)
     both = joined([few, many])
     assert (both.clients, len(both.latencies_s), both.requests, dict(both.sizes)) == (8, 16, 4.0, {2: 1, 4: 2, 6: 1})
     assert both.loop_s == pytest.approx((4 * 0.0001 + 12 * 0.0003) / 16)
+    assert both.front_s == pytest.approx((4 * 0.0002 + 12 * 0.0006) / 16)
     assert both.batch_s == pytest.approx((0.010 + 3 * 0.020) / 4)
+
+
+def test_what_is_shared_is_what_is_saved_in_company() -> None:
+    """Alone a request costs 20 of its own and 60 that four share; what costs more in company is not shared."""
+    assert shared_part(80e-6, 35e-6, 4.0) == pytest.approx(60e-6)
+    assert shared_part(80e-6, 90e-6, 4.0) == 0.0
+    assert shared_part(80e-6, 0.0, 4.0) == 80e-6

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from plan_repositories import TENSORS, write_plan_log, write_planned_model
 from predicted_models import poisson
 
 from trireme.api.cli.main import main
+from trireme.engine.profiles import HostPoint, TimeDistribution, Way
 
 SMALL = ["--settings", "24", "--plays", "2", "--processes", "1", "--cores", "4"]
 
@@ -51,6 +54,45 @@ def test_what_one_machine_cannot_do_needs_replicas(tmp_path: Path, capsys: pytes
     few = write_plan_log(tmp_path / "few.jsonl", rate_hz=50.0, count=200)
     assert plan(tmp_path / "models", few, "--objective", "p99<60ms", *words) == 0
     assert "gateway" not in capsys.readouterr().out
+
+
+OUTSIDE = TimeDistribution.constant(0.0002)
+ONE_PROCESS = HostPoint(Way.HTTP, 16, 0, 0.002, 0.0, OUTSIDE)
+FRONT_END = replace(ONE_PROCESS, front_ends=1, request_s=0.0002, front_request_s=0.0015, front_turn_s=0.0002)
+
+
+def test_what_one_loop_cannot_read_needs_front_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Requests take the loop 2 ms each, and one comes every 1.7 ms. A flag of the server says how many front ends."""
+    write_planned_model(tmp_path / "models", cores=0.0, host=(ONE_PROCESS, FRONT_END))
+    log = write_plan_log(tmp_path / "log.jsonl", rate_hz=580.0, count=300)
+    words = ("--objective", "p99<60ms", "--front-ends", "0", "--settings", "16", "--output", str(tmp_path / "out"))
+    assert plan(tmp_path / "models", log, *words) == 0
+    shown = capsys.readouterr().out
+    chosen, present = shown.splitlines()[2:4]
+    assert "front end" in chosen
+    assert present.startswith("present")
+    assert "front end" not in present
+    document = json.loads((tmp_path / "out" / "plan.json").read_text())
+    count = document["settings"][0]["front_ends"]
+    assert document["server_flags"] == [f"--front-ends={count}"]
+    assert count > 0
+    assert f"start the server with --front-ends={count}\n" in shown
+    assert f"<code>--front-ends={count}</code>" in (tmp_path / "out" / "plan.html").read_text()
+
+
+def test_where_profiles_do_not_tell_of_front_ends_none_are_tried(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor may there be some."""
+    write_planned_model(tmp_path / "models", host=(ONE_PROCESS,))
+    words = ("--objective", "p99<100ms", "--settings", "2")
+    log = write_plan_log(tmp_path / "log.jsonl", rate_hz=20.0, count=50)
+    assert plan(tmp_path / "models", log, *words) == 0
+    shown, error = capsys.readouterr()
+    assert "front" not in shown
+    assert "predicted without front ends, of which a server with 4 cores has some: the profile of 'm'" in error
+    assert plan(tmp_path / "models", log, *words, "--front-ends", "1") == 1
+    assert "with --front-ends 1: the profile of 'm' does not tell" in capsys.readouterr().err
 
 
 def test_the_present_settings_are_chosen_where_nothing_better_is(

@@ -87,19 +87,43 @@ def test_an_interrupt_while_a_server_starts_leaves_none(tmp_path: Path, monkeypa
 
 
 def test_what_requests_cost_the_server_is_measured_by_each_way(
-    repository: Path, capsys: pytest.CaptureFixture[str]
+    repository: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a server of its own, with real clients."""
-    profile = profiled(repository, "digits", "--sizes", "1", "--ways", "http,grpc")
-    assert [point.way.value for point in profile.host] == ["http", "grpc"]
+    """On servers of their own, without and with a front end, with real clients."""
+    monkeypatch.setattr("trireme.foresight.host_costs._RESTS_S", (0.003, 0.01))
+    profile = profiled(repository, "digits", "--sizes", "1", "--ways", "http,grpc", "--front-ends")
+    kinds = [(point.way.value, point.front_ends) for point in profile.host]
+    assert kinds == [("http", 0), ("grpc", 0), ("http", 1), ("grpc", 1)]
     for point in profile.host:
+        assert (0 < point.front_request_s + point.front_turn_s < 0.1) is (point.front_ends == 1)
         assert 0 < point.request_s + point.batch_s < 0.1
         assert point.nbytes > 0
         assert point.outside.count > 0
-        assert [each.rest_s for each in point.rested] == [0.0, 0.001, 0.003, 0.01, 0.05]
+        assert [each.rest_s for each in point.rested][::2] == [0.0, 0.01]
         assert (point.rested[0].loop_s, point.rested[0].outside_s) == (0, 0)
         assert all(0 <= each.loop_s < 0.1 and 0 <= each.outside_s < 1 for each in point.rested)
-    assert "http: " in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "  http: " in shown
+    assert "  grpc with a front end: " in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "cores", "wanted"),
+    [((), 2, (0,)), ((), 4, (0, 1)), (("--front-ends",), 2, (0, 1)), (("--no-front-ends",), 4, (0,))],
+)
+def test_front_ends_are_measured_where_a_server_has_some_or_who_asks(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], cores: int, wanted: tuple[int, ...]
+) -> None:
+    asked: list[object] = []
+
+    def measure(*given: object) -> list[object]:
+        asked.append(given[-1])
+        return []
+
+    monkeypatch.setattr("trireme.foresight.profiling.measure_host", measure)
+    monkeypatch.setattr("trireme.foresight.profile_command.usable_cores", lambda: cores)
+    profiled(repository, "digits", "--sizes", "1", "--ways", "http", *words)
+    assert asked == [wanted]
 
 
 def test_a_profile_that_is_out_of_date_is_said_to_be(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,8 @@ from trireme.clients.played import PlayedLog
 from trireme.clients.target import LoadTarget
 from trireme.engine.errors import UnavailableError
 from trireme.engine.logs.request_log import LoggedRequest, RequestTraffic
-from trireme.engine.profiles import ServicePoint, TimeDistribution, Way
+from trireme.engine.profiles import HostPoint, ServicePoint, TimeDistribution, Way
+from trireme.foresight.host_costs import ServedModels
 from trireme.foresight.prediction import ForeseenHost
 from trireme.foresight.search import proof
 from trireme.foresight.search.objective import Aim, Measure, read_objective
@@ -167,3 +168,31 @@ def test_a_plan_is_proven_on_real_servers(tmp_path: Path, capsys: pytest.Capture
     rows = [json.loads(line) for line in (tmp_path / "out" / "residuals.jsonl").read_text().splitlines()]
     assert rows[0]["label"] == "chosen"
     assert all(row["p99"]["measured"] > 0 for row in rows)
+
+
+@pytest.mark.slow
+def test_a_setting_with_front_ends_is_proven_on_a_server_that_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = tmp_path / "models"
+    write_model(repository, "m")
+    service = (ServicePoint(1, 1, 1.0, TimeDistribution.constant(0.001)),)
+    host = HostPoint(Way.HTTP, 16, 1, 0.0001, 0.0, TimeDistribution.constant(0.0002), front_request_s=0.0002)
+    profile = some_profile(model="m", service=service, host=(host,), config={"name": "m", "backend": "python"})
+    (repository / "m.profile.json").write_text(profile.to_json())
+    inputs = inputs_of(repository, write_plan_log(tmp_path / "log.jsonl", rate_hz=50.0, count=50))
+    ground = read_ground(inputs)
+    used: list[tuple[int, float]] = []
+
+    class Watched(ServedModels):
+        def __exit__(self, *error: object) -> None:
+            used.append((self.front_ends, self.front_ends_s()))
+            super().__exit__(*error)
+
+    monkeypatch.setattr(proof, "ServedModels", Watched)
+    setting = present_setting({"m": ground.models[0].config}, front_ends=2)
+    found = prove(inputs, ground, "chosen", setting, seconds=1.0, plays=1)
+    assert found.overall.answered == found.overall.requests > 0
+    assert found.predicted.overall[0].front_ends > 0
+    assert used[0][0] == 2
+    assert used[0][1] > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from some_profiles import ORIGIN, some_profile
 
 from trireme.api.cli.main import main
 from trireme.engine.logs.request_log import LoggedRequest, LoggedResult, RequestTraffic, write_request_log
-from trireme.engine.profiles import ServicePoint, TimeDistribution
+from trireme.engine.profiles import HostPoint, ServicePoint, TimeDistribution, Way
 
 TENSORS = "".join(f'{kind} {{ name: "{kind}" data_type: TYPE_FP32 dims: [ 4 ] }}\n' for kind in ("input", "output"))
 LIMIT = "default_queue_policy { max_queue_size: 2 }"
@@ -28,10 +29,10 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path / "models"
 
 
-def write_profile(repository: Path, files: str = "files") -> None:
+def write_profile(repository: Path, files: str = "files", host: Sequence[HostPoint] = ()) -> None:
     config = {"name": "m", "backend": "python", "max_batch_size": 4}
     service = (ServicePoint(1, 1, 0.0, TimeDistribution.constant(0.01)),)
-    profile = some_profile(service=service, config=config, origin=replace(ORIGIN, files=files))
+    profile = some_profile(service=service, config=config, origin=replace(ORIGIN, files=files), host=tuple(host))
     (repository / "m.profile.json").write_text(profile.to_json())
 
 
@@ -78,6 +79,57 @@ def test_a_real_run_stands_beside(repository: Path, tmp_path: Path, capsys: pyte
     assert measured["p50_s"] == pytest.approx(0.02)
     assert measured["batch_rows"] == pytest.approx(1.0)
     assert measured["loop"] is None
+
+
+OUTSIDE = TimeDistribution.constant(0.0)
+ONE_PROCESS = HostPoint(Way.HTTP, 16, 0, 0.001, 0.0, OUTSIDE)
+FRONT_END = replace(ONE_PROCESS, front_ends=1, front_request_s=0.004, front_turn_s=0.001)
+
+
+def test_front_ends_are_played(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those that are asked for, or as many as the server has on so many cores."""
+    write_profile(repository, host=(ONE_PROCESS, FRONT_END))
+    log = write_log(tmp_path / "log.jsonl", poisson(1.0, 20))
+    for words, p50_s, front_ends in (
+        (("--cores", "3"), 0.011, None),
+        (("--cores", "8"), 0.017, 20 * 0.006 / 2),
+        (("--cores", "8", "--front-ends", "0"), 0.011, None),
+        (("--cores", "3", "--front-ends", "1"), 0.017, 20 * 0.006),
+    ):
+        assert main(["replay", log, "--repository", str(repository), "--plays", "1", "--json", *words]) == 0
+        found = json.loads(capsys.readouterr().out)["predicted"]
+        assert found["p50_s"]["value"] == pytest.approx(p50_s)
+        if front_ends is None:
+            assert found["front_ends"] is None
+        else:
+            span_s = 20 / found["throughput"]["value"]
+            assert found["front_ends"]["value"] * span_s == pytest.approx(front_ends)
+    assert main(["replay", log, "--repository", str(repository), "--front-ends", "1"]) == 0
+    assert any(line.startswith("front ends  ") for line in capsys.readouterr().out.splitlines())
+
+
+def test_a_profile_from_before_tells_nothing_of_front_ends(
+    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who asks for some is told so; who does not, gets a prediction without."""
+    write_profile(repository, host=(ONE_PROCESS,))
+    words = ["replay", write_log(tmp_path / "log.jsonl", poisson(1.0, 20)), "--repository", str(repository)]
+    assert main([*words, "--front-ends", "1"]) == 1
+    why = "the profile of 'm' does not tell what requests cost with front ends. Profile again"
+    assert f"nothing can be predicted with --front-ends 1: {why}" in capsys.readouterr().err
+    assert main([*words, "--cores", "8", "--json"]) == 0
+    shown, error = capsys.readouterr()
+    assert json.loads(shown)["predicted"]["p50_s"]["value"] == pytest.approx(0.011)
+    assert f"predicted without front ends, of which a server with 8 cores has some: {why}" in error
+    assert main([*words, "--cores", "8", "--front-ends", "0"]) == 0
+    assert "front ends" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("wrong", ["-1", "257", "some"])
+def test_a_number_of_front_ends_is_one_that_the_server_takes(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["replay", "log.jsonl", f"--front-ends={wrong}"])
+    assert f"expected auto, or a number from 0 to 256, not '{wrong}'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

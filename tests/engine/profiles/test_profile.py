@@ -32,6 +32,8 @@ hosts = st.builds(
     *(st.sampled_from(Way), st.integers(0, 1 << 20), st.integers(0, 4), st.floats(0, 1), st.floats(0, 1), durations),
     rests.map(lambda found: tuple(sorted(found, key=lambda each: each.rest_s))),
     st.floats(1, 2),
+    front_request_s=st.floats(0, 1),
+    front_turn_s=st.floats(0, 1),
 )
 
 
@@ -43,6 +45,14 @@ def test_a_file_gives_the_profile_back(
     ordered = sorted([alone, *service], key=lambda point: (point.rows, point.side_by_side))
     profile = some_profile(service=tuple(ordered), host=tuple(host), executor=kind, recorded=recorded)
     assert read_profile(profile.to_json(), "it") == profile
+
+
+def test_a_profile_from_before_front_ends_were_measured_is_read() -> None:
+    point = HostPoint(Way.GRPC, 64, 0, 0.001, 0.002, TimeDistribution.constant(0.003))
+    document = json.loads(some_profile(host=(point,)).to_json())
+    for name in ("front_request_s", "front_turn_s"):
+        del document["host"][0][name]
+    assert read_profile(json.dumps(document), "it").host == (point,)
 
 
 def _without(name: str) -> Callable[[dict[str, Any]], object]:
