@@ -28,8 +28,8 @@ def test_a_seed_is_always_the_same_run() -> None:
 
 
 @pytest.mark.slow
-def test_so_it_is_in_two_thousand_runs() -> None:
-    for seed in range(61, 2_061):
+def test_so_it_is_in_a_thousand_runs() -> None:
+    for seed in range(61, 1_061):
         assert not (violation := play_fleet(seed).violation), f"seed {seed}: {violation}"
 
 

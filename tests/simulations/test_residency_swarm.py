@@ -22,8 +22,8 @@ def test_whatever_happens_each_decision_is_what_the_rules_say() -> None:
 
 
 @pytest.mark.slow
-def test_so_it_is_in_two_thousand_runs() -> None:
-    for seed in range(81, 2_081):
+def test_so_it_is_in_a_thousand_runs() -> None:
+    for seed in range(81, 1_081):
         assert not (violation := play_residency(seed).violation), f"seed {seed}: {violation}"
 
 

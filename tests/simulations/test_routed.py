@@ -25,8 +25,8 @@ def test_no_request_is_lost_or_misled_whatever_happens_to_routes_and_models() ->
 
 
 @pytest.mark.slow
-def test_so_it_is_in_two_hundred_runs() -> None:
-    for seed in range(17, 217):
+def test_so_it_is_in_eighty_runs() -> None:
+    for seed in range(17, 97):
         assert not (violation := play_routed(seed).violation), f"seed {seed}: {violation}"
 
 

@@ -24,8 +24,8 @@ def test_whatever_happens_each_decision_is_what_the_rules_leave() -> None:
 
 
 @pytest.mark.slow
-def test_so_it_is_in_two_thousand_runs() -> None:
-    for seed in range(61, 2_061):
+def test_so_it_is_in_a_thousand_runs() -> None:
+    for seed in range(61, 1_061):
         assert not (violation := play_router(seed).violation), f"seed {seed}: {violation}"
 
 

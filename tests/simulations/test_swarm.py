@@ -18,7 +18,7 @@ from trireme.simulations.reach import ANSWERED, FEATURES, runs_that_reach, share
 from trireme.simulations.swarm import draw_plan
 
 SEEDS = range(1, 201)
-MORE_SEEDS = range(201, 2001)
+MORE_SEEDS = range(201, 1001)
 MS = 1_000_000
 LEAST_SHARE = {
     "a step for a later answer of a decoupled member": 0.01,
