@@ -154,10 +154,10 @@ def inflight(server: ServeProcess) -> tuple[float, float]:
     return float(requests[1]), float(nbytes[1])
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
     """Ask until something is so."""
     over = threading.Event()
-    for _ in range(int(PATIENCE_S / 0.05)):
+    for _ in range(int(patience_s / 0.05)):
         if condition():
             return
         over.wait(0.05)

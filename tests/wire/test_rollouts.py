@@ -119,7 +119,8 @@ def test_a_bad_canary_goes_back_in_its_first_step_and_a_good_one_gets_all(tmp_pa
     file.write_text(ROUTES)
     with serve_process(tmp_path / "models", "--routes", str(file)) as server:
         with load(server) as wrong:
-            wait_until(lambda: len(re.findall(OVER, server.metrics(), re.MULTILINE)) == len(CANARIES))
+            # A good one needs about 50 s of this load on two cores.
+            wait_until(lambda: len(re.findall(OVER, server.metrics(), re.MULTILINE)) == len(CANARIES), 5 * PATIENCE_S)
             routes, metrics = told(server), server.metrics()
         states = {name: route["state"]["rollout"]["state"] for name, route in routes.items()}
         assert not wrong, wrong[:3]
