@@ -212,7 +212,7 @@ class EncoderInstance(SteppedInstance):
         """Make tokens of long texts; why that cannot be."""
         network = self._network
         if request.gone or network is None:
-            return None
+            return InternalError("the texts were not looked at")
         try:
             tokenizer = self._tokenizer_aside = self._tokenizer_aside or self._make_tokenizer()
         except TriremeError as error:
