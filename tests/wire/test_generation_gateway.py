@@ -6,35 +6,16 @@ import json
 import queue
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import safetensors.torch
-import torch
 import tritonclient.grpc as grpcclient
 from serve_process import PATIENCE_S, GatewayProcess, ServeProcess, serve_process, write_fleet
-from small_llama import write_llama
+from small_llama import write_adapter, write_llama
 from tritonclient.utils import InferenceServerException
 
 pytestmark = pytest.mark.slow
-
-LAYERS, WIDTH, RANK = 2, 32, 4
-
-
-def write_adapter(directory: Path, seed: int) -> None:
-    """One that changes what a text comes to."""
-    directory.mkdir(parents=True)
-    about = {"peft_type": "LORA", "r": RANK, "lora_alpha": 16 * RANK, "target_modules": ["q_proj"]}
-    (directory / "adapter_config.json").write_text(json.dumps(about))
-    torch.manual_seed(seed)
-    weights = {}
-    for layer in range(LAYERS):
-        name = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
-        weights[f"{name}.lora_A.weight"] = torch.randn(RANK, WIDTH)
-        weights[f"{name}.lora_B.weight"] = torch.randn(WIDTH, RANK)
-    safetensors.torch.save_file(weights, str(directory / "adapter_model.safetensors"))
 
 
 @pytest.fixture(scope="module")

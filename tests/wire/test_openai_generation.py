@@ -4,6 +4,7 @@ what cannot be (docs/openai.md, docs/generation.md)."""
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from counting_network import ALPHABET
 from serve_process import PATIENCE_S, ServeProcess, serve_process
 from small_encoders import CONTEXT, ENCODERS, random_network, write_encoder
-from small_llama import NEW, PROMPT, write_llama
+from small_llama import NEW, PROMPT, write_adapter, write_llama
 
 pytestmark = pytest.mark.slow
 
@@ -25,6 +26,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServeProc
     repository = tmp_path_factory.mktemp("models")
     text = write_llama(repository / "writer" / "1")
     (repository / "writer" / "config.pbtxt").write_text('backend: "generation"\n')
+    for number, name in enumerate(("pirate", "lawyer")):
+        write_adapter(repository / "writer" / "1" / "adapters" / name, number)
     write_encoder(repository / "vectors" / "1", random_network(ENCODERS["bert"]))
     with serve_process(repository, "--openai-on-http=true", "--front-ends=1") as server:
         yield server, text.removeprefix(PROMPT)
@@ -74,6 +77,24 @@ def test_a_seed_gives_the_same_text_whatever_else_is_computed(served: tuple[Serv
     alone, same, others = asyncio.run(all_texts())
     assert same == [alone] * 3
     assert len({alone, *others}) == 21
+
+
+def test_adapters_are_models_whose_texts_are_their_own(client: openai.OpenAI, served: tuple[ServeProcess, str]) -> None:
+    """They are what the model gives for `lora_name`."""
+    given = {"max_tokens": NEW, "temperature": 0}
+    texts = {"writer": completed(client)}
+    for name in ("pirate", "lawyer"):
+        body = {"text_input": PROMPT, "sampling_parameters": json.dumps({**given, "lora_name": name})}
+        status, answer = served[0].ask("POST", "/v2/models/writer/generate", body)
+        assert status == 200
+        texts[name] = answer["text_output"].removeprefix(PROMPT)
+        assert completed(client, model=name) == completed(client, model=f"writer:{name}") == texts[name]
+        stream = client.chat.completions.create(model=name, messages=CHAT, stream=True, **given)  # type: ignore[call-overload]
+        assert "".join(piece.choices[0].delta.content or "" for piece in stream) == texts[name]
+    assert len(set(texts.values())) == 3
+    with pytest.raises(openai.NotFoundError) as caught:
+        completed(client, model="writer:cook")
+    assert (caught.value.param, caught.value.code) == ("model", "model_not_found")
 
 
 def test_a_bias_decides(client: openai.OpenAI) -> None:
