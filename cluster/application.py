@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -115,7 +114,7 @@ def fleet_status(name: str) -> dict[str, Any]:
     try:
         roster = ray.get_actor(f"{name}-roster", namespace=NAMESPACE)
     except ValueError as error:
-        raise LookupError(f"there is no fleet '{name}' on this cluster") from error
+        raise _no_fleet(name) from error
     asked = [roster.members.remote(), roster.gateways.remote(), roster.layout.remote()]
     members, gateways, layout = ray.get(asked, timeout=30)
     applications = serve.status().applications
@@ -151,6 +150,10 @@ def fleet_status(name: str) -> dict[str, Any]:
             if title in applications
         },
     }
+
+
+def _no_fleet(name: str) -> LookupError:
+    return LookupError(f"there is no fleet '{name}' on this cluster")
 
 
 def wait_until_up(settings: ClusterSettings, tell: Callable[[str], None], timeout_s: float) -> bool:
@@ -210,8 +213,16 @@ def _look_at(status: dict[str, Any], settings: ClusterSettings) -> tuple[str, bo
 
 
 def take_down(name: str) -> None:
-    """End a fleet: gateways and replicas answer what they have first."""
-    for each in (_gateways_name(name), name):
+    """End a fleet: gateways and replicas answer what they have first.
+
+    Raises:
+        LookupError: there is no fleet of this name.
+    """
+    found = [each for each in (_gateways_name(name), name) if each in serve.status().applications]
+    for each in found:
         serve.delete(each)
-    with contextlib.suppress(ValueError):  # it was not there
+    try:
         ray.kill(ray.get_actor(f"{name}-roster", namespace=NAMESPACE))
+    except ValueError as error:  # it is not there
+        if not found:
+            raise _no_fleet(name) from error

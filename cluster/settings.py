@@ -11,6 +11,7 @@ from typing import Any
 from ..engine.errors import InvalidArgumentError
 from ..engine.fleet.roster import ModelSettings
 from ..engine.fleet.scaling import ScalingSettings
+from ..engine.repository.cloud.addresses import is_store_address
 from ..engine.strict_toml import FileTable, read_strictly
 from ..gateway.fleet_file import ConnectionSettings, read_connection
 
@@ -24,7 +25,7 @@ _SIZE_TEXT = 'bytes, as a whole number or as text like "500M" or "8G"'
 class ClusterSettings:
     """Attributes:
     name: of the application, and part of the names of its actors.
-    repositories: paths or addresses of model repositories, which every node can read.
+    repositories: absolute paths or addresses of model repositories, which every node can read.
     flags: further ones of `trireme serve`, for each replica.
     scaling: how many replicas.
     cpus, gpus: of each replica, for Ray; None for what the models' instances need.
@@ -79,7 +80,7 @@ def load_settings(path: Path) -> ClusterSettings:
 
 
 def read_settings(text: str, name: str) -> ClusterSettings:
-    """What the text says of the file of that name. Paths of certificates are relative to its folder.
+    """What the text says of the file of that name. Paths are relative to its folder, on all nodes.
 
     Raises:
         InvalidArgumentError: something in it is not as it should be.
@@ -99,6 +100,7 @@ def _read(root: FileTable, folder: Path) -> ClusterSettings:
     repositories = cluster.texts("model-repository", lambda text: None if text else "it is empty", "a list of paths")
     if not repositories:
         raise cluster.fault(None, "no model-repository", 'model-repository = ["path or address", ...]')
+    repositories = tuple(text if is_store_address(text) else str(folder / text) for text in repositories)
     flags = cluster.texts("flags", _no_flag, 'a list of flags like "--log-verbose=1"')
     found = _replicas(root) | _models(root) | _gateways(root)
     scaling = found.get("scaling") or ScalingSettings()

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .parser import CommandError
+
 if TYPE_CHECKING:
     from ...cluster.settings import ClusterSettings
     from ...engine.config.model import ModelConfig
@@ -51,6 +53,9 @@ def run_cluster(given: argparse.Namespace) -> int:
 def _run(given: argparse.Namespace) -> int:
     from ...cluster.settings import load_settings
 
+    if given.action == "up" and not given.file.exists():
+        remedy = 'write it, with at least: [cluster] and below it: model-repository = ["models"]; see docs/cluster.md'
+        raise CommandError(f"there is no file {given.file}", remedy)
     settings = load_settings(given.file) if given.action == "up" else None
     import ray  # pyright: ignore[reportMissingImports]
 

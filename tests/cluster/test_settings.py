@@ -75,11 +75,18 @@ def test_everything() -> None:
 
 
 def test_the_file_of_the_documentation() -> None:
-    (text,) = blocks(ROOT / "docs" / "cluster.md", "toml")
+    *_, text = blocks(ROOT / "docs" / "cluster.md", "toml")
     settings = read_settings(text, "/etc/fleet.toml")
     assert settings.flags == ("--log-verbose=1",)
     assert settings.models["resnet"].copies == 2
     assert settings.connection.token_file == Path("/etc/trireme/token")
+
+
+def test_paths_are_relative_to_the_file() -> None:
+    """Servers run in folders of Ray's."""
+    text = '[cluster]\nmodel-repository = ["models", "/shared/models", "s3://bucket/models"]\n'
+    repositories = read_settings(text, "/etc/trireme/fleet.toml").repositories
+    assert repositories == ("/etc/trireme/models", "/shared/models", "s3://bucket/models")
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ BESIDE_OTHERS = frozenset({"encoders", "generation", "migrating-from-triton", "r
 """Pages that are read beside something else: each has a test of its own here."""
 ELSEWHERE = frozenset(
     {
+        "cluster",  # tests/cluster/test_on_ray.py
         "batch_strategies",  # tests/engine/scheduling/test_strategy.py
         "errors",  # tests/api/cli/test_remedies.py
         "migrating-from-torchserve",  # tests/wire/test_migration_from_torchserve.py

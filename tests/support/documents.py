@@ -135,6 +135,10 @@ class Reader:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.programs = Path(sys.executable).parent
+        """Where `trireme` and `python` are."""
+        self.environment: dict[str, str] = {}
+        """What commands find in it beside what is in this process's."""
         self._servers: dict[str, _PageServer] = {}  # by the page's port of HTTP
 
     def __enter__(self) -> Reader:
@@ -186,11 +190,12 @@ class Reader:
         return self._output(["sh", "-c", self._with_ports(command)], where)
 
     def _output(self, command: list[str], where: str) -> str:
-        paths = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        paths = os.pathsep.join([str(self.programs), os.environ["PATH"]])
+        plain = {"NODE_PATH": str(NODE_MODULES), "NO_COLOR": "1", "COLUMNS": "120"}
         done = subprocess.run(
             command,
             cwd=self.folder,
-            env={**os.environ, "PATH": paths, "NODE_PATH": str(NODE_MODULES), "NO_COLOR": "1", "COLUMNS": "120"},
+            env={**os.environ, "PATH": paths, **plain, **self.environment},
             capture_output=True,
             text=True,
             timeout=10 * PATIENCE_S,
@@ -207,8 +212,12 @@ class Reader:
         server.wait_for("Started HTTPService")
         server.wait_for("Started Metrics Service")
 
+    def _ports(self) -> dict[str, int]:
+        """Where servers are, by the ports that the page says."""
+        return {shown: port for server in self._servers.values() for shown, port in server.ports().items()}
+
     def _with_ports(self, text: str) -> str:
-        ports = {shown: port for server in self._servers.values() for shown, port in server.ports().items()}
+        ports = self._ports()
         return re.sub(
             r"localhost:(\d+)", lambda match: f"127.0.0.1:{ports[match[1]]}" if match[1] in ports else match[0], text
         )

@@ -17,8 +17,16 @@ def test_a_faulty_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[
     path.write_text(f"{FLEET}[replicas]\nleast = 3\nmost = 2\n")
     assert main(["cluster", "up", str(path)]) == 1
     assert f"{path}:4: replicas.least: found 3, expected no more than most, which is 2" in capsys.readouterr().err
-    assert main(["cluster", "up", str(tmp_path / "none.toml")]) == 1
-    assert "none.toml: No such file or directory" in capsys.readouterr().err
+    assert main(["cluster", "up", str(tmp_path)]) == 1
+    assert f"cannot read {tmp_path}: Is a directory" in capsys.readouterr().err
+
+
+def test_where_there_is_no_file_it_says_what_to_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "none.toml"
+    assert main(["cluster", "up", str(path)]) == 1
+    told, remedy = capsys.readouterr().err.splitlines()
+    assert told == f"trireme cluster: there is no file {path}"
+    assert 'model-repository = ["models"]' in remedy
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed here")
