@@ -30,6 +30,8 @@ _FRAME_BYTES = 16_384
 _GIVE_BACK_BYTES = 1 << 30
 _TABLE_SIZE, _INITIAL_WINDOW = 1, 4
 _LAST_STREAM = (1 << 31) - 3
+NO_GRPC = "what answers does not speak gRPC: there are no trailers"
+"""The reason of an answer that is no gRPC."""
 _UNKNOWN = 2
 
 
@@ -169,7 +171,7 @@ class GrpcLoadConnection(LoadConnection):
         if not (kind in (DATA, HEADERS) and flags & END_STREAM):
             return False
         if kind == DATA:
-            self.status, self.reason = _UNKNOWN, "what answers does not speak gRPC: there are no trailers"
+            self.status, self.reason = _UNKNOWN, NO_GRPC
         else:
             self.status, self.reason = (0, "") if self._has_data else _status(payload)
         return True

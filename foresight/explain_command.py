@@ -54,14 +54,14 @@ _LOG = "as --request-log writes it; with results (--request-log-results), the re
 
 def run_explain_command(given: argparse.Namespace) -> int:
     """Do what the command line says; returns the exit code."""
-    from ..engine.errors import TriremeError
+    from ..engine.errors import TriremeError, UnavailableError
 
     try:
         for line in _live(given) if given.log is None else _explained(given):
             sys.stdout.write(f"{line}\n")
     except TriremeError as error:
         sys.stderr.write(f"trireme explain: {error}\n")
-        return 1
+        return 3 if isinstance(error, UnavailableError) else 1
     return 0
 
 

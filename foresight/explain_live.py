@@ -7,6 +7,7 @@ import http.client
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Any
 from urllib.parse import quote
 
@@ -48,8 +49,15 @@ class LiveModel:
         version = f"/versions/{self.version}" if self.version else ""
         answer = ask_server(self.http, f"/v2/models/{quote(self.name, safe='')}{version}{path}")
         if isinstance(answer, dict) and "error" in answer:
-            raise NotFoundError(f"{self.http}: {answer['error']}")
+            raise NotFoundError(f"{self.http}: {answer['error']}{self._alike()}")
         return answer
+
+    def _alike(self) -> str:
+        """What models there are with such a name, or with any."""
+        answer = ask_server(self.http, "/v2/models/stats")
+        names = sorted({each["name"] for each in answer.get("model_stats", ())})
+        found = get_close_matches(self.name, names, n=2, cutoff=0.5) or names[:5]
+        return f"\n  did you mean: {' or '.join(found)}?" if found else ""
 
 
 def live_model(name: str, url: str, metrics_url: str, api_key: str) -> LiveModel:
@@ -136,7 +144,8 @@ def _page(target: LoadTarget) -> str:
         response = connection.getresponse()
         text = response.read().decode("utf-8", "replace")
     except (OSError, http.client.HTTPException) as error:
-        raise UnavailableError(f"no metrics at {target}: {error}; name their address with --metrics-url") from error
+        reason = getattr(error, "strerror", None) or error
+        raise UnavailableError(f"no metrics at {target}: {reason}; name their address with --metrics-url") from error
     finally:
         connection.close()
     if response.status != 200:

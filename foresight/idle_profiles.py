@@ -169,7 +169,9 @@ def ask_server(target: LoadTarget, path: str) -> Any:
         connection.request("GET", path, headers=dict(target.headers()))
         return json.loads(connection.getresponse().read())
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise UnavailableError(f"no server answers at {target}: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        remedy = "start one with: trireme serve --model-repository models; or name another with --url"
+        raise UnavailableError(f"no server answers at {target}: {reason}\n  {remedy}") from error
     finally:
         connection.close()
 

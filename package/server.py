@@ -137,6 +137,10 @@ class _Opened:
         self._ids = CorrelationIds()
         self._addresses = {title: f"{host}:{port}" for title, host, port in opened.listening}
 
+    def __repr__(self) -> str:
+        where = ", ".join(f"{title} at {address}" for title, address in self._addresses.items())
+        return f"<{type(self).__name__}: {where or 'without ports'}>"
+
     @property
     def http_address(self) -> str:
         """Host and port; empty if HTTP is not served."""

@@ -52,8 +52,8 @@ def app_settings(flags: ParsedFlags) -> AppSettings | None:
             targets.append(AppTarget.read(word))
         elif not Path(word).is_dir():
             raise UsageError(
-                f"Unexpected argument: {word}\nthere may be Python files with models (app.py, app.py:name) and "
-                "directories of models"
+                f"Unexpected argument: {word}\nthere is no directory '{word}'; words that are no flags are "
+                "directories, or Python files (app.py, …)"
             )
     mode = ControlMode(flags["model-control-mode"])
     if flags["reload"]:

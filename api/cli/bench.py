@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .parser import UNREACHABLE, USAGE, CommandError
-from .server_options import add_tls_options, tls_files
+from .parser import USAGE, CommandError
+from .server_options import add_tls_options, connect_to, tls_files
 
 if TYPE_CHECKING:
     from ...clients.played import PlayedSummary
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _CLIENTS = "1,2,4,8,16,32"
 _MOST_REQUESTS = 1_000_000
 _FIRST_REQUESTS = 16
+_ANSWER_S = 60.0
 
 OnAnswered = Callable[[int], object]
 
@@ -104,13 +105,13 @@ def run_bench(given: argparse.Namespace) -> int:
             )
     try:
         target = LoadTarget.of(given.url, api_key=given.api_key, tls=tls_files(given))
+        _check_model(given)
         preparer = RequestPreparer(target)
         results = [_measure(level, given, target, preparer) for level in levels]
     except InvalidArgumentError as error:
         raise CommandError(error.message, "correct it", USAGE) from error
     except RefusedError as error:
-        remedy = "start one with: trireme serve --model-repository models; trireme infer shows what a model takes"
-        raise CommandError(str(error), remedy, UNREACHABLE) from error
+        raise CommandError(str(error), f"see what the model takes with: trireme infer {given.model}") from error
     if given.json:
         rows = [{**level._asdict(), **summary.document()} for level, summary in results]
         sys.stdout.write(json.dumps(rows, indent=2) + "\n")
@@ -118,6 +119,15 @@ def run_bench(given: argparse.Namespace) -> int:
         columns = min(shutil.get_terminal_size().columns, 120) if sys.stdout.isatty() else 80
         sys.stdout.write("".join(f"{line}\n" for line in (*result_lines(results), "", *chart_lines(results, columns))))
     return 0 if all(each.summary.answered for each in results) else 1
+
+
+def _check_model(given: argparse.Namespace) -> None:
+    """CommandError if there is no such server, or no such model."""
+    server = connect_to(argparse.Namespace(**vars(given), header=[], timeout=_ANSWER_S))
+    try:
+        server.model(given.model)
+    finally:
+        server.close()
 
 
 def _levels(given: argparse.Namespace) -> Iterator[LoadLevel]:

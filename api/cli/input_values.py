@@ -16,6 +16,7 @@ from .remote import SentTensor, TensorInfo
 from .samples import sample_inputs
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
+_EXAMPLES = {"BYTES": ('"a"', '"b"'), "BOOL": ("true", "false")}
 _CHANNELS = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
@@ -57,7 +58,7 @@ def _from_json(tensor: TensorInfo, value: Any) -> np.ndarray:
     except (ValueError, TypeError, OverflowError) as error:
         raise CommandError(
             f"input '{tensor.name}' cannot be read: {error}",
-            f"write {kind.name} values of shape {_shape_text(tensor.shape)}, such as [1, 2, 3]",
+            f"write {kind.name} values of shape {_shape_text(tensor.shape)}, such as {_example(tensor)}",
             USAGE,
         ) from error
 
@@ -181,6 +182,17 @@ def _fitted(tensor: TensorInfo, array: np.ndarray, *, batches: bool) -> np.ndarr
 
 def _fits(shape: Sequence[int], want: Sequence[int]) -> bool:
     return len(shape) == len(want) and all(b in (a, -1) for a, b in zip(shape, want, strict=True))
+
+
+def _example(tensor: TensorInfo) -> str:
+    """A value as JSON has it, of the input's shape; without the first dimension if that is of any size."""
+    shape = tensor.shape[1:] if len(tensor.shape) > 1 and tensor.shape[0] < 0 else tensor.shape
+    *outer, last = shape or (1,)
+    values = _EXAMPLES.get(tensor.datatype, ("1", "2"))
+    inner = ", ".join([*values, "…"] if not 0 <= last <= len(values) else values[:last])
+    for size in reversed(outer):
+        inner = f"[{inner}]" + ", …" * (size != 1)
+    return f"[{inner}]"
 
 
 def _shape_text(shape: Sequence[int]) -> str:

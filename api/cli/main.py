@@ -129,7 +129,7 @@ def command_parser(name: str | None) -> CommandParser:
     for add in _installed():
         add(commands)
     if name is not None and not name.startswith("-") and name not in commands.choices:
-        near = " ".join(nearest(name, list(commands.choices)))
+        near = " ".join(map(repr, nearest(name, list(commands.choices))))
         parser.error(f"there is no command '{name}'" + (f"; nearest: {near}" if near else ""))
     return parser
 

@@ -49,7 +49,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def _nearest(self, word: str) -> str:
         found = nearest(word.partition("=")[0], list(self._option_string_actions)) if word.startswith("-") else []
-        return f"; nearest: {' '.join(found)}" if found else ""
+        return f"; nearest: {' '.join(map(repr, found))}" if found else ""
 
     def sub_commands(self) -> Iterator[tuple[str, str, argparse.ArgumentParser]]:
         """Name, help and parser of each, in order."""

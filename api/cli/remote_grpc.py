@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 import betterproto2
 
 from ...clients.connections import BUFFER_BYTES, RefusedError
-from ...clients.grpc_connection import GrpcLoadConnection
+from ...clients.grpc_connection import NO_GRPC, GrpcLoadConnection
 from ...proto.messages import inference
+from .parser import UNREACHABLE, CommandError
 from .remote import GotTensor, ModelInfo, RemoteError, SentTensor, ServerConnection, TensorInfo, read_array
 
 _SERVICE = "/inference.GRPCInferenceService/"
@@ -116,6 +117,8 @@ class GrpcRemote(ServerConnection):
         return response().parse(connection.next_message() or b"")
 
     def _check(self, connection: GrpcLoadConnection) -> None:
+        if connection.reason == NO_GRPC:
+            raise CommandError(f"what answers at {self.url} speaks no gRPC", "correct --url", UNREACHABLE)
         if connection.status:
             hint = "give a key with --api-key" if connection.status == _UNAUTHENTICATED else ""
             raise RemoteError(connection.reason, hint)

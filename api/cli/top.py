@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
 import time
 from importlib.util import find_spec
@@ -54,6 +53,9 @@ def run_top(given: argparse.Namespace) -> int:
             _show_live(server, metrics, given)
         else:
             _print_lines(server, metrics, given)
+    except KeyboardInterrupt:  # how else it would end
+        if given.once:
+            raise
     finally:
         server.close()
         if metrics is not None:
@@ -115,7 +117,7 @@ def _show_live(server: HttpRemote, metrics: HttpRemote | None, given: argparse.N
     from rich.text import Text
 
     watching = Live(Text("looking…"), console=Console(), screen=True, auto_refresh=False)
-    with contextlib.suppress(KeyboardInterrupt), watching as live:
+    with watching as live:
         before = _look(server, metrics)
         while True:
             time.sleep(given.interval)

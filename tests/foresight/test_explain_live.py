@@ -32,6 +32,8 @@ def test_of_a_running_server(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         for model in ("nothing", "simple:7"):
             assert main(["explain", model, "--seconds", "0", *where]) == 1
             assert "unknown model" in capsys.readouterr().err
+        assert main(["explain", "simpel", "--seconds", "0", *where]) == 1
+        assert capsys.readouterr().err.endswith("\n  did you mean: simple?\n")
 
 
 def test_what_is_in_between_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,13 +57,13 @@ def test_what_is_in_between_is_told(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize(
-    ("words", "text"),
+    ("words", "code", "text"),
     [
-        (["m", "--url", "127.0.0.1:1"], "no server answers at http://127.0.0.1:1"),
-        (["m", "--url", "ftp://x"], "expected http://HOST:PORT"),
-        ([str(Path(__file__).parent)], "is a folder: name a request log as well (--log)"),
+        (["m", "--url", "127.0.0.1:1"], 3, "no server answers at http://127.0.0.1:1: Connection refused\n  start one"),
+        (["m", "--url", "ftp://x"], 1, "expected http://HOST:PORT"),
+        ([str(Path(__file__).parent)], 1, "is a folder: name a request log as well (--log)"),
     ],
 )
-def test_what_cannot_be_explained(words: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", *words]) == 1
+def test_what_cannot_be_explained(words: list[str], code: int, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", *words]) == code
     assert text in capsys.readouterr().err

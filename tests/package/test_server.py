@@ -88,6 +88,7 @@ def test_a_program_asks_models() -> None:
         assert server.ready()
         assert server.models() == ["count", "double", "greet", "refuse"]
         assert (server.http_address, server.grpc_address) == ("", "")
+        assert repr(server) == f"<{type(server).__name__}: without ports>"
         answer = server.model("double")(x=np.ones((3, 2), np.float32))
         assert list(answer) == ["y"]
         assert answer["y"].tolist() == [[2, 2]] * 3
@@ -301,6 +302,7 @@ def test_repositories_apps_ports_and_sequences(tmp_path: Path) -> None:
         assert server.models() == ["double", "half", "running_sum", "simple"]
         assert server.model("half")(x=[3])["output"].tolist() == [1.5]
         assert server.grpc_address.startswith("127.0.0.1:")
+        assert f"HTTPService at {server.http_address}" in repr(server)
         with triton.InferenceServerClient(server.http_address) as client:
             assert client.is_model_ready("half")
         one, other = server.model("running_sum").sequence(), server.model("running_sum").sequence(7)

@@ -20,7 +20,7 @@ _PAGE_HOST = "10.0.0.1"
 
 
 class RayHead:
-    """What `ray start --head` starts, on a free port of the loopback address; all of it ends with `end`.
+    """What `ray start --head` starts, on a free port; all of it ends with `end`.
 
     Attributes:
         address: for `--address` and RAY_ADDRESS.
@@ -30,7 +30,7 @@ class RayHead:
         self._directory = tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp")  # paths of sockets have to be short
         self._process = subprocess.Popen(
             [
-                *(BIN / "ray", "start", "--head", "--block", "--port=0", "--node-ip-address=127.0.0.1"),
+                *(BIN / "ray", "start", "--head", "--block", "--port=0"),
                 *("--num-cpus=4", "--include-dashboard=false", "--disable-usage-stats"),
                 f"--temp-dir={self._directory.name}",
             ],

@@ -226,7 +226,7 @@ def test_one_model_of_an_app_and_a_repository(tmp_path: Path) -> None:
         (["raising.py"], r"raising\.py:2: ZeroDivisionError: division by zero"),
         (["bad.py"], r"helping\.py:1: SyntaxError: .*\n  def \("),
         (["exiting.py"], r"exiting\.py: the process that imported it ended with status 3"),
-        (["folder"], "Unexpected argument: folder\nthere may be Python files with models"),
+        (["folder"], "Unexpected argument: folder\nthere is no directory 'folder'"),
         (["--reload"], "'--reload' has no effect without a Python file"),
         (["app.py", "--reload", "--model-control-mode=explicit"], "'--model-control-mode=explicit' cannot be combined"),
     ],

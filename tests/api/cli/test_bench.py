@@ -102,16 +102,19 @@ def test_what_is_wrong(words: list[str], code: int, text: str, capsys: pytest.Ca
 
 
 def test_a_model_that_there_is_not(live, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "nosuch", *SHORT, "--url", f"http://127.0.0.1:{live.port}"]) == 3
-    assert "nosuch" in capsys.readouterr().err
+    for url in (f"http://127.0.0.1:{live.port}", f"grpc://127.0.0.1:{live.grpc_port}"):
+        assert main(["bench", "simpel", *SHORT, "--url", url]) == 1
+        told, remedy = capsys.readouterr().err.splitlines()
+        assert "'simpel'" in told
+        assert remedy.startswith("  did you mean: simple")
 
 
 @pytest.mark.parametrize("name", ["two words", "modèle"])
 def test_a_model_whose_name_no_path_has(live, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", name, *SHORT, "--url", f"http://127.0.0.1:{live.port}"]) == 3
-    assert f"does not describe model '{name}'" in capsys.readouterr().err
+    assert main(["bench", name, *SHORT, "--url", f"http://127.0.0.1:{live.port}"]) == 1
+    assert "unknown model" in capsys.readouterr().err
 
 
 def test_a_port_of_http_answers_no_grpc(live, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "simple", *SHORT, "--url", f"grpc://127.0.0.1:{live.port}"]) == 3
-    assert "what answers does not speak gRPC" in capsys.readouterr().err
+    assert "speaks no gRPC\n  correct --url\n" in capsys.readouterr().err

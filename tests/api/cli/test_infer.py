@@ -99,8 +99,9 @@ def test_a_whole_request_from_standard_input(infer: Infer, monkeypatch: pytest.M
         (["simpl"], "Request for unknown model: 'simpl' is not found", "did you mean: simple"),
         (["simple", "--input", "INPUT5=[1]"], "has no input 'INPUT5'", "did you mean: INPUT1"),
         (["simple", "--input", "INPUT0=[1, 2]"], "has shape [2], expected [-1, 16]", "as many values"),
-        (["simple", "--input", "INPUT0=x"], "input 'INPUT0' cannot be read", "write INT32 values of shape [-1, 16]"),
+        (["simple", "--input", "INPUT0=x"], "input 'INPUT0' cannot be read", "of shape [-1, 16], such as [1, 2, …]"),
         (["simple", "--input", "INPUT0=[1.5]"], "values that INT32 cannot hold, such as 1.5", "write INT32 values"),
+        (["simple_string", "--input", 'INPUT0={"b": 1}'], "found {'b': 1}", 'such as ["a", "b", …]'),
         (["simple", "--input", "[1]"], "does not say which input it is", "NAME=VALUE; of INPUT0, INPUT1"),
         (["simple", "--input", "INPUT0=no.npy"], "there is no file 'no.npy'", "correct the path"),
         (["simple", "--json", "no.json"], "cannot read 'no.json': No such file", "correct the path"),
@@ -130,8 +131,8 @@ def test_a_port_of_another_protocol(live, capsys: pytest.CaptureFixture[str]) ->
     """Nothing of what it says gets to the terminal."""
     assert main(["infer", "simple", "--url", f"http://127.0.0.1:{live.grpc_port}"]) == 3
     assert "speaks no HTTP\n" in capsys.readouterr().err
-    assert main(["infer", "simple", "--url", f"grpc://127.0.0.1:{live.port}"]) == 1
-    assert "what answers does not speak gRPC" in capsys.readouterr().err
+    assert main(["infer", "simple", "--url", f"grpc://127.0.0.1:{live.port}"]) == 3
+    assert "speaks no gRPC\n  correct --url\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("scheme", URLS)

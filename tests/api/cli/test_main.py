@@ -45,7 +45,7 @@ def test_anything_else_is_a_usage_error(words: list[str], capsys: pytest.Capture
 def test_an_unknown_command_is_told_with_those_that_are_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["rout"])
-    assert capsys.readouterr().err.startswith("trireme: there is no command 'rout'; nearest: route")
+    assert capsys.readouterr().err.startswith("trireme: there is no command 'rout'; nearest: 'route'")
 
 
 def test_an_unknown_option_of_a_sub_command_is_its_own_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,7 +54,7 @@ def test_an_unknown_option_of_a_sub_command_is_its_own_error(capsys: pytest.Capt
     assert ended.value.code == 2
     said = capsys.readouterr().err
     assert said == (
-        "trireme route list: unrecognized arguments: --jsn; nearest: --json\nsee: trireme route list --help\n"
+        "trireme route list: unrecognized arguments: --jsn; nearest: '--json'\nsee: trireme route list --help\n"
     )
 
 

@@ -343,7 +343,7 @@ def test_the_log_goes_where_and_looks_how_the_flags_say(
         (
             "stray",
             "Unexpected argument: stray",
-            ["there may be Python files with models (app.py, app.py:name) and directories of models"],
+            ["there is no directory 'stray'; words that are no flags are directories, or Python files (app.py, …)"],
         ),
         (
             "--model-control-mode=x",
