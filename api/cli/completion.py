@@ -60,6 +60,7 @@ def all_commands(parser: CommandParser) -> Commands:
     """Every sub-command; those below one (``key new``) lend it their options."""
     from .flag_table import GROUPS
     from .gateway import GATEWAY_GROUPS
+    from .init import STARTERS
     from .main import SERVERS
 
     found: Commands = {}
@@ -67,6 +68,9 @@ def all_commands(parser: CommandParser) -> Commands:
     for name, text, below in parser.sub_commands():
         options = _flag_options(tables[name]) if name in SERVERS else _parser_options(below)
         found[name] = text, sorted(set(options))
+    text, options = found["init"]
+    kinds = *(each.kind for each in STARTERS), "all"
+    found["init"] = text, [each._replace(values=kinds) if each.name == "--with" else each for each in options]
     return found
 
 
@@ -174,7 +178,8 @@ def zsh_script(commands: Commands) -> str:
             value = f":value:({' '.join(option.values)})" if option.values else ":value:_files"
             equals, value = ("=", value) if option.takes_value else ("", "")
             lines.append(f"            '*{option.name}{equals}[{_zsh_text(option.text)}]{value}' \\")
-        choices = f'_alternative "words\\:word\\:({" ".join(words)})" "files\\:file\\:_files"' if words else "_files"
+        # a space: without it `_arguments` hands options of its own to `_alternative`, which takes none of them
+        choices = f' _alternative "words\\:word\\:({" ".join(words)})" "files\\:file\\:_files"' if words else "_files"
         lines.append(f"            '*:argument:{choices}' ;;")
     lines += ["    esac", "}", "compdef _trireme trireme"]
     return "\n".join(lines) + "\n"

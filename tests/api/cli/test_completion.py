@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import select
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
+from serve_process import PATIENCE_S
 
 from trireme.api.cli.completion import SHELLS, all_commands
 from trireme.api.cli.flag_table import FLAGS
@@ -52,3 +56,45 @@ def test_the_shell_can_read_its_script(shell: str, capsys: pytest.CaptureFixture
         pytest.skip(f"{shell} is not installed")
     done = subprocess.run([path, "-n"], input=text, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+def test_fish_offers_words_and_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "t.fish").write_text(script("fish", capsys))
+
+    def fish_offers(line: str) -> set[str]:
+        command = ["fish", "-N", "-c", f"source t.fish; complete -C '{line}'"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        return {each.partition("\t")[0] for each in done.stdout.splitlines()}
+
+    assert fish_offers("trireme ben") == {"bench"}
+    assert fish_offers("trireme cluster ") >= {"up", "status", "down"}
+    assert fish_offers("trireme serve --model-control-mode p") == {"poll"}
+    assert fish_offers("trireme init --with sk") == {"sklearn"}
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+def test_zsh_offers_words_at_a_prompt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "t.zsh").write_text(f"autoload -U compinit; compinit -D\n{script('zsh', capsys)}")
+    ours, theirs = os.openpty()
+    shell = subprocess.Popen(["zsh", "-f", "-i"], stdin=theirs, stdout=theirs, stderr=theirs, cwd=tmp_path)
+    os.close(theirs)
+
+    def said(typed: str, until: str) -> str:
+        os.write(ours, typed.encode())
+        text = ""
+        while until not in text:
+            assert select.select([ours], [], [], PATIENCE_S)[0], text
+            text += os.read(ours, 65536).decode(errors="replace")
+        return text
+
+    try:
+        said("source ./t.zsh; unset zle_bracketed_paste; echo rea''dy\n", "ready\r")
+        shown = said("trireme cluster \t\t\x15echo do''ne\n", "done\r")
+        assert "status" in shown
+        assert "bad option" not in shown
+        assert "pytorch" in said("trireme init --with \t\t\x15echo agai''n\n", "again\r")
+    finally:
+        shell.kill()
+        shell.wait()
+        os.close(ours)
