@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..engine.errors import InvalidArgumentError
+from ..engine.front_end_count import front_end_count
 from ..engine.host_policies import usable_cores
-from ..front_ends.count import front_end_count
 
 if TYPE_CHECKING:
     from ..engine.profiles import HostPoint, ModelProfile

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..engine.front_end_count import MOST_FRONT_ENDS, front_end_count
 from ..engine.host_policies import usable_cores
-from ..front_ends.count import MOST_FRONT_ENDS, front_end_count
 from .profile_command import add_repository_arguments, positive_number, repository_models
 
 if TYPE_CHECKING:

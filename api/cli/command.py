@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ...actors.request_log import RequestLogSettings
 from ...engine.backends.confinement import Confinement, find_account
 from ...engine.errors import InvalidArgumentError
+from ...engine.front_end_count import front_end_count
 from ...engine.gpu.discovery import Gpus
 from ...engine.gpu.pinned_pool import GpuLimits
 from ...engine.host_policies import HostPolicy, machine_nodes, process_cores, read_host_policies
@@ -22,7 +23,6 @@ from ...engine.options import ControlMode, ServerOptions
 from ...engine.repository.cloud.addresses import is_store_address
 from ...engine.scheduler_delays import SchedulerDelays
 from ...engine.tensor_limits import TensorLimits
-from ...front_ends.count import front_end_count
 from ..console.guard import ConsoleMode
 from ..grpc.compression import CompressionLevel
 from ..grpc.options import GrpcOptions, GrpcServiceOptions, read_delays

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ...engine.errors import InvalidArgumentError
+from ...engine.front_end_count import MOST_FRONT_ENDS
 from ...engine.scheduling.rate_limiter import ExplicitResource
-from ...front_ends.count import MOST_FRONT_ENDS
 from ..request_parameters import RESTRICTABLE, Restriction, compile_forward_pattern
 
 INT32_MAX = 2**31 - 1

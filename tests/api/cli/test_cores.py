@@ -8,7 +8,7 @@ from trireme.api.cli.command import build_command
 from trireme.api.cli.cores import within_quota
 from trireme.api.cli.flag_table import FLAGS
 from trireme.api.cli.flags import UsageError, parse
-from trireme.front_ends.count import front_end_count
+from trireme.engine.front_end_count import front_end_count
 
 
 @pytest.mark.parametrize(
