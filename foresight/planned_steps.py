@@ -6,6 +6,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from random import Random
 
+import numpy as np
+
 from ..engine.backends.generation.settings import GenerationSettings
 from ..engine.config.model import ModelConfig
 from ..engine.errors import InvalidArgumentError
@@ -34,6 +36,25 @@ class ProfiledSteps:
         low, before, after = PLACES[index - 1], self._ratios[index - 1], self._ratios[index]
         ratio = before + (after - before) * (place - low) / (PLACES[index] - low)
         return self._fit.seconds(load_of(step)) * ratio
+
+
+class RestedTimes:
+    """What steps take more after a rest (`simulations.planning.steps.RestTime`): between two measured rests by how long
+    it was, after the longest no more than that.
+
+    Args:
+        factor: on all of it; see `prediction`.
+    """
+
+    def __init__(self, generation: GenerationProfile, factor: float = 1.0) -> None:
+        self._rests = [0.0, *(each.rest_s for each in generation.rested)]
+        columns = zip(*(each.more_s for each in generation.rested), strict=True)
+        self._more = [[0.0, *(factor * each for each in column)] for column in columns]
+
+    def __call__(self, rest_s: float, number: int) -> float:
+        if rest_s <= 0.0 or number >= len(self._more):
+            return 0.0
+        return float(np.interp(rest_s, self._rests, self._more[number]))
 
 
 def memory_tokens(generation: GenerationProfile, config: ModelConfig) -> int:
@@ -66,6 +87,7 @@ def planned_steps(profile: ModelProfile, config: ModelConfig, factor: float, way
     costs = next((each for each in profile.host if each.way is way), next(iter(profile.host), None))
     return PlannedSteps(
         seconds=ProfiledSteps(generation, factor),
+        rested=RestedTimes(generation, factor),
         limits=settings.limits(generation.context),
         blocks=memory_tokens(generation, config) // settings.block_tokens,
         size=settings.block_tokens,

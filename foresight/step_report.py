@@ -23,4 +23,7 @@ def step_lines(profile: GenerationProfile) -> Iterator[str]:
         f"the fit is off by {middle:.1%} in the middle and {most:.1%} at most; of {ratios.count} steps p5 took "
         f"{ratios.quantile(0.05):.2f}, p50 {ratios.quantile(0.5):.2f} and p99 {ratios.quantile(0.99):.2f} times as long"
     )
+    for each in profile.rested:
+        more = ", ".join(f"{more_s * 1e3:.1f} ms" for more_s in each.more_s)
+        yield f"after {each.rest_s * 1e3:.0f} ms without a step the first ones take {more} longer"
     yield f"a token in memory takes {profile.token_bytes} bytes; a text has {profile.context} tokens at most"

@@ -9,6 +9,7 @@ Rules:
  3. Loads are made by turns, in `_ROUNDS` rounds; in the first `_LEAST_ROUNDS` each takes part, unless it has had its
     time. Machines are faster at one time than at another.
  4. Steps that are about alike make a point (`_kind`), with the mean of what they compute.
+ 5. What steps take more after a rest is measured at last (`rested_steps`); the other loads leave none.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,6 +46,7 @@ from ..engine.profiles.generation import GenerationProfile, StepLoad, StepPoint,
 from ..engine.request import InferenceRequest
 from ..engine.tensor import Tensor
 from .progress import Progress
+from .rested_steps import STEPS, measure_rests
 from .service_times import MeasuredModel, MeasuringPlan
 
 _ROUNDS, _LEAST_ROUNDS = 6, 3
@@ -59,6 +62,8 @@ _SHORTEST = 0.55
 """Part of a load's prompt that one of its prompts has at least: just above the next shorter load's."""
 _REPEATED = 4
 """How often a prompt alone is asked for in a round: it makes a single step."""
+_RESTED_PROMPT = 48
+"""Tokens of the prompt of a text that is asked for after a rest, at most."""
 _WAITS_ONLY = 0.03
 _SWITCH_INTERVAL_S = 0.0005
 """Of the interpreter, as `trireme serve` has it: the instance's thread waits for the event loop no longer."""
@@ -213,7 +218,11 @@ async def _measured_steps(
         blocks = settings.blocks_of_bytes(token_bytes) if settings.kv_bytes else settings.blocks(sink.context)
         loads = list(loads_for(limits, blocks * settings.block_tokens))
         await measuring.all_of(loads, progress)
+        progress(f"{name}: steps after rests", 0.97)
+        longest = min(limits.context, blocks * settings.block_tokens)
+        rested = await measure_rests(partial(measuring.steps_of_one, longest), plan.most_s)
     generation = profile_of([step for load in loads for step in load.steps], sink, measuring.cores)
+    generation = replace(generation, rested=rested)
     measured = MeasuredModel(config, described.version, ExecutorKind.THREAD)
     measured.starting = StartTimes(loaded_s, loaded_s)
     alone = [step.took_s for load in loads for step in load.steps if step.load.texts == 1 and not step.load.prompt]
@@ -272,6 +281,15 @@ class _Measuring:
         load.steps += steps
         self._used_s += time.process_time() - time.thread_time() - before_s
         self._stepped_s += sum(step.took_s for step in steps)
+
+    async def steps_of_one(self, longest: int) -> list[float]:
+        """What the first steps of a text take, if it has as many in a row."""
+        prompt = min(_RESTED_PROMPT, longest - STEPS - 1)
+        if prompt < 1:
+            return []
+        self._sink.taken()
+        await self.ask(_Load(1, prompt, STEPS + 1))
+        return [step.took_s for step in self._sink.taken()][:STEPS]
 
     async def ask(self, load: _Load) -> None:
         """Have the texts of a load generated."""

@@ -10,6 +10,8 @@ Rules:
     before, and for each pair.
  4. A time is what is fitted, by a ratio that is drawn from those of all steps that were measured to what is fitted for
     them. So the error of the fit is in what is drawn, and so is the machine's unrest.
+ 5. After a rest a step takes longer, and a few more do after it: others have used the caches, and the network's weights
+    have to come from memory (`RestedSteps`). That is about as much for few tokens as for many.
 """
 
 from __future__ import annotations
@@ -152,6 +154,19 @@ def _least_squares(rows: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True, slots=True)
+class RestedSteps:
+    """What steps take longer after a rest (rule 5).
+
+    Attributes:
+        rest_s: for how long there was no step.
+        more_s: of the first step after it, the second, and so on.
+    """
+
+    rest_s: float
+    more_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationProfile:
     """Of a generating model.
 
@@ -162,6 +177,7 @@ class GenerationProfile:
         fit: to that.
         ratios: of the time of each measured step to what is fitted for it. No seconds, in spite of the type.
         cores: processor seconds a second of a step.
+        rested: ascending by `rest_s`, each with as many steps; empty if it was not measured.
     """
 
     context: int
@@ -170,6 +186,7 @@ class GenerationProfile:
     fit: StepFit
     ratios: TimeDistribution
     cores: float
+    rested: tuple[RestedSteps, ...] = ()
 
     def block_bytes(self, tokens: int) -> int:
         """Memory that so many tokens take."""
@@ -188,6 +205,7 @@ class GenerationProfile:
             "fit": asdict(self.fit),
             "ratios": self.ratios.to_json(),
             "cores": self.cores,
+            "rested": [{"rest_s": each.rest_s, "more_s": list(each.more_s)} for each in self.rested],
         }
 
     @classmethod
@@ -209,6 +227,7 @@ class GenerationProfile:
             _fit(table["fit"], f"{where}.fit"),
             TimeDistribution.from_json(table["ratios"], f"{where}.ratios"),
             whole["cores"],
+            _rested(table["rested"], f"{where}.rested"),
         )
 
 
@@ -246,3 +265,16 @@ def _fit(value: Any, where: str) -> StepFit:
         raise InvalidArgumentError(f"{where}: expected knots that ascend, and as many numbers in token_s")
     step_s, *rest = (_number(table[name], f"{where}.{name}") for name in ("step_s", "text_s", "context_s", "pair_s"))
     return StepFit(step_s, knots, token_s, *rest)
+
+
+def _rested(value: Any, where: str) -> tuple[RestedSteps, ...]:
+    if not isinstance(value, list):
+        raise InvalidArgumentError(f"{where}: expected a list")
+    found: list[RestedSteps] = []
+    for at, each in enumerate(value):
+        table = _table(each, [field.name for field in fields(RestedSteps)], f"{where}[{at}]")
+        rest_s, more_s = _number(table["rest_s"], f"{where}[{at}].rest_s"), _numbers(table["more_s"], f"{where}[{at}]")
+        if found and (rest_s <= found[-1].rest_s or len(more_s) != len(found[-1].more_s)):
+            raise InvalidArgumentError(f"{where}[{at}]: expected a longer rest than before it, with as many steps")
+        found.append(RestedSteps(rest_s, tuple(more_s)))
+    return tuple(found)

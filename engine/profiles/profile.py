@@ -18,7 +18,7 @@ from .durations import TimeDistribution
 from .generation import GenerationProfile
 from .origin import ProfileOrigin
 
-FORMAT = 4
+FORMAT = 5
 """Of the JSON form."""
 
 T = TypeVar("T")

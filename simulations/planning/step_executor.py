@@ -15,7 +15,7 @@ from ..clock import JumpingClock
 from .event_loop import PlannedLoop
 from .host import HostCosts
 from .notes import Notes
-from .steps import ModelInSteps, PlayedInstance
+from .steps import ModelInSteps, PlayedInstance, StepRests
 
 T = TypeVar("T")
 
@@ -46,6 +46,7 @@ class _PlayedThread:
         """From now on: for this instance."""
         self._instance, self._model, self._number = instance, instance.model, instance.model.instances
         self._model.instances += 1
+        self._rests = StepRests(instance.model.planned.rested)
         instance.note = self._notes.text_over
 
     def put(self, work: Callable[[], object], done: Callable[[outcome.Outcome[Any]], object]) -> None:
@@ -61,7 +62,7 @@ class _PlayedThread:
         piece.number = self._notes.step_begun_at(self._model.index, self._number, step, used, now_s)
         piece.texts = sum(each.draws for each in step.pieces)
         piece.heard_s = self._loop.busy_s
-        self._compute(self._model.planned.seconds(step, self._model.chance), piece)
+        self._compute(self._model.planned.seconds(step, self._model.chance) + self._rests.more_s(now_s), piece)
 
     def _compute(self, seconds: float, piece: _Piece) -> None:
         planned = self._model.planned
@@ -83,6 +84,7 @@ class _PlayedThread:
                 self._compute(more_s, piece)
                 return
             self._notes.step_ended[piece.number] = self._clock.now_s()
+            self._rests.ends(self._clock.now_s())
         piece.done(piece.result)
         if piece.texts and self._costs is not None:
             self._loop.work(self._costs.token(self._model.name, piece.texts))

@@ -6,10 +6,13 @@ Rules:
  2. Answers come in the end. What it costs the event loop to send a token to each text of a step is counted for the
     step, when the next one has begun: as the server does it.
  3. A step is longer by a part (`PlannedSteps.held_up`) of what the event loop works meanwhile.
+ 4. Steps after a rest take longer (`PlannedSteps.rested`). A short rest while those after a longer one still do costs
+    the larger of the two, and not their sum.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +33,15 @@ from ...engine.job import Job
 StepTime = Callable[[Step, Random], float]
 """Seconds that a step takes while there are cores enough, with chance of the model's own."""
 
+RestTime = Callable[[float, int], float]
+"""Seconds that a step takes more: the one of this number, counted from 0, after so many seconds without a step."""
+
 _VOCABULARY = 1 << 10
+
+
+def no_more(_rest_s: float, _number: int) -> float:
+    """After a rest steps take what others take."""
+    return 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +55,7 @@ class PlannedSteps:
         cores: that a step uses.
         held_up: see rule 3.
         on_device: steps take no core of the machine.
+        rested: see rule 4.
     """
 
     seconds: StepTime
@@ -54,6 +66,7 @@ class PlannedSteps:
     cores: float = 1.0
     held_up: float = 0.0
     on_device: bool = False
+    rested: RestTime = no_more
 
 
 class _PlayedNetwork(Network):
@@ -106,6 +119,29 @@ class PlayedInstance(GenerationInstance):
         super()._note_end(request)
         if request.job.generated is not None:
             self.note(request.job, request.job.generated)
+
+
+class StepRests:
+    """What the steps of one instance take more after rests (`steps`, rule 4)."""
+
+    def __init__(self, rested: RestTime) -> None:
+        self._rested = rested
+        self._rest_s = math.inf  # of the last rest that counts
+        self._since = -1  # steps since that, but for the first
+        self._ended_s = -math.inf
+
+    def more_s(self, now_s: float) -> float:
+        """A step begins now; seconds that it takes more."""
+        rest_s = now_s - self._ended_s
+        self._since += 1
+        still_s, more_s = self._rested(self._rest_s, self._since), self._rested(rest_s, 0)
+        if more_s > still_s:
+            self._rest_s, self._since = rest_s, 0
+        return max(still_s, more_s)
+
+    def ends(self, now_s: float) -> None:
+        """It is over."""
+        self._ended_s = now_s
 
 
 class ModelInSteps:

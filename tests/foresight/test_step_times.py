@@ -35,11 +35,13 @@ async def test_steps_of_all_kinds_are_measured(tmp_path: Path) -> None:
     assert {1, 2, 4} <= {load.texts for load in loads if not load.prompt}
     assert any(load.prompt and not load.texts for load in loads)
     assert max(load.tokens for load in loads) <= 16
+    assert [len(each.more_s) for each in generation.rested] == [3] * 5
     assert measured.service[0].time.mean_s > 0
     assert measured.starting.load_s > 0
     assert "letters: 4 texts after 24 tokens" in said
     text = "\n".join(step_lines(generation))
     assert "a token in memory takes 6 bytes" in text
+    assert "after 300 ms without a step the first ones take " in text
 
 
 async def test_instances_and_queues_do_not_matter(tmp_path: Path) -> None:

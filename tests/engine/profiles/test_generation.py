@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from trireme.engine.generation.blocks import BlockMemory
 from trireme.engine.generation.iterations import IterationLimits, Iterations
 from trireme.engine.generation.requests import Generation
 from trireme.engine.profiles import TimeDistribution, read_profile
-from trireme.engine.profiles.generation import StepFit, StepLoad, StepPoint, fit_of, load_of
+from trireme.engine.profiles.generation import RestedSteps, StepFit, StepLoad, StepPoint, fit_of, load_of
 
 
 def test_the_load_of_steps() -> None:
@@ -75,7 +76,9 @@ def test_what_is_off_is_told() -> None:
 
 
 def test_a_file_gives_it_back() -> None:
-    profile = some_profile(generation=steps_of(0.01, token_s=0.001))
+    generation = steps_of(0.01, token_s=0.001)
+    rested = (RestedSteps(0.01, (0.002, 0.001)), RestedSteps(0.1, (0.004, 0.001)))
+    profile = some_profile(generation=replace(generation, rested=rested))
     assert read_profile(profile.to_json(), "it") == profile
 
 
@@ -92,6 +95,12 @@ def _of(part: str, name: str, value: Any) -> Callable[[dict[str, Any]], object]:
         (_of("", "extra", 1), "it.generation: expected an object with context, "),
         (_of("fit", "knots", [2, 1]), "it.generation.fit: expected knots that ascend"),
         (_of("fit", "step_s", "x"), "it.generation.fit.step_s: expected a number"),
+        (_of("", "rested", 3), "it.generation.rested: expected a list"),
+        (_of("", "rested", [{"rest_s": 1}]), r"it.generation.rested\[0\]: expected an object with rest_s, more_s"),
+        (
+            _of("", "rested", [{"rest_s": 1, "more_s": [1]}, {"rest_s": 1, "more_s": [1]}]),
+            r"it.generation.rested\[1\]: expected a longer rest than before it, with as many steps",
+        ),
         (_of("fit", "token_s", 3), "it.generation.fit.token_s: expected a list of numbers, not 3"),
     ],
 )

@@ -111,6 +111,18 @@ def test_the_event_loop_holds_steps_up() -> None:
     assert run.latencies_s() == pytest.approx(0.3 + 0.01), "the last token is written as well"
 
 
+def test_steps_after_a_rest_take_longer() -> None:
+    """The first after a second takes 0.2 s more, and the next one half of that; a short rest meanwhile adds nothing."""
+
+    def rested(rest_s: float, number: int) -> float:
+        return min(rest_s, 1.0) * (0.2, 0.1)[number] if number < 2 else 0.0
+
+    requests = [text(0.0, 8, 4), text(3.0, 8, 1), text(3.31, 8, 2)]
+    _, texts = played(requests, model(rested=rested))
+    took = texts.step_ended_s - texts.step_begun_s
+    assert took == pytest.approx([0.3, 0.2, 0.1, 0.1, 0.3, 0.2, 0.1])
+
+
 def test_cores_are_shared_by_instances() -> None:
     class OneCore(HostCosts):
         cores = 1.0
