@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from statistics import median
 
 import trio
@@ -44,7 +44,7 @@ async def measure_rests(ask: Callable[[], Awaitable[Sequence[float]]], most_s: f
     return rested_steps(took)
 
 
-def rested_steps(took: dict[float, list[Sequence[float]]]) -> tuple[RestedSteps, ...]:
+def rested_steps(took: Mapping[float, Sequence[Sequence[float]]]) -> tuple[RestedSteps, ...]:
     """What was measured, by rest (rules 2 and 3); nothing if a rest has no steps."""
     if not all(took.values()):
         return ()

@@ -66,7 +66,7 @@ def _with(name: str, value: Any) -> Callable[[dict[str, Any]], object]:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (_with("format", 1), "format 1 of profiles is not known; expected 4"),
+        (_with("format", 1), "format 1 of profiles is not known; expected 5"),
         (_without("model"), "model is missing"),
         (_with("model", ""), "model: expected a text, not ''"),
         (_with("more", 1), "unknown member 'more'"),
