@@ -12,6 +12,7 @@ at any time.
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import importlib
 import io
@@ -81,9 +82,11 @@ def _main(words: Sequence[str]) -> int:
 
 
 def _run(words: Sequence[str]) -> int:
-    from .parser import USAGE, CommandError
+    from .parser import FAILED, USAGE, CommandError
 
     name = "trireme"
+    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison] - the shell's `>&-` closes it
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as the process
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # what the terminal's encoding lacks, as in a chart
     try:
@@ -106,8 +109,19 @@ def _run(words: Sequence[str]) -> int:
             raise
         return _INTERRUPTED
     except BrokenPipeError:  # who read the output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return _PIPE_CLOSED
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _drop_output()
+        sys.stderr.write(f"{name}: cannot write: {error.strerror}\n  make room, or write elsewhere\n")
+        return FAILED
+
+
+def _drop_output() -> None:
+    """What has not been written yet never is, so that the end of the process does not try again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def command_parser(name: str | None) -> CommandParser:

@@ -213,3 +213,19 @@ sys.exit(main.main())
     ended = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
     assert ended.returncode == exit_code
     assert ended.stdout == ("said\ncleaned up\n" if cleans_up else "said\n")
+
+
+def test_output_that_cannot_be_written_is_told_in_two_lines() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "trireme", "openapi"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr == "trireme openapi: cannot write: No space left on device\n  make room, or write elsewhere\n"
+
+
+def test_an_output_that_is_closed_is_none() -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"'{sys.executable}' -m trireme openapi >&-"], stderr=subprocess.PIPE, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
