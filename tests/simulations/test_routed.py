@@ -10,13 +10,13 @@ from trireme.simulations.planted import planted
 from trireme.simulations.planted.routed import ROUTED_BUGS
 from trireme.simulations.routed import play_routed
 
-FIRST_SEEDS = {"begun-elsewhere": 21, "readiness-untold": 13}
-"""Where to begin with those that take long to meet."""
+FIRST_SEEDS = {"readiness-untold": 20, "begun-elsewhere": 21}
+"""Where to begin with those that take long to meet, or whose first seeds take long to play."""
 
 
 def test_no_request_is_lost_or_misled_whatever_happens_to_routes_and_models() -> None:
     counts: Counter[str] = Counter()
-    for seed in range(1, 17):
+    for seed in range(1, 11):
         run = play_routed(seed)
         assert not run.violation, f"seed {seed}: {run.violation}"
         counts += run.counts
@@ -26,7 +26,7 @@ def test_no_request_is_lost_or_misled_whatever_happens_to_routes_and_models() ->
 
 @pytest.mark.slow
 def test_so_it_is_in_eighty_runs() -> None:
-    for seed in range(17, 97):
+    for seed in range(11, 91):
         assert not (violation := play_routed(seed).violation), f"seed {seed}: {violation}"
 
 

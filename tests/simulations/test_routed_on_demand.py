@@ -11,7 +11,7 @@ from trireme.simulations.routed_on_demand import play_routed_on_demand
 
 def test_requests_for_routes_load_their_targets_and_none_is_lost() -> None:
     counts: Counter[str] = Counter()
-    for seed in range(1, 5):
+    for seed in range(3, 7):
         run = play_routed_on_demand(seed)
         assert not run.violation, f"seed {seed}: {run.violation}"
         counts += run.counts
@@ -21,5 +21,5 @@ def test_requests_for_routes_load_their_targets_and_none_is_lost() -> None:
 
 @pytest.mark.slow
 def test_so_it_is_in_fifty_runs() -> None:
-    for seed in range(5, 55):
+    for seed in range(1, 51):
         assert not (violation := play_routed_on_demand(seed).violation), f"seed {seed}: {violation}"

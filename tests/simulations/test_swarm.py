@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import warnings
 from collections import Counter
 
 import pytest
@@ -17,8 +18,12 @@ from trireme.simulations.play import drain_bound_s, play
 from trireme.simulations.reach import ANSWERED, FEATURES, runs_that_reach, shares_answered
 from trireme.simulations.swarm import draw_plan
 
-SEEDS = range(1, 201)
-MORE_SEEDS = range(201, 1001)
+SEEDS = range(1, 61)
+RARE_SEEDS = (61, 62, 63, 68, 69, 78, 85, 97, 127, 140, 147, 172, 218, 225, 226, 245, 254)
+"""With these everything reachable is reached, nearly all of it in two runs. They age whenever something else is drawn:
+the test plays more seeds then, and says so."""
+
+ALL_SEEDS = range(1, 1001)
 MS = 1_000_000
 LEAST_SHARE = {
     "a step for a later answer of a decoupled member": 0.01,
@@ -36,27 +41,26 @@ when they are killed. (200 runs have 0.15 and 0.11; those in which processes end
 
 @pytest.mark.timeout(900)
 def test_no_invariant_is_broken_and_everything_reachable_is_reached() -> None:
-    """Some of the seeds that people play by the thousand; the last hole is closed by the 132nd."""
+    """Some of the seeds that people play by the thousand."""
     counts: Counter[str] = Counter()
-    runs: list[Counter[str]] = []
     broken = []
-    for found in hunt(SEEDS):
+    chosen = [*SEEDS, *RARE_SEEDS]
+    more = [seed for seed in range(SEEDS.stop, 301) if seed not in RARE_SEEDS]
+    played = 0
+    for found in hunt([*chosen, *more]):
+        if played >= len(chosen) and not holes(counts):
+            break
+        played += 1
         counts += found.counts
-        runs.append(found.counts)
         if found.violation is not None:
             broken.append(f"seed {found.seed}: {found.violation}")
     assert not broken, "\n".join([*broken, "see one: python -m trireme.simulations --seed N"])
     assert holes(counts) == []
-    shares = shares_answered(runs)
-    assert statistics.median(shares) > 0.6, "most requests of most runs are answered"
-    for by_front_ends, least in LEAST_ANSWERED.items():
-        shares = shares_answered([run for run in runs if bool(run[BY_FRONT_ENDS]) == by_front_ends])
-        assert shares[len(shares) // 10] > least, f"in nine runs of ten, with front ends: {by_front_ends}"
-    reached = {feature: runs_that_reach(runs, feature) for feature in FEATURES}
-    assert {feature: share for feature, share in reached.items() if share < LEAST_SHARE.get(feature, 0.05)} == {}
     assert set(counts) - set(REACHABLE) == {"requests", "steps", ANSWERED}, (
         "what is counted is on the list of what can be reached"
     )
+    if played > len(chosen):
+        warnings.warn(f"RARE_SEEDS leave holes that {more[played - len(chosen) - 1]} closes", stacklevel=1)
 
 
 def test_steps_for_answers_of_models_that_execute_several_times_have_numbers() -> None:
@@ -68,9 +72,20 @@ def test_steps_for_answers_of_models_that_execute_several_times_have_numbers() -
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_no_invariant_is_broken_by_many_more_seeds() -> None:
-    broken = {found.seed: found.violation.invariant for found in hunt(MORE_SEEDS, jobs=2) if found.violation}
+def test_many_seeds_break_nothing_and_reach_everything_often_enough() -> None:
+    broken = {}
+    runs: list[Counter[str]] = []
+    for found in hunt(ALL_SEEDS, jobs=2):
+        runs.append(found.counts)
+        if found.violation is not None:
+            broken[found.seed] = found.violation.invariant
     assert broken == {}, "see one: python -m trireme.simulations --seed N"
+    assert statistics.median(shares_answered(runs)) > 0.6, "most requests of most runs are answered"
+    for by_front_ends, least in LEAST_ANSWERED.items():
+        shares = shares_answered([run for run in runs if bool(run[BY_FRONT_ENDS]) == by_front_ends])
+        assert shares[len(shares) // 10] > least, f"in nine runs of ten, with front ends: {by_front_ends}"
+    reached = {feature: runs_that_reach(runs, feature) for feature in FEATURES}
+    assert {feature: share for feature, share in reached.items() if share < LEAST_SHARE.get(feature, 0.05)} == {}
 
 
 @pytest.mark.parametrize(
@@ -139,6 +154,7 @@ def test_the_bound_counts_every_request_that_may_stand_in_the_way() -> None:
 
 def test_seeds_can_be_played_in_several_processes() -> None:
     """Each gets eight at a time."""
-    alone = {found.seed: found for found in hunt(range(1, 10))}
-    together = {found.seed: found for found in hunt(range(1, 10), jobs=2)}
+    seeds = (18, 32, 58, 59, 85, 106, 156, 159, 203)  # they are soon over
+    alone = {found.seed: found for found in hunt(seeds)}
+    together = {found.seed: found for found in hunt(seeds, jobs=2)}
     assert together == alone
