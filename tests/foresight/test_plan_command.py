@@ -45,13 +45,13 @@ def test_settings_are_chosen_shown_and_written(tmp_path: Path, capsys: pytest.Ca
 def test_what_one_machine_cannot_do_needs_replicas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As few as will do, and none where one is enough."""
     write_planned_model(tmp_path / "models")
-    log = write_plan_log(tmp_path / "log.jsonl", rate_hz=620.0, count=1_200)
-    words = ("--cores", "1", "--instances", "1", "--replicas", "4", "--settings", "80")
+    log = write_plan_log(tmp_path / "log.jsonl", rate_hz=620.0, count=600)
+    words = ("--cores", "1", "--instances", "1", "--replicas", "4", "--settings", "24")
     assert plan(tmp_path / "models", log, "--objective", "p99<60ms", *words) == 0
     shown = capsys.readouterr().out
     assert next(line for line in shown.splitlines() if line.startswith("chosen")).endswith("; 3 replicas")
     assert "start 3 servers so, and `trireme gateway` in front of them" in shown
-    few = write_plan_log(tmp_path / "few.jsonl", rate_hz=50.0, count=200)
+    few = write_plan_log(tmp_path / "few.jsonl", rate_hz=50.0, count=100)
     assert plan(tmp_path / "models", few, "--objective", "p99<60ms", *words) == 0
     assert "gateway" not in capsys.readouterr().out
 
