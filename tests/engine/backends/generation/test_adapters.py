@@ -9,12 +9,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import peft
 import pytest
 import safetensors.torch
 import torch
 import transformers
-from peft.tuners import tuners_utils
 
 from trireme.engine.backends.generation.adapter_config import AdapterConfig
 from trireme.engine.backends.generation.network import Network
@@ -79,6 +77,8 @@ NETWORKS: dict[str, tuple[Callable[[], Any], dict[str, dict[str, Any]]]] = {
 
 def stored(model: Any, directory: Path, settings: Mapping[str, Any], seed: int) -> Any:
     """A random adapter of a network, which is stored; the network with it."""
+    import peft  # it takes seconds: as long as all else that the tests import
+
     torch.manual_seed(seed)
     config = peft.LoraConfig(task_type="CAUSAL_LM", init_lora_weights=False, **settings)
     found = peft.get_peft_model(copy.deepcopy(model), config).eval()
@@ -311,6 +311,9 @@ def test_files_that_are_missing_or_broken(broken: Broken) -> None:
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_layers_are_those_that_peft_chooses(kind: str, tmp_path: Path) -> None:
     """Also for settings that are odd."""
+    import peft
+    from peft.tuners import tuners_utils
+
     make, adapters = NETWORKS[kind]
     model = make()
     paths = [path for path, _ in model.named_modules() if path]
