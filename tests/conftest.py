@@ -50,6 +50,12 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than there are cores: tests that wait for processes and sockets leave a third of them idle."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
 class RunningTests:
     """Ends a run of several processes when one of them dies, for xdist would wait for the rest of its files."""
 

@@ -12,7 +12,7 @@ from trireme.simulations.coverage import REACHABLE, holes
 from trireme.simulations.events import PhaseBegan, RequestSubmitted
 from trireme.simulations.front_ends import BY_FRONT_ENDS
 from trireme.simulations.graphs import Graphs
-from trireme.simulations.hunt import hunt
+from trireme.simulations.hunt import hunt, play_seed
 from trireme.simulations.plan import Fault, ModelPlan, Plan, RequestPlan
 from trireme.simulations.play import drain_bound_s, play
 from trireme.simulations.reach import ANSWERED, FEATURES, runs_that_reach, shares_answered
@@ -24,6 +24,9 @@ RARE_SEEDS = (61, 62, 63, 68, 69, 78, 85, 97, 127, 140, 147, 172, 218, 225, 226,
 the test plays more seeds then, and says so."""
 
 ALL_SEEDS = range(1, 1001)
+COUNTED_SEEDS = range(1, 201)
+"""Of which it is counted how often each thing comes up."""
+
 MS = 1_000_000
 LEAST_SHARE = {
     "a step for a later answer of a decoupled member": 0.01,
@@ -44,23 +47,25 @@ def test_no_invariant_is_broken_and_everything_reachable_is_reached() -> None:
     """Some of the seeds that people play by the thousand."""
     counts: Counter[str] = Counter()
     broken = []
-    chosen = [*SEEDS, *RARE_SEEDS]
-    more = [seed for seed in range(SEEDS.stop, 301) if seed not in RARE_SEEDS]
-    played = 0
-    for found in hunt([*chosen, *more]):
-        if played >= len(chosen) and not holes(counts):
+    chosen = {*SEEDS, *RARE_SEEDS}
+    last = 0
+    for seed in [*chosen, *(seed for seed in COUNTED_SEEDS if seed not in chosen)]:
+        if seed not in chosen and not holes(counts):
             break
-        played += 1
+        last = seed
+        found = play_seed(seed)
         counts += found.counts
         if found.violation is not None:
-            broken.append(f"seed {found.seed}: {found.violation}")
+            broken.append(f"seed {seed}: {found.violation}")
     assert not broken, "\n".join([*broken, "see one: python -m trireme.simulations --seed N"])
     assert holes(counts) == []
     assert set(counts) - set(REACHABLE) == {"requests", "steps", ANSWERED}, (
         "what is counted is on the list of what can be reached"
     )
-    if played > len(chosen):
-        warnings.warn(f"RARE_SEEDS leave holes that {more[played - len(chosen) - 1]} closes", stacklevel=1)
+    if last not in chosen:
+        warnings.warn(
+            f"RARE_SEEDS leave holes, the last of which {last} closes: what is drawn has changed", stacklevel=1
+        )
 
 
 def test_steps_for_answers_of_models_that_execute_several_times_have_numbers() -> None:
@@ -76,7 +81,8 @@ def test_many_seeds_break_nothing_and_reach_everything_often_enough() -> None:
     broken = {}
     runs: list[Counter[str]] = []
     for found in hunt(ALL_SEEDS, jobs=2):
-        runs.append(found.counts)
+        if found.seed in COUNTED_SEEDS:
+            runs.append(found.counts)
         if found.violation is not None:
             broken[found.seed] = found.violation.invariant
     assert broken == {}, "see one: python -m trireme.simulations --seed N"
