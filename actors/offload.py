@@ -172,12 +172,16 @@ def first_error(group: BaseExceptionGroup) -> BaseException:
     return first
 
 
+Heard = Callable[[outcome.Outcome[Any]], object]
+"""Is given what a piece of work has returned or raised."""
+
+
 class Worker(Protocol):
     """Does pieces of work, one after the other, while the event loop goes on."""
 
-    def put(self, work: Callable[[], object], done: Callable[[outcome.Outcome[Any]], object]) -> None:
-        """Have `work` done. What it returns or raises is given to `done`, on the event loop, in a turn, later; `done`
-        must not raise."""
+    def put(self, work: Callable[[], object], done: Heard, then: Heard | None = None) -> None:
+        """Have `work` done. What it returns or raises is given to `done`, on the event loop, in a turn, later; and to
+        `then` before, by the worker itself, to which more work may be given there. Both must not raise."""
         ...
 
     def close(self) -> None:
@@ -204,26 +208,28 @@ class WorkThread:
         self._thread = threading.Thread(target=_serve, args=(self._pieces, turn), name=name, daemon=True)
         self._thread.start()
 
-    def put(self, work: Callable[[], object], done: Callable[[outcome.Outcome[Any]], object]) -> None:
-        self._pieces.put((work, done))
+    def put(self, work: Callable[[], object], done: Heard, then: Heard | None = None) -> None:
+        self._pieces.put((work, done, then))
 
     def close(self) -> None:
         self._pieces.put(None)
 
 
-_Piece = tuple[Callable[[], object], Callable[[outcome.Outcome[Any]], object]]
+_Piece = tuple[Callable[[], object], Heard, Heard | None]
 
 
 def _serve(pieces: SimpleQueue[_Piece | None], turn: Turn) -> None:
     """The thread: work until told to stop, or until the event loop is gone."""
     while (piece := pieces.get()) is not None:
-        work, done = piece
+        work, done, then = piece
         result = result_of(work)
+        if then is not None:
+            then(result)
         try:
             turn.call_from_thread(done, result)
         except trio.RunFinishedError:
             return
-        del piece, work, done, result  # while waiting for the next one, the data of the last one is not held
+        del piece, work, done, then, result  # while waiting for the next one, the data of the last one is not held
 
 
 def result_of(work: Callable[[], object]) -> outcome.Outcome[Any]:

@@ -3,7 +3,8 @@
 Rules:
  1. One step is under way at a time, on the instance's own thread. What it computes is decided on the event loop, as
     late as can be: when the one before is over, or a batch comes while there is none. What a step has brought is
-    answered while the next one is computed.
+    answered while the next one is computed. If the instance has left a step for the thread that may follow (`follow`),
+    this goes on with it at once: neither waits for the other.
  2. What a step raises is answered to the requests in it, and the instance lives on. What ends its thread (`SystemExit`)
     ends the instance, whether it has batches or not.
  3. What would hold up the steps for long is done aside, by a thread that is there when it is needed first. Its end may
@@ -14,6 +15,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -26,6 +28,19 @@ from ..engine.job import COMPUTE_START, ExecutionBatch
 from .offload import Done, ExecutorDiedError, Worker, first_error, run_on
 
 T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _StepRun:
+    """A step of an instance.
+
+    Attributes:
+        followed: the thread goes on with another one; set before the event loop is told that this one is over.
+    """
+
+    instance: SteppedInstance
+    step: Any
+    followed: bool = False
 
 
 class StepExecutor:
@@ -117,10 +132,25 @@ class StepExecutor:
         step = instance.begin_step(trio.current_time())
         if step is not None:
             self.stepping = True
-            self._worker.put(partial(instance.compute, step), partial(self._computed, instance, step))
+            self._put(_StepRun(instance, step))
 
-    def _computed(self, instance: SteppedInstance, step: Any, result: outcome.Outcome[Any]) -> None:
-        self.stepping = False
+    def _put(self, run: _StepRun) -> None:
+        """From the event loop, or from the thread when it has carried out the step before."""
+        self._worker.put(
+            partial(run.instance.compute, run.step), partial(self._computed, run), partial(self._follow, run)
+        )
+
+    def _follow(self, run: _StepRun, result: outcome.Outcome[Any]) -> None:
+        """On the thread."""
+        if isinstance(result, outcome.Value):
+            step = run.instance.follow(run.step, result.value)
+            if step is not None:
+                run.followed = True
+                self._put(_StepRun(run.instance, step))
+
+    def _computed(self, run: _StepRun, result: outcome.Outcome[Any]) -> None:
+        instance, step = run.instance, run.step
+        self.stepping = run.followed
         if self._closed:
             return
         self.steps += 1

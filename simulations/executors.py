@@ -18,7 +18,7 @@ import trio
 from ..actors.actor import Turn
 from ..actors.executors import Executor, Executors, run_backend
 from ..actors.instance import InstanceHungError
-from ..actors.offload import Done, ExecutorDiedError, Offload, Ts, Worker, result_of
+from ..actors.offload import Done, ExecutorDiedError, Heard, Offload, Ts, Worker, result_of
 from ..actors.step_executor import StepExecutor
 from ..actors.stream_executor import StreamExecutor
 from ..engine.backends.interface import ModelInstance, ProcessLostError, SteppedInstance, StreamInstance
@@ -195,11 +195,14 @@ class VirtualWorker:
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
 
-    def put(self, work: Callable[[], object], done: Callable[[outcome.Outcome[Any]], object]) -> None:
-        self._turn.call_from_thread(self._do, work, done)
+    def put(self, work: Callable[[], object], done: Heard, then: Heard | None = None) -> None:
+        self._turn.call_from_thread(self._do, work, done, then)
 
-    def _do(self, work: Callable[[], object], done: Callable[[outcome.Outcome[Any]], object]) -> None:
-        self._turn.call_from_thread(done, result_of(work))
+    def _do(self, work: Callable[[], object], done: Heard, then: Heard | None) -> None:
+        result = result_of(work)
+        if then is not None:
+            then(result)
+        self._turn.call_from_thread(done, result)
 
     def close(self) -> None:
         """Nothing to give back."""
@@ -210,10 +213,12 @@ class ThreadTime:
 
     Attributes:
         delay_s: asked before each piece: how long the thread lets it wait.
+        unheard_s: asked after each piece: how long it takes until the event loop hears of its end.
     """
 
     def __init__(self) -> None:
         self.delay_s: Callable[[], float] = lambda: 0.0
+        self.unheard_s: Callable[[], float] = lambda: 0.0
         self._spent_s = 0.0
 
     def spend(self, seconds: float) -> None:
@@ -233,11 +238,12 @@ class VirtualThread:
         self._turn = turn
         self._clock = clock
         self._time = time
-        self._pieces: list[tuple[Callable[[], object], Callable[[outcome.Outcome[Any]], object]]] = []
+        self._pieces: list[tuple[Callable[[], object], Heard, Heard | None]] = []
         self._busy = False
+        self._heard_s = 0.0  # when the event loop hears of the last piece
 
-    def put(self, work: Callable[[], object], done: Callable[[outcome.Outcome[Any]], object]) -> None:
-        self._pieces.append((work, done))
+    def put(self, work: Callable[[], object], done: Heard, then: Heard | None = None) -> None:
+        self._pieces.append((work, done, then))
         if not self._busy:
             self._busy = True
             self._go_on()
@@ -253,14 +259,21 @@ class VirtualThread:
             self._turn.call_from_thread(self._do)
 
     def _do(self) -> None:
-        work, done = self._pieces.pop(0)
+        work, done, then = self._pieces.pop(0)
         result = result_of(work)
         seconds = self._time.taken_s()
         if seconds < math.inf:
-            self._clock.call_at(self._clock.now_s() + seconds, partial(self._over, done, result))
+            self._clock.call_at(self._clock.now_s() + seconds, partial(self._over, done, then, result))
 
-    def _over(self, done: Callable[[outcome.Outcome[Any]], object], result: outcome.Outcome[Any]) -> None:
-        self._turn.call_from_thread(done, result)
+    def _over(self, done: Heard, then: Heard | None, result: outcome.Outcome[Any]) -> None:
+        if then is not None:
+            then(result)
+        now_s, late_s = self._clock.now_s(), self._time.unheard_s()
+        if late_s or self._heard_s > now_s:
+            self._heard_s = max(self._heard_s, now_s + late_s)
+            self._clock.call_at(self._heard_s, partial(self._turn.call_from_thread, done, result))
+        else:
+            self._turn.call_from_thread(done, result)
         self._busy = bool(self._pieces)
         if self._busy:
             self._go_on()

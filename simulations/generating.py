@@ -10,6 +10,7 @@ naively. A run ends with a phase in which nothing new comes: then all must end, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from random import Random
 
@@ -70,19 +71,20 @@ class PlayedMemory:
 
     def compute(self, step: Step) -> dict[Generation, list[int]]:
         """Carry out the pieces; the tokens that are drawn."""
+        texts = {piece.generation: step.tokens_of(piece, 0) for piece in step.pieces}
         for generation, start, end, _ in step.pieces:
             for at in range(start, end):
                 block, offset = self._place(generation, at)
-                self._places[block][offset] = identity(generation.salt, generation.tokens[: at + 1])
+                self._places[block][offset] = identity(generation.salt, texts[generation][: at + 1])
         drawn: dict[Generation, list[int]] = {}
         for generation, _, end, draws in step.pieces:
             for at in range(end):
                 block, offset = self._place(generation, at)
-                if self._places[block][offset] != identity(generation.salt, generation.tokens[: at + 1]):
+                if self._places[block][offset] != identity(generation.salt, texts[generation][: at + 1]):
                     self._run.complain(f"token {at} of generation {generation.number} is not in block {block}")
             if draws:
                 choices = range(generation.choice, generation.choice + generation.wide)
-                drawn[generation] = [following(generation.salt, generation.tokens, choice) for choice in choices]
+                drawn[generation] = [following(generation.salt, texts[generation], choice) for choice in choices]
         return drawn
 
     def _place(self, generation: Generation, at: int) -> tuple[int, int]:
@@ -107,7 +109,8 @@ def wrong_in_step(step: Step, running: Sequence[Generation], limits: IterationLi
         if each not in told and (each.missing == 1 or each is running[0]):
             yield f"generation {each.number} does not get on"
     for piece in step.pieces:
-        if piece.start != piece.generation.computed or piece.draws is not (piece.end == len(piece.generation.tokens)):
+        last = piece.end if piece.generation in step.latest else len(piece.generation.tokens)
+        if piece.start != piece.generation.computed or piece.draws is not (piece.end == last):
             yield f"a piece of generation {piece.generation.number} from {piece.start} to {piece.end}"
 
 
@@ -153,6 +156,7 @@ class _Run:
         self._played = PlayedMemory(self.run, blocks, self._limits.held, size)
         self._longest = min(self._limits.context, blocks * size)
         self._step: Step | None = None
+        self._ahead: Step | None = None
         self._numbers = 0
         self._live: dict[tuple[int, int], Generation] = {}
         self._leaving: set[Generation] = set()
@@ -210,6 +214,7 @@ class _Run:
             choices=choices,
         )
         self._numbers += 1
+        self._ahead = None
         right = bool(tokens) and len(tokens) + most_new <= self._longest and choices <= self._limits.most_running
         waiting = sum(each.state is not GenerationState.RUNNING for each in self._live.values())
         try:
@@ -229,6 +234,7 @@ class _Run:
             generation = self._draw.choice(list(self._live.values()))
             self.run.counts["cancelled"] += 1
             self._leaving.add(generation)
+            self._ahead = None
             self._core.leave(generation)
             busy = self._step is not None and any(piece.generation is generation for piece in self._step.pieces)
             if busy is (generation.state is GenerationState.OVER):
@@ -240,6 +246,9 @@ class _Run:
     def _go_on(self) -> None:
         if self._step is None:
             self._begin()
+        elif self._ahead is None and self._draw.random() < 0.5:
+            self._ahead = self._core.ahead()
+            self.run.counts["steps known ahead"] += self._ahead is not None
         else:
             self._end(self._step)
 
@@ -291,6 +300,7 @@ class _Run:
     def _end(self, step: Step) -> None:
         self._step = None
         if self._fails and not self.calm and self._draw.random() < 0.05:
+            self._ahead = None
             self.run.counts["failed steps"] += 1
             if self._draw.random() < 0.5:
                 self._played.move(step)
@@ -301,7 +311,30 @@ class _Run:
             return
         self._played.move(step)
         drawn = self._played.compute(step)
-        self._core.end_step(drawn, lambda generation: generation.tokens[-1] == STOP)
+        following = self._followed_by(drawn)
+        self._core.end_step(drawn, lambda generation: generation.tokens[-1] == STOP, following)
+        if following is not None:
+            running = sorted(self._having(GenerationState.RUNNING), key=lambda each: each.order)
+            for text in wrong_in_step(following, running, self._limits):
+                self.run.complain(text)
+
+    def _followed_by(self, drawn: dict[Generation, list[int]]) -> Step | None:
+        """The step that was known ahead, if it begins before the end of the one before it is told; meanwhile anything
+        may happen."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or any(tokens == [STOP] for tokens in drawn.values()):
+            return None
+        late = any(
+            each.generation.deadline_s is not None and each.generation.deadline_s <= self._now_s
+            for each in ahead.pieces
+        )
+        if late:
+            return None
+        self.run.counts["steps that follow"] += 1
+        self._step = replace(ahead, latest={generation: token for generation, (token,) in drawn.items()})
+        while self._draw.random() < 0.3:
+            self._draw.choice((self._arrive, self._leave, self._pass) if not self.calm else (self._pass,))()
+        return self._step
 
     def _begun(self, generation: Generation) -> None:
         self.run.counts["forks"] += 1

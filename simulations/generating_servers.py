@@ -229,6 +229,7 @@ class GeneratingServer:
         world.clock.on_quiet = self._look
         if self._has["late threads"]:
             world.thread_time.delay_s = lambda: draw.choice((0.0, 0.0, 0.003))
+            world.thread_time.unheard_s = lambda: draw.choice((0.0, 0.0, 0.003))
         options: dict[str, Any] = {
             "model_control_mode": ControlMode.EXPLICIT,
             "startup_models": tuple(self._models),
@@ -276,6 +277,7 @@ class GeneratingServer:
                 self.run.complain(f"all is over, and instance {instance.spec_name} still has {left}")
             self.run.counts["preempted"] += instance.core.counts.swaps + instance.core.counts.recomputations
             self.run.counts["tokens found"] += instance.core.memory.found
+            self.run.counts["steps that follow"] += instance.followed
 
     async def _change(self, name: str) -> None:
         """Load a model again, with other instances or not, or unload it for a while."""

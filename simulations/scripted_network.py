@@ -7,11 +7,13 @@ should be. A step takes the time that a cost model says, and faults strike it.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import trio
 
 from ..engine.backends.generation.instance import GenerationInstance
 from ..engine.backends.generation.network import Network
@@ -70,10 +72,12 @@ class ScriptedNetwork(Network):
     def run(self, step: Step) -> np.ndarray:
         self._amid(step, False)
         self._played.move(step)
-        drawing = list(self._played.compute(step))
+        self._played.compute(step)
+        drawing = [piece for piece in step.pieces if piece.draws]
         logits = np.zeros((len(drawing), self.vocabulary), np.float32)
-        for row, generation in enumerate(drawing):
-            logits[row] = np.nan if self._broken(generation) else scripted_logits(generation.tokens)
+        for row, piece in enumerate(drawing):
+            broken = self._broken(piece.generation)
+            logits[row] = np.nan if broken else scripted_logits(step.tokens_of(piece, 0))
         self._amid(step, True)
         return logits
 
@@ -96,6 +100,7 @@ class WatchedInstance(GenerationInstance):
         noticed_s: when that must have been noticed.
         closed: it has been closed.
         jobs: what it has been given, and has not said to be over.
+        followed: steps that the thread went on with by itself.
     """
 
     def __init__(
@@ -114,6 +119,8 @@ class WatchedInstance(GenerationInstance):
         self.noticed_s = math.inf
         self.jobs: dict[Job, None] = {}
         self._begins = begins
+        self.followed = 0
+        self._followed_s: deque[float] = deque()
 
     def admit(self, batch: ExecutionBatch, over: Callable[[], None]) -> None:
         (job,) = batch.jobs
@@ -132,9 +139,18 @@ class WatchedInstance(GenerationInstance):
             self._begins(self, work.step, now_s)
         return work
 
+    def follow(self, step: Any, result: Any) -> Any:
+        following = super().follow(step, result)
+        if following is not None:
+            self._followed_s.append(trio.current_time())
+        return following
+
     def end_step(self, step: Any, result: Any) -> None:
-        self.stepping = False
+        self.stepping = result.following is not None
         super().end_step(step, result)
+        if self.stepping:
+            self.followed += 1
+            self._begins(self, result.following.step, self._followed_s.popleft())
 
     def fail_step(self, step: Any, error: Any) -> None:
         self.stepping = False

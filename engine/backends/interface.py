@@ -285,7 +285,7 @@ class SteppedInstance(ModelInstance):
     """An instance that computes all batches that it has together, in steps; each batch ends by itself. No thread waits
     for one.
 
-    `compute`, like `close`, is called on the instance's own thread, the rest on the event loop.
+    `compute` and `follow`, like `close`, are called on the instance's own thread, the rest on the event loop.
 
     Attributes:
         aside: does work that would hold up the steps on another thread, one piece after the other, and calls back with
@@ -312,7 +312,7 @@ class SteppedInstance(ModelInstance):
     @abstractmethod
     def begin_step(self, now_s: float) -> Any:
         """What `compute` is to do now; None if there is nothing to do. Asked when no step is under way: after each
-        step, and when a batch was taken in."""
+        step that none has followed, and when a batch was taken in."""
 
     @abstractmethod
     def compute(self, step: Any) -> Any:
@@ -321,6 +321,11 @@ class SteppedInstance(ModelInstance):
         Raises:
             Exception: why all requests in it fail; the instance stays in use.
         """
+
+    def follow(self, step: Any, result: Any) -> Any:
+        """The step that the thread goes on with, now that it has carried out this one, without asking the event loop;
+        None if there is none. Must not raise. `end_step` is called for this one all the same, perhaps later than
+        the next one is over."""
 
     @abstractmethod
     def end_step(self, step: Any, result: Any) -> None:

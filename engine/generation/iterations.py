@@ -3,7 +3,9 @@
 A step computes a piece of each of several generations, as one batch; from the last token of a generation the next one
 is drawn. Rules:
 
- 1. One step is under way at a time. Between two of them generations begin, end, wait and come back.
+ 1. One step is under way at a time. Between two of them generations begin, end, wait and come back. If all that run are
+    in it and draw, and none waits, the step after it is known before (`ahead`): a token more of each. It may begin as
+    soon as the first one is over, if no text has ended with that, and nothing has been told to this core meanwhile.
  2. A step computes no more than `most_tokens`. Each generation that goes on with a token just drawn has one of them;
     what is left goes to prompts, in pieces (chunked prefill), so that long prompts delay the tokens of others by no
     more than a step's length. No more than `most_running` run at a time, which is less than `most_tokens`: prompts go
@@ -22,7 +24,7 @@ is drawn. Rules:
  8. One that can never have memory for all its tokens, or would be longer than `context`, is refused at once; so is one
     that finds `most_pending` waiting.
  9. One that is cancelled or too late, or has failed, leaves before the next step; if it is in the one under way, when
-    that is over. What was drawn for it then is dropped.
+    that is over, or the one after it that has begun by then. What was drawn for it then is dropped.
 10. Memory moves in the order in which it was decided (`Step.moves`), before anything is computed. If a step fails, it
     may not have moved: what was to be moved for a generation that was not in it is computed again.
 
@@ -39,7 +41,7 @@ import itertools
 from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ..errors import CONTEXT_LENGTH, InvalidArgumentError, RefusalReason, UnavailableError
@@ -76,14 +78,24 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is to be done: first the moves, in this order, then the pieces, as one batch."""
+    """What is to be done: first the moves, in this order, then the pieces, as one batch.
+
+    Attributes:
+        latest: of one that was known `ahead`, its tokens, of which the generations may not have been told.
+    """
 
     pieces: Sequence[Piece]
     moves: Sequence[Move]
+    latest: Mapping[Generation, int] = field(default_factory=dict)
 
     @property
     def tokens(self) -> int:
         return sum(piece.end - piece.start for piece in self.pieces)
+
+    def tokens_of(self, piece: Piece, start: int) -> Sequence[int]:
+        """The tokens of a piece's generation from `start` to the piece's end."""
+        tokens, latest = piece.generation.tokens, self.latest.get(piece.generation)
+        return tokens[start : piece.end] if latest is None else [*tokens[start : piece.start], latest]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,10 +217,6 @@ class Iterations:
         else:
             self._finish(generation, end)
 
-    def next_s(self) -> float | None:
-        """When the next one is too late; None if none will be."""
-        return min((each.deadline_s for each in self if each.deadline_s is not None), default=None)
-
     def expire(self, now_s: float) -> None:
         """Those that are too late leave (rule 9)."""
         for each in [each for each in self if each.deadline_s is not None and each.deadline_s <= now_s]:
@@ -227,28 +235,50 @@ class Iterations:
         if not pieces:
             assert not self._moves, "nothing moves unless it is computed"
             return None
-        self._step = Step(pieces, self._moves)
-        self.counts.steps += 1
-        self.counts.tokens += self._step.tokens
-        return self._step
+        return self._begin_step(Step(pieces, self._moves))
 
-    def end_step(self, drawn: Mapping[Generation, Sequence[int]], stops: Callable[[Generation], bool]) -> None:
+    def ahead(self) -> Step | None:
+        """The step after the one under way, its memory taken already (rule 1); None if it is not known."""
+        step = self._step
+        if step is None or self._waiting or self._leaving or len(step.pieces) != len(self._running):
+            return None
+        if not all(piece.draws and _goes_on(piece.generation) for piece in step.pieces):
+            return None
+        pieces = [Piece(piece.generation, piece.end, piece.end + 1, True) for piece in step.pieces]
+        places = [(table, at, end) for each, at, end, _ in pieces if (table := each.table)]
+        if sum(self.memory.lacks(*each) for each in places) > self.memory.free:
+            return None
+        copies = [self.memory.grow(*each) for each in places]
+        assert not any(copies), "what is written to in this step has no other users"
+        return Step(pieces, ())
+
+    def end_step(
+        self,
+        drawn: Mapping[Generation, Sequence[int]],
+        stops: Callable[[Generation], bool],
+        following: Step | None = None,
+    ) -> None:
         """The step has been computed.
 
         Args:
             drawn: for each piece that draws, the next tokens: as many as the generation has choices if they are the
                 first, else one.
             stops: whether a generation is at its end with the token that it has got last.
+            following: the step that was known `ahead`, if it has begun.
         """
         assert self._step is not None, "there is none under way"
         for piece in self._step.pieces:
             generation = piece.generation
             assert generation.table is not None, "it is running"
             generation.computed = piece.end
-            self.memory.computed(generation.table, generation.tokens, piece.end)
+            told = min(piece.end, len(generation.tokens))  # what was drawn for one that leaves was dropped
+            self.memory.computed(generation.table, generation.tokens, told)
             if generation not in self._leaving and piece.draws:
                 self._draw(generation, drawn[generation], stops)
-        self._end_step()
+        if following is None:
+            self._end_step()
+        else:
+            self._begin_step(following)
 
     def fail_step(self) -> None:
         """The step under way has failed, and all that were in it with it."""
@@ -265,6 +295,12 @@ class Iterations:
         for generation in [each for each in self._running if each.table and not blocks.isdisjoint(each.table.blocks)]:
             self._running.remove(generation)
             self._wait_anew(generation)
+
+    def _begin_step(self, step: Step) -> Step:
+        self._step = step
+        self.counts.steps += 1
+        self.counts.tokens += step.tokens
+        return step
 
     # ---- ends ----
 
@@ -457,6 +493,11 @@ class Iterations:
         generation.state = GenerationState.PENDING
         self.counts.recomputations += 1
         insort(self._waiting, generation, key=_order)
+
+
+def _goes_on(generation: Generation) -> bool:
+    """Whether one token is to be drawn for it now, and more later."""
+    return generation.wide == 1 and len(generation.tokens) + 1 - generation.prompt < generation.most_new
 
 
 def _order(generation: Generation) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import outcome
 
-from ...actors.offload import result_of
+from ...actors.offload import Heard, result_of
 from ...actors.step_executor import StepExecutor
 from ...engine.backends.interface import ModelInstance
 from ..clock import JumpingClock
@@ -27,7 +27,8 @@ _ALMOST = 1e-6
 class _Piece:
     """Work of the thread that an instance would have."""
 
-    done: Callable[[outcome.Outcome[Any]], object]
+    done: Heard
+    then: Heard | None
     result: outcome.Outcome[Any]
     number: int = -1
     heard_s: float = 0.0
@@ -49,9 +50,9 @@ class _PlayedThread:
         self._rests = StepRests(instance.model.planned.rested)
         instance.note = self._notes.text_over
 
-    def put(self, work: Callable[[], object], done: Callable[[outcome.Outcome[Any]], object]) -> None:
+    def put(self, work: Callable[[], object], done: Heard, then: Heard | None = None) -> None:
         instance = self._instance
-        piece = _Piece(done, result_of(work))
+        piece = _Piece(done, then, result_of(work))
         step = instance.network.taken()
         if step is None:
             self._loop.at(self._clock.now_s(), self._heard, piece)
@@ -85,6 +86,8 @@ class _PlayedThread:
                 return
             self._notes.step_ended[piece.number] = self._clock.now_s()
             self._rests.ends(self._clock.now_s())
+        if piece.then is not None:
+            piece.then(piece.result)
         piece.done(piece.result)
         if piece.texts and self._costs is not None:
             self._loop.work(self._costs.token(self._model.name, piece.texts))

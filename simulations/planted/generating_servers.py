@@ -11,13 +11,13 @@ from ...actors.step_executor import StepExecutor
 from ...engine.backends.generation.instance import GenerationInstance
 
 
-def _stands_still(original: Any, executor: StepExecutor, instance: Any, step: Any, result: Any) -> None:
+def _stands_still(original: Any, executor: StepExecutor, run: Any, result: Any) -> None:
     """After a step in which a request failed none begins until another request comes."""
     failed = isinstance(result, outcome.Value) and bool(result.value.failed)
     executor._closed, closed = executor._closed or failed, executor._closed
     if failed and not closed:
-        instance.end_step(step, result.unwrap())
-    original(executor, instance, step, result)
+        run.instance.end_step(run.step, result.unwrap())
+    original(executor, run, result)
     executor._closed = closed
 
 

@@ -10,7 +10,7 @@ import outcome
 import pytest
 import trio
 
-from trireme.actors.offload import ExecutorDiedError
+from trireme.actors.offload import ExecutorDiedError, Heard
 from trireme.actors.step_executor import StepExecutor
 from trireme.engine.backends.interface import SteppedInstance
 from trireme.engine.clock import SystemClock
@@ -22,17 +22,26 @@ class HandWorker:
     """Keeps pieces of work until the test has them done."""
 
     def __init__(self) -> None:
-        self.pieces: list[tuple[Callable[[], object], Callable[[outcome.Outcome[Any]], object]]] = []
+        self.pieces: list[tuple[Callable[[], object], Heard, Heard | None]] = []
+        self.unheard: list[Callable[[], object]] = []
 
-    def put(self, work: Callable[[], object], done: Callable[[outcome.Outcome[Any]], object]) -> None:
-        self.pieces.append((work, done))
+    def put(self, work: Callable[[], object], done: Heard, then: Heard | None = None) -> None:
+        self.pieces.append((work, done, then))
 
     def close(self) -> None:
         """Nothing to do."""
 
     def work(self) -> None:
-        work, done = self.pieces.pop(0)
-        done(outcome.capture(work))
+        """Do the first piece, and have the event loop hear of it."""
+        self.work_unheard()
+        self.unheard.pop()()
+
+    def work_unheard(self) -> None:
+        work, done, then = self.pieces.pop(0)
+        result = outcome.capture(work)
+        if then is not None:
+            then(result)
+        self.unheard.append(lambda: done(result))
 
 
 class Noting(SteppedInstance):

@@ -90,10 +90,10 @@ class CountingNetwork(Network):
     def run(self, step: Step) -> np.ndarray:
         self.before(step)
         self.widths.append(len(step.pieces))
-        drawing = [piece.generation for piece in step.pieces if piece.draws]
+        drawing = [step.tokens_of(piece, piece.start) for piece in step.pieces if piece.draws]
         logits = np.zeros((len(drawing), self.vocabulary), np.float32)
-        for row, generation in enumerate(drawing):
-            logits[row, (generation.tokens[-1] + 1) % self.vocabulary] = 100.0
+        for row, tokens in enumerate(drawing):
+            logits[row, (tokens[-1] + 1) % self.vocabulary] = 100.0
         return logits
 
 

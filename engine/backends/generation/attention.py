@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...generation.blocks import Copy
-from ...generation.iterations import Move, Piece, SwapOut
+from ...generation.iterations import Move, Piece, Step, SwapOut
 
 _MOST_PADDING = 2
 """Pieces of one token are computed together if the longest generation is no longer than so many times the shortest."""
@@ -65,13 +65,12 @@ def _place_in_row(piece: Piece) -> tuple[bool, int]:
     return alone, 0 if alone else piece.end
 
 
-def step_tensors(torch: Any, row: Sequence[Piece], pieces: Sequence[Piece], memory: KeyValueMemory) -> StepTensors:
+def step_tensors(torch: Any, row: Sequence[Piece], step: Step, memory: KeyValueMemory) -> StepTensors:
     """What torch is told of a step.
 
     Args:
         torch: the package.
         row: its pieces as they stand in its row.
-        pieces: the same, in its own order.
     """
     size, device = memory.size, memory.device
     tokens: list[int] = []
@@ -80,11 +79,11 @@ def step_tensors(torch: Any, row: Sequence[Piece], pieces: Sequence[Piece], memo
         of = piece.generation
         assert of.table is not None, "it is running"
         at, blocks = np.arange(piece.start, piece.end), of.table.blocks
-        tokens += of.tokens[piece.start : piece.end]
+        tokens += step.tokens_of(piece, piece.start)
         positions.append(at)
         written.append(np.array(blocks[piece.start // size :])[at // size - piece.start // size] * size + at % size)
         ends[of] = len(tokens) - 1
-    drawn = np.array([ends[piece.generation] for piece in pieces if piece.draws], np.int64)
+    drawn = np.array([ends[piece.generation] for piece in step.pieces if piece.draws], np.int64)
     layout, seen = [], [np.zeros(0, np.int64)]
     for part in _parts(row, size, memory.most_copied):
         count = 0 if len(part) == 1 and not part[0].start else -(-part[-1].end // size)

@@ -3,7 +3,9 @@
 Rules:
  1. What is computed is decided on the event loop (`Iterations`); the thread computes it, draws tokens, makes text of
     them, and makes tokens of prompts. Of a request the event loop alone has what goes to its client, and the thread
-    what it draws with.
+    what it draws with. If the next step is known before, the event loop leaves it for the thread, which takes it when
+    the one before is over, unless a text has come to its end. What happens meanwhile, and may change it, has the
+    event loop take it back; if the thread was first, that counts for the step after it.
  2. A request that streams is answered after each step in which it has got text; another one in the end. If its client
     does not take its answers, the text waits for it, and for no other: it comes in larger pieces then.
  3. A request with several choices has one text for each in every answer.
@@ -20,9 +22,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -37,72 +39,20 @@ from ...errors import (
 from ...generation.blocks import BlockMemory
 from ...generation.iterations import IterationLimits, Iterations, Step
 from ...generation.requests import Generation, GenerationEnd, GenerationState
-from ...generation.sampling import DrawnToken, Sampler
+from ...generation.sampling import Sampler
 from ...generation.text import GeneratedText
-from ...job import ExecutionBatch, Job
+from ...job import ExecutionBatch
 from ...metrics.statistics import GenerationStatistics
 from ..interface import SteppedInstance
 from . import asked as names
 from .asked import TOKENS, Asked, asked
-from .asked_constraints import Constraint
 from .choices import DrawnChoice, take_outputs
 from .constraint_readings import ConstraintReadings
 from .constraints import ConstrainedText, Constraints
 from .network import Network
-from .times import RequestTimes, StepBeginning, deadline_s
+from .step_work import DrawnText, GenerationRequest, GenerationResult, GenerationStep, StepAhead
+from .times import StepBeginning, deadline_ns, deadline_s
 from .tokenizer import LONG_TEXT, Tokenizer
-
-
-@dataclass(slots=True, eq=False)
-class _Request:
-    """A request that is being answered.
-
-    Attributes:
-        looked: what it asks for and its prompt, before it is ready for its first step: the thread's.
-        constraint, read: the one that it waits for, and what was read of that.
-    """
-
-    job: Job
-    over: Callable[[], None]
-    asked: Asked | None = None
-    prompt: Sequence[int] = ()
-    most_new: int = 0
-    choices: list[DrawnChoice] = field(default_factory=list)
-    times: RequestTimes = field(default_factory=RequestTimes)
-    deadline_s: float | None = None
-    looked: tuple[Asked, Sequence[int]] | None = None
-    constraint: Constraint | None = None
-    read: Any = None
-    gone: bool = False
-
-
-class _Drawn(NamedTuple):
-    """A token that was drawn, the text that is certain with it, and whether that is at its end."""
-
-    token: DrawnToken
-    text: str
-    stopped: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """What a step has to do: new requests, and what their generations need; and tokens."""
-
-    new: Sequence[_Request]
-    step: Step | None
-
-
-@dataclass(slots=True)
-class _Result:
-    """What came of it: why new requests are refused, which have constraints to be read, and which long prompts; the
-    tokens that were drawn, and why none could be; or why nothing was computed."""
-
-    refused: dict[_Request, TriremeError] = field(default_factory=dict)
-    unread: dict[_Request, Constraint] = field(default_factory=dict)
-    long: set[_Request] = field(default_factory=set)
-    drawn: dict[Generation, list[_Drawn]] = field(default_factory=dict)
-    failed: dict[Generation, TriremeError] = field(default_factory=dict)
-    error: TriremeError | None = None
 
 
 class GenerationInstance(SteppedInstance):
@@ -138,29 +88,41 @@ class GenerationInstance(SteppedInstance):
         self._tokenizer = tokenizer
         self._ends = ends
         self.constraints = Constraints(tokenizer, network.vocabulary)
-        self._new: list[_Request] = []
+        self._new: list[GenerationRequest] = []
         self._begun_steps = 0
         self._looked = False  # at new requests, since the last step
-        self._moved: Sequence[_Request] = ()  # in the last step
-        self._requests: dict[int, _Request] = {}  # whose generations are not all over, by their number
+        self._moved: Sequence[GenerationRequest] = ()  # in the last step
+        self._under_way: GenerationStep | None = None
+        self._requests: dict[int, GenerationRequest] = {}  # whose generations are not all over, by their number
         self._numbers = itertools.count()
-        self._late: list[_Request] = []  # whose time is over, and who have not been told
-        self._readings: ConstraintReadings[_Request] = ConstraintReadings(self.constraints, self._have_read)
+        self._late: list[GenerationRequest] = []  # whose time is over, and who have not been told
+        self._readings: ConstraintReadings[GenerationRequest] = ConstraintReadings(self.constraints, self._have_read)
 
     # ---- on the event loop ----
 
     def admit(self, batch: ExecutionBatch, over: Callable[[], None]) -> None:
         (job,) = batch.jobs
-        request = _Request(job, over)
+        request = GenerationRequest(job, over)
         job.on_cancel = lambda: self._leave(request)
         if job.window is not None:
             job.window.on_room = lambda: self._send(request)
-        self._new.append(request)
+        self._come(request)
 
-    def begin_step(self, now_s: float) -> _Work | None:
+    def _come(self, request: GenerationRequest) -> None:
+        """It is to be looked at before the next step."""
+        self._new.append(request)
+        self._take_back()
+
+    def _take_back(self) -> None:
+        """What the step after the one under way is has to be decided anew."""
+        if self._under_way is not None:
+            self._under_way.take_ahead()
+
+    def begin_step(self, now_s: float) -> GenerationStep | None:
         new, self._new = [request for request in self._new if not request.gone], []
         for request in new:
             request.deadline_s = deadline_s(request.job, now_s)
+            request.deadline_ns = deadline_ns(request.job)
         self._looked = bool(new) and not self._looked
         step = None if self._looked else self.core.begin_step(now_s)
         late, self._late = self._late, []
@@ -168,7 +130,8 @@ class GenerationInstance(SteppedInstance):
             self._fail(request, UnavailableError("Request timeout expired", reason=FailureReason.REJECTED))
         if step is not None:
             self._note_beginning(step)
-        return _Work(new, step) if new or step is not None else None
+        self._under_way = GenerationStep(new, step) if new or step is not None else None
+        return self._under_way
 
     def _note_beginning(self, step: Step) -> None:
         self._begun_steps += 1
@@ -179,7 +142,8 @@ class GenerationInstance(SteppedInstance):
         for request in requests:
             request.times.begins(request.job, begins)
 
-    def end_step(self, step: _Work, result: _Result) -> None:
+    def end_step(self, step: GenerationStep, result: GenerationResult) -> None:
+        self._under_way = result.following
         self._moved = self._requests_of(step)
         now_ns = _now_ns(self._moved)
         for request in self._moved:
@@ -198,7 +162,8 @@ class GenerationInstance(SteppedInstance):
             elif constraint is None:
                 self._arrive(request, result.refused.get(request))
 
-    def fail_step(self, step: _Work, error: TriremeError) -> None:
+    def fail_step(self, step: GenerationStep, error: TriremeError) -> None:
+        self._under_way = None
         self._fail_moved(step, error)
         for request in step.new:
             self._fail(request, error)
@@ -207,8 +172,20 @@ class GenerationInstance(SteppedInstance):
         moved, self._moved = self._moved, ()
         for request in moved:
             self._send(request)
+        self._look_ahead()
 
-    def _go_on(self, step: _Work, result: _Result) -> None:
+    def _look_ahead(self) -> None:
+        """Leave for the thread what it may go on with."""
+        work = self._under_way
+        if work is None or work.new or self._new or (step := self.core.ahead()) is None:
+            return
+        requests = [self._request_of(piece.generation) for piece in step.pieces]
+        batch = requests[0].job.batch
+        if batch is not None:
+            limit_ns = min(request.deadline_ns for request in requests)
+            work.ahead.append(StepAhead(step, limit_ns, batch.now_ns))
+
+    def _go_on(self, step: GenerationStep, result: GenerationResult) -> None:
         failed = {self._request_of(generation): error for generation, error in result.failed.items()}
         for generation in result.failed:
             self.core.leave(generation, GenerationEnd.FAILED)
@@ -216,11 +193,14 @@ class GenerationInstance(SteppedInstance):
             for generation, drawn in result.drawn.items():
                 self._take(generation, drawn)
             tokens = {generation: [each.token.token for each in drawn] for generation, drawn in result.drawn.items()}
-            self.core.end_step(tokens, self._stops)
+            following = None if result.following is None else result.following.step
+            self.core.end_step(tokens, self._stops, following)
+            if following is not None:
+                self._note_beginning(following)
         for request, error in failed.items():
             self._fail(request, error)
 
-    def _take(self, generation: Generation, drawn: Sequence[_Drawn]) -> None:
+    def _take(self, generation: Generation, drawn: Sequence[DrawnText]) -> None:
         """What was drawn for a generation, or for each choice."""
         request, first = self._request_of(generation), generation.choice
         request.times.draws(request.job, range(first, first + len(drawn)), self._statistics)
@@ -229,7 +209,7 @@ class GenerationInstance(SteppedInstance):
             choice.ready += each.text
             choice.stopped = each.stopped
 
-    def _fail_moved(self, step: _Work, error: TriremeError) -> None:
+    def _fail_moved(self, step: GenerationStep, error: TriremeError) -> None:
         """Nothing was computed for those that were to get on."""
         moved = self._requests_of(step)
         if step.step is not None:
@@ -237,11 +217,11 @@ class GenerationInstance(SteppedInstance):
         for request in moved:
             self._fail(request, error)
 
-    def _requests_of(self, step: _Work) -> Sequence[_Request]:
+    def _requests_of(self, step: GenerationStep) -> Sequence[GenerationRequest]:
         pieces = () if step.step is None else step.step.pieces
         return list(dict.fromkeys(self._request_of(piece.generation) for piece in pieces))
 
-    def _arrive(self, request: _Request, refused: TriremeError | None) -> None:
+    def _arrive(self, request: GenerationRequest, refused: TriremeError | None) -> None:
         if request.gone:
             return
         of, job = request.asked, request.job
@@ -260,14 +240,14 @@ class GenerationInstance(SteppedInstance):
             self._requests[number] = request
             request.choices[0].generation = generation
 
-    def _have_read(self, request: _Request, found: Any) -> None:
+    def _have_read(self, request: GenerationRequest, found: Any) -> None:
         """Its constraint is read, or there are tokens of its prompt; or why not."""
         request.constraint = None
         if isinstance(found, TriremeError):
             self._fail(request, found)
         else:
             request.read = found
-            self._new.append(request)
+            self._come(request)
 
     def _begun(self, generation: Generation) -> None:
         self._request_of(generation).choices[generation.choice].generation = generation
@@ -287,17 +267,18 @@ class GenerationInstance(SteppedInstance):
     def _stops(self, generation: Generation) -> bool:
         return self._choice_of(generation).stopped
 
-    def _request_of(self, generation: Generation) -> _Request:
+    def _request_of(self, generation: Generation) -> GenerationRequest:
         return self._requests[generation.number]
 
     def _choice_of(self, generation: Generation) -> DrawnChoice:
         return self._request_of(generation).choices[generation.choice]
 
-    def _leave(self, request: _Request) -> None:
+    def _leave(self, request: GenerationRequest) -> None:
         """Its client has gone, or it has failed (rule 6)."""
         if request.gone:
             return
         request.gone = True
+        self._take_back()
         for choice in request.choices:
             if choice.generation is not None:
                 self.core.leave(choice.generation)
@@ -308,17 +289,17 @@ class GenerationInstance(SteppedInstance):
             request.job.respond(None, final=True)
         self._over(request)
 
-    def _fail(self, request: _Request, error: TriremeError) -> None:
+    def _fail(self, request: GenerationRequest, error: TriremeError) -> None:
         if not request.gone:
             self._note_end(request)
             request.job.fail(error, final=True)
             self._leave(request)
 
-    def _note_end(self, request: _Request) -> None:
+    def _note_end(self, request: GenerationRequest) -> None:
         begun = [choice.generation for choice in request.choices if choice.generation is not None]
         request.times.ends(request.job, begun)
 
-    def _over(self, request: _Request) -> None:
+    def _over(self, request: GenerationRequest) -> None:
         request.job.on_cancel = None
         if request.job.window is not None:
             request.job.window.on_room = None
@@ -326,7 +307,7 @@ class GenerationInstance(SteppedInstance):
 
     # ---- answers ----
 
-    def _send(self, request: _Request) -> None:
+    def _send(self, request: GenerationRequest) -> None:
         """Answer with what there is, if that is wanted now (rule 2)."""
         of, job = request.asked, request.job
         if request.gone or of is None:
@@ -349,10 +330,10 @@ class GenerationInstance(SteppedInstance):
 
     # ---- on the instance's thread ----
 
-    def compute(self, step: _Work) -> _Result:
+    def compute(self, step: GenerationStep) -> GenerationResult:
         network = self._network
         assert network is not None, "it is closed when it has nothing to do"
-        result = _Result()
+        result = GenerationResult()
         for request in step.new:
             try:
                 self._prepare(request, network, result)
@@ -367,7 +348,17 @@ class GenerationInstance(SteppedInstance):
                 self._draw_all(step.step, logits, result)
         return result
 
-    def _draw_all(self, step: Step, logits: np.ndarray, result: _Result) -> None:
+    def follow(self, step: GenerationStep, result: GenerationResult) -> GenerationStep | None:
+        ahead = step.take_ahead()
+        if ahead is None or result.error is not None or result.failed or ahead.now_ns() >= ahead.limit_ns:
+            return None
+        if any(each.stopped for (each,) in result.drawn.values()):
+            return None
+        latest = {generation: each.token.token for generation, (each,) in result.drawn.items()}
+        result.following = GenerationStep((), replace(ahead.step, latest=latest))
+        return result.following
+
+    def _draw_all(self, step: Step, logits: np.ndarray, result: GenerationResult) -> None:
         drawing = [piece.generation for piece in step.pieces if piece.draws]
         for generation, row in zip(drawing, logits, strict=True):
             try:
@@ -375,7 +366,7 @@ class GenerationInstance(SteppedInstance):
             except TriremeError as error:
                 result.failed[generation] = error
 
-    def _prepare(self, request: _Request, network: Network, result: _Result) -> None:
+    def _prepare(self, request: GenerationRequest, network: Network, result: GenerationResult) -> None:
         """Get a request ready for its first step, unless its constraint has to be read before."""
         if request.looked is None:
             of = asked(request.job)
@@ -414,13 +405,13 @@ class GenerationInstance(SteppedInstance):
             raise InvalidArgumentError(text, about=TOKENS)
         return prompt
 
-    def _draw(self, generation: Generation, logits: np.ndarray) -> list[_Drawn]:
+    def _draw(self, generation: Generation, logits: np.ndarray) -> list[DrawnText]:
         """The next token, or the first one of each choice."""
         request = self._request_of(generation)
         choices = request.choices[generation.choice : generation.choice + generation.wide]
         return [self._drawn(request, choice, logits) for choice in choices]
 
-    def _drawn(self, request: _Request, choice: DrawnChoice, logits: np.ndarray) -> _Drawn:
+    def _drawn(self, request: GenerationRequest, choice: DrawnChoice, logits: np.ndarray) -> DrawnText:
         of = request.asked
         assert of is not None, "it has been prepared"
         constrained = choice.constrained
@@ -433,11 +424,11 @@ class GenerationInstance(SteppedInstance):
             ends = ends or constrained.over
         if ends or choice.count == request.most_new:
             text += choice.text.end()
-        return _Drawn(drawn, text, ends or choice.text.stopped)
+        return DrawnText(drawn, text, ends or choice.text.stopped)
 
     # ---- on another thread ----
 
-    def _look_aside(self, request: _Request) -> TriremeError | None:
+    def _look_aside(self, request: GenerationRequest) -> TriremeError | None:
         """Make tokens of a long prompt; why that cannot be."""
         network = self._network
         if request.gone or network is None:
@@ -458,6 +449,6 @@ class GenerationInstance(SteppedInstance):
         self._network = None
 
 
-def _now_ns(requests: Sequence[_Request]) -> int:
+def _now_ns(requests: Sequence[GenerationRequest]) -> int:
     """The time, by the clock of the first of these that has not been answered; 0 if all have."""
     return next((request.job.batch.now_ns() for request in requests if request.job.batch is not None), 0)

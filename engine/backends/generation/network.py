@@ -109,7 +109,7 @@ class Network:
             try:
                 self._memory.move(step.moves)
                 row = in_row(step.pieces)
-                tensors = step_tensors(torch, row, step.pieces, self._memory)
+                tensors = step_tensors(torch, row, step, self._memory)
                 adapted = self._adapters.begin(row, tensors.drawn)
                 logits = self._computed(tensors, adapted)
             except TriremeError:

@@ -6,6 +6,7 @@ its first token; `DECODE_END`, and in the end what it came to (`GenerationNote`)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -119,9 +120,13 @@ class RequestTimes:
             trace.note_generation(GenerationNote(first.prompt, first.found, tokens, preemptions))
 
 
-def deadline_s(job: Job, now_s: float) -> float | None:
-    """When a request is too late: so long after it was received as it says; None if it does not."""
+def deadline_ns(job: Job) -> float:
+    """When a request is too late: so long after it was received as it says; infinity if it does not."""
     timeout_us = job.request.timeout_us or job.request.parameters.get("timeout", 0)  # as `generate` hands it on
-    if type(timeout_us) is not int or timeout_us <= 0 or job.batch is None:
-        return None
-    return now_s + timeout_us / 1e6 - (job.batch.now_ns() - job.received_ns) / 1e9
+    return job.received_ns + timeout_us * 1_000 if type(timeout_us) is int and timeout_us > 0 else math.inf
+
+
+def deadline_s(job: Job, now_s: float) -> float | None:
+    """The same by another clock, which shows `now_s` now; None if there is none."""
+    limit_ns = deadline_ns(job)
+    return None if limit_ns == math.inf or job.batch is None else now_s + (limit_ns - job.batch.now_ns()) / 1e9

@@ -16,7 +16,7 @@ from trireme.engine.backends.generation.attention import KeyValueMemory, in_row,
 from trireme.engine.backends.generation.network import Network
 from trireme.engine.errors import InternalError, UnavailableError, UnsupportedError
 from trireme.engine.generation.blocks import BlockMemory
-from trireme.engine.generation.iterations import IterationLimits, Iterations, Piece
+from trireme.engine.generation.iterations import IterationLimits, Iterations, Piece, Step
 from trireme.engine.generation.requests import Generation
 
 VOCABULARY, CONTEXT, NEW = 97, 128, 10
@@ -291,5 +291,5 @@ def test_texts_are_computed_together_as_far_as_their_copies_stay_in_the_cache() 
         generation = Generation(number, [1] * length, NEW)
         generation.table = blocks.begin(generation.tokens, b"", ())
         pieces.append(Piece(generation, length - 1, length, draws=True))
-    layout = step_tensors(torch, in_row(pieces), pieces, memory).layout.tolist()
+    layout = step_tensors(torch, in_row(pieces), Step(pieces, ()), memory).layout.tolist()
     assert layout == [[4, 1, 4], [2, 1, 4], [1, 1, 15], [1, 1, 23], [1, 1, 30], [1, 1, 100]]
