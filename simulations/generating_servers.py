@@ -49,6 +49,9 @@ HANG_LIMIT_S = 10.0
 NOTICED = 2
 """Hang limits within which an instance that hangs is given up: one after the last look, at which it still lived."""
 
+LATE_S = 0.003
+"""Threads begin so late, and the event loop hears so late of their ends."""
+
 ALLOWED_AMID_CHANGES = frozenset((RefusalReason.UNKNOWN_MODEL, RefusalReason.NOT_READY, RefusalReason.STOPPING))
 
 
@@ -172,7 +175,7 @@ class GeneratingServer:
         instance.lost_s = now_s = self._world.clock.now_s()
         if has["deaths"] and (not has["hangs"] or draw.random() < 0.5):
             self.run.counts["deaths"] += 1
-            instance.noticed_s = now_s + instance.model.seconds(step)
+            instance.noticed_s = now_s + instance.model.seconds(step) + LATE_S
             raise SystemExit(3)
         self.run.counts["hangs"] += 1
         instance.noticed_s = now_s + NOTICED * HANG_LIMIT_S
@@ -228,8 +231,8 @@ class GeneratingServer:
         world.load_s = draw.choice((0.0, 0.05))
         world.clock.on_quiet = self._look
         if self._has["late threads"]:
-            world.thread_time.delay_s = lambda: draw.choice((0.0, 0.0, 0.003))
-            world.thread_time.unheard_s = lambda: draw.choice((0.0, 0.0, 0.003))
+            world.thread_time.delay_s = lambda: draw.choice((0.0, 0.0, LATE_S))
+            world.thread_time.unheard_s = lambda: draw.choice((0.0, 0.0, LATE_S))
         options: dict[str, Any] = {
             "model_control_mode": ControlMode.EXPLICIT,
             "startup_models": tuple(self._models),

@@ -17,10 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ...generation.blocks import Copy
 from ...generation.iterations import Move, Piece, Step, SwapOut
+from ...generation.requests import Generation
 
 _MOST_PADDING = 2
 """Pieces of one token are computed together if the longest generation is no longer than so many times the shortest."""
@@ -51,7 +50,7 @@ class StepTensors(NamedTuple):
     @property
     def copied(self) -> int:
         """Most blocks of a part."""
-        return int((self.layout[:, 0] * self.layout[:, 2]).max())
+        return max(pieces * blocks for pieces, _, blocks in self.layout.tolist())
 
 
 def in_row(pieces: Sequence[Piece]) -> list[Piece]:
@@ -74,34 +73,40 @@ def step_tensors(torch: Any, row: Sequence[Piece], step: Step, memory: KeyValueM
     """
     size, device = memory.size, memory.device
     tokens: list[int] = []
-    positions, written, ends = [], [], {}
+    positions: list[int] = []
+    written: list[int] = []
+    ends: dict[Generation, int] = {}
     for piece in row:
-        of = piece.generation
-        assert of.table is not None, "it is running"
-        at, blocks = np.arange(piece.start, piece.end), of.table.blocks
+        blocks = _table(piece)
         tokens += step.tokens_of(piece, piece.start)
-        positions.append(at)
-        written.append(np.array(blocks[piece.start // size :])[at // size - piece.start // size] * size + at % size)
-        ends[of] = len(tokens) - 1
-    drawn = np.array([ends[piece.generation] for piece in step.pieces if piece.draws], np.int64)
-    layout, seen = [], [np.zeros(0, np.int64)]
+        positions += range(piece.start, piece.end)
+        written += [blocks[at // size] * size + at % size for at in range(piece.start, piece.end)]
+        ends[piece.generation] = len(tokens) - 1
+    layout: list[tuple[int, int, int]] = []
+    seen: list[int] = []
     for part in _parts(row, size, memory.most_copied):
         count = 0 if len(part) == 1 and not part[0].start else -(-part[-1].end // size)
         layout.append((len(part), part[0].end - part[0].start, count))
-        if count:
-            seen.append(_blocks(part, count, size))
+        for piece in part if count else ():
+            own = _table(piece)[: -(-piece.end // size)]
+            seen += own + own[:1] * (count - len(own))
 
-    def tensor(numbers: np.ndarray) -> Any:
-        return torch.from_numpy(numbers).to(device)
+    def tensor(numbers: Sequence[Any]) -> Any:
+        return torch.tensor(numbers, dtype=torch.int64, device=device)
 
     return StepTensors(
-        tokens=torch.tensor([tokens], device=device),
-        positions=tensor(np.concatenate(positions))[None],
-        drawn=tensor(drawn),
-        written=tensor(np.concatenate(written)),
+        tokens=tensor([tokens]),
+        positions=tensor([positions]),
+        drawn=tensor([ends[piece.generation] for piece in step.pieces if piece.draws]),
+        written=tensor(written),
         layout=torch.tensor(layout),
-        blocks=tensor(np.concatenate(seen)),
+        blocks=tensor(seen),
     )
+
+
+def _table(piece: Piece) -> list[int]:
+    assert piece.generation.table is not None, "it is running"
+    return piece.generation.table.blocks
 
 
 def _parts(row: Sequence[Piece], size: int, most_blocks: int) -> Iterator[Sequence[Piece]]:
@@ -119,16 +124,6 @@ def _parts(row: Sequence[Piece], size: int, most_blocks: int) -> Iterator[Sequen
             together.append(piece)
     if together:
         yield together
-
-
-def _blocks(part: Sequence[Piece], count: int, size: int) -> np.ndarray:
-    blocks = np.zeros((len(part), count), np.int64)
-    for number, piece in enumerate(part):
-        assert piece.generation.table is not None, "it is running"
-        own = piece.generation.table.blocks[: -(-piece.end // size)]
-        blocks[number] = own[0]
-        blocks[number, : len(own)] = own
-    return blocks.ravel()
 
 
 Memories = Callable[[int, Any, Any], tuple[Any, Any, Any, Any]]

@@ -33,6 +33,27 @@ _PLAIN_ROTATIONS = frozenset({"default", "linear", "llama3", "yarn"})
 """Ways to turn queries and keys that do not depend on how long a text is."""
 
 
+_HALVES = (
+    """
+    graph(%of, %dimension, %by : Tensor):
+        %size : int = aten::size(%of, %dimension)
+        %tensor : Tensor = prim::NumToTensor(%size)
+        %part : Tensor = aten::floor_divide(%tensor, %by)
+        %found : int = aten::Int(%part)
+        return (%found)
+    """,
+    """
+    graph(%of, %dimension, %by : Tensor):
+        %size : int = aten::size(%of, %dimension)
+        %number : int = aten::Int(%by)
+        %found : int = aten::floordiv(%size, %number)
+        return (%found)
+    """,
+)
+"""A size that a network's code divides is followed as if it were a tensor, and what is to come of it. Integers take less
+time."""
+
+
 @compiled
 def masks(layout: Tensor, positions: Tensor, like: Tensor, size: int, window: int) -> Tensor:
     """Which tokens those of a step see.
@@ -240,6 +261,8 @@ class FollowedNetwork:
             step = _Step(model, memory.layers, memory.size).eval()
             made: Any = torch.jit.trace(step, self._given(tensors), check_trace=False)
             self._step = torch.jit.freeze(made, optimize_numerics=False)
+        torch._C._jit_pass_custom_pattern_based_rewrite_graph(*_HALVES, self._step.graph)
+        torch._C._jit_pass_constant_propagation(self._step.graph)
 
     @staticmethod
     def follows(model: Any) -> bool:

@@ -105,6 +105,8 @@ class _Product:
         return self._packed
 
     def _part(self, number: int, given: Tensor) -> Tensor:
+        if len(self._sizes) == 1:
+            return product(given, self._weights, self._packed, self._bias)
         if given is not self._given:
             self._given = given
             self._made = product(given, self._weights, self._packed, self._bias).split(self._sizes, -1)
