@@ -16,7 +16,7 @@ as soon as it takes it; an instance that hangs is given up in time; and when all
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
 from typing import Any
@@ -191,7 +191,7 @@ class GeneratingServer:
 
     # ---- what is looked at ----
 
-    def _begins(self, instance: WatchedInstance, step: Step, now_s: float) -> None:
+    def _begins(self, instance: WatchedInstance, step: Step, now_s: float, answered: Sequence[int]) -> None:
         complain = self.run.complain
         for text in wrong_in_step(step, instance.running, instance.model.limits):
             complain(f"instance {instance.spec_name}: {text}")
@@ -200,8 +200,8 @@ class GeneratingServer:
             asked = self._asked[instance.number_of(piece.generation)]
             if asked.left_s is not None and asked.left_s < now_s:
                 complain(f"request {asked.number} is computed at {now_s:g} s, its client left at {asked.left_s:g} s")
-            if instance.is_answered(piece.generation):
-                complain(f"request {asked.number} is computed, and has its final answer")
+        for number in answered:
+            complain(f"request {number} is computed, and has its final answer")
 
     def _look(self) -> None:
         """All that was to happen at this instant has happened."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,7 +91,7 @@ class WatchedInstance(GenerationInstance):
     """An instance that is watched.
 
     Args:
-        begins: called with each step that begins.
+        begins: called with each step that begins, the time, and the requests in it that have a final answer then.
 
     Attributes:
         spec_name: its name.
@@ -108,7 +108,7 @@ class WatchedInstance(GenerationInstance):
         name: str,
         model: ScriptedModel,
         network: ScriptedNetwork,
-        begins: Callable[[WatchedInstance, Step, float], None],
+        begins: Callable[[WatchedInstance, Step, float, Sequence[int]], None],
     ) -> None:
         memory = BlockMemory(model.blocks, model.block_size, shares=model.shares)
         super().__init__(name, network, SPELLING, model.limits, memory, frozenset({END_OF_TEXT}))
@@ -120,7 +120,7 @@ class WatchedInstance(GenerationInstance):
         self.jobs: dict[Job, None] = {}
         self._begins = begins
         self.followed = 0
-        self._followed_s: deque[float] = deque()
+        self._following: deque[tuple[float, Sequence[int]]] = deque()  # steps that the event loop has not heard of
 
     def admit(self, batch: ExecutionBatch, over: Callable[[], None]) -> None:
         (job,) = batch.jobs
@@ -136,13 +136,13 @@ class WatchedInstance(GenerationInstance):
         work = super().begin_step(now_s)
         self.stepping = work is not None
         if work is not None and work.step is not None:
-            self._begins(self, work.step, now_s)
+            self._begins(self, work.step, now_s, self._answered(work.step))
         return work
 
     def follow(self, step: Any, result: Any) -> Any:
         following = super().follow(step, result)
         if following is not None:
-            self._followed_s.append(trio.current_time())
+            self._following.append((trio.current_time(), self._answered(following.step)))
         return following
 
     def end_step(self, step: Any, result: Any) -> None:
@@ -150,7 +150,7 @@ class WatchedInstance(GenerationInstance):
         super().end_step(step, result)
         if self.stepping:
             self.followed += 1
-            self._begins(self, result.following.step, self._followed_s.popleft())
+            self._begins(self, result.following.step, *self._following.popleft())
 
     def fail_step(self, step: Any, error: Any) -> None:
         self.stepping = False
@@ -176,9 +176,10 @@ class WatchedInstance(GenerationInstance):
         """Of the request that a generation belongs to."""
         return number_of(self._request_of(generation).job)
 
-    def is_answered(self, generation: Generation) -> bool:
-        """Whether the request that it belongs to has its final answer."""
-        return self._request_of(generation).job.answered
+    def _answered(self, step: Step) -> Sequence[int]:
+        """Numbers of requests in a step that have their final answer."""
+        jobs = [self._request_of(piece.generation).job for piece in step.pieces]
+        return [number_of(job) for job in jobs if job.answered]
 
     def untold(self) -> list[int]:
         """Numbers of requests whose clients could have text that they have not been given."""

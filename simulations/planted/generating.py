@@ -104,6 +104,15 @@ def _swapped_unmoved(original: Any, core: Iterations, generation: Generation) ->
     generation.computed = computed if generation.state is GenerationState.SWAPPED else 0
 
 
+def _leaves_amid_next(original: Any, core: Iterations, drawn: Any, stops: Any, following: Any = None) -> None:
+    """One that is to leave does so when its step is over, though the next one with it has begun."""
+    leaving = dict(core._leaving)
+    original(core, drawn, stops, following)
+    for generation, end in leaving.items():
+        if following is not None and core._leaving.pop(generation, None) is not None:
+            core._finish(generation, end)
+
+
 GENERATING_BUGS: Mapping[str, tuple[type, str, Callable[..., Any]]] = {
     "written-by-all": (BlockMemory, "_shared", _written_by_all),
     "adapters-alike": (BlockMemory, "find", _adapters_alike),
@@ -118,5 +127,6 @@ GENERATING_BUGS: Mapping[str, tuple[type, str, Callable[..., Any]]] = {
     "choices-free": (Iterations, "_fits", _choices_free),
     "late-ones-run": (Iterations, "expire", _late_ones_run),
     "swapped-unmoved": (Iterations, "_preempt", _swapped_unmoved),
+    "leaves-amid-next": (Iterations, "end_step", _leaves_amid_next),
 }
 """Found by swarm runs of the cores alone (`generating`)."""

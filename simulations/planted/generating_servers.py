@@ -90,6 +90,22 @@ def _death_unheard(original: Any, executor: StepExecutor, death: Exception) -> N
     executor._closed = True
 
 
+def _not_taken_back(original: Any, instance: GenerationInstance) -> None:
+    """What has been left for the thread stays, whatever happens meanwhile."""
+    del original, instance
+
+
+def _end_passed(original: Any, instance: GenerationInstance, step: Any, result: Any) -> Any:
+    """The thread goes on with the next step though a text is at its end."""
+    told = {}
+    for generation, drawn in result.drawn.items():
+        told[generation] = [each._replace(stopped=False) for each in drawn]
+    drawn, result.drawn = result.drawn, told
+    following = original(instance, step, result)
+    result.drawn = drawn
+    return following
+
+
 GENERATING_SERVER_BUGS: Mapping[str, tuple[type, str, Callable[..., Any]]] = {
     "stands-still": (StepExecutor, "_computed", _stands_still),
     "late-end-taken": (StepExecutor, "_computed", _late_end_taken),
@@ -100,6 +116,8 @@ GENERATING_SERVER_BUGS: Mapping[str, tuple[type, str, Callable[..., Any]]] = {
     "token-told-twice": (GenerationInstance, "_send", _told_twice),
     "all-fail-of-one": (GenerationInstance, "end_step", _all_fail),
     "arrivals-lost": (GenerationInstance, "end_step", _arrivals_lost),
+    "not-taken-back": (GenerationInstance, "_take_back", _not_taken_back),
+    "end-passed": (GenerationInstance, "follow", _end_passed),
     "end-untold": (GenerationInstance, "_fail", _end_untold),
 }
 """Found by swarm runs of servers with generating models (`generating_servers`)."""

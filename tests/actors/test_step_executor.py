@@ -51,6 +51,7 @@ class Noting(SteppedInstance):
         self.told: list[str] = []
         self.error: Exception | None = None
         self.refuses = False
+        self.left: list[str] = []
 
     def admit(self, batch: ExecutionBatch, over: Callable[[], None]) -> None:
         if self.refuses:
@@ -65,6 +66,9 @@ class Noting(SteppedInstance):
         if self.error is not None:
             raise self.error
         return "result"
+
+    def follow(self, step: str, result: str) -> str | None:
+        return self.left.pop() if self.left else None
 
     def end_step(self, step: str, result: str) -> None:
         self.told.append(f"end {result}")
@@ -94,6 +98,30 @@ async def test_one_step_is_under_way_and_the_next_begins_before_what_it_brought_
     assert len(worker.pieces) == 1
     worker.work()
     assert instance.told[3:] == ["end result", "begin", "answer"]
+
+
+async def test_the_thread_goes_on_with_a_step_that_was_left_for_it_before_the_event_loop_hears(world: Any) -> None:
+    executor, worker, instance = world
+    executor.begin(instance, batch(), MagicMock())
+    instance.left.append("next step")
+    worker.work_unheard()
+    assert len(worker.pieces) == 1
+    executor.begin(instance, batch(), MagicMock())
+    assert instance.told == ["admit", "begin", "admit"], "no other step begins"
+    worker.work_unheard()
+    for heard in worker.unheard:
+        heard()
+    assert instance.told[3:] == ["end result", "answer", "end result", "begin", "answer"]
+    assert (executor.steps, executor.stepping) == (2, True)
+
+
+async def test_nothing_follows_a_step_that_fails(world: Any) -> None:
+    executor, worker, instance = world
+    executor.begin(instance, batch(), MagicMock())
+    instance.left.append("next step")
+    instance.error = InternalError("out of memory")
+    worker.work()
+    assert (len(instance.left), instance.told[2:]) == (1, ["fail out of memory", "begin", "answer"])
 
 
 async def test_what_a_step_raises_is_its_requests_and_the_next_begins(world: Any) -> None:

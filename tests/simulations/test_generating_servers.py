@@ -18,7 +18,7 @@ FOUND_BY = {
     "waits-for-readers": 14,
     "room-unheard": 14,
     "death-of-steps-unheard": 15,
-    "arrivals-lost": 50,
+    "arrivals-lost": 29,
 }
 """With which seeds the search for some begins, so that it does not take long."""
 

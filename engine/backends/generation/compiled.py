@@ -50,8 +50,8 @@ _HALVES = (
         return (%found)
     """,
 )
-"""A size that a network's code divides is followed as if it were a tensor, and what is to come of it. Integers take less
-time."""
+"""A size that a network's code divides is followed as a tensor is. What to have in its place: the same with integers,
+which takes less time."""
 
 
 @compiled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -305,3 +306,77 @@ def test_a_step_that_fails_ends_what_was_in_it() -> None:
     assert sorted(each.end.value for each in model.ended if each.end) == ["cancelled", "failed"]
     assert model.step() == {3: 4}
     assert waiting.state is GenerationState.RUNNING
+
+
+def test_the_step_after_one_in_which_all_draw_is_known_before() -> None:
+    model = Model(blocks=4, size=2)
+    first, second = model.ask(2, 3), model.ask(2, 2)
+    step = model.begin()
+    assert step is not None
+    ahead = model.core.ahead()
+    assert ahead is not None
+    assert [each[1:] for each in ahead.pieces] == [(2, 3, True), (2, 3, True)]
+    assert model.memory.free == 0, "its memory is taken"
+    latest = {first: 5, second: 6}
+    following = replace(ahead, latest=latest)
+    assert [list(following.tokens_of(each, each.start)) for each in following.pieces] == [[5], [6]]
+    model.core.end_step({each: [token] for each, token in latest.items()}, lambda _each: False, following)
+    assert model.begin() is None, "it is under way"
+    assert (model.core.counts.steps, model.core.counts.tokens) == (2, 6)
+    assert [list(following.tokens_of(each, 0))[2:] for each in following.pieces] == [[5], [6]], "told or not"
+    assert model.core.ahead() is None, "one of them comes to its end"
+    model.end(following)
+    assert (model.ended, list(second.new)) == ([second], [6, NEXT])
+    assert model.step() == {1: 1}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"prompt": 4, "most_new": 1},
+        {"prompt": 4, "choices": 2},
+        {"prompt": 30},
+        {"prompt": 12, "most_new": 9},
+    ],
+    ids=["the last token", "choices to come", "a long prompt", "no memory"],
+)
+def test_the_step_after_another_one_is_not_known(asked: dict[str, int]) -> None:
+    model = Model(blocks=12)
+    model.ask(**asked)
+    if asked["prompt"] == 12:
+        model.ask(36 - 4)
+    assert model.core.ahead() is None, "there is none"
+    assert model.begin() is not None
+    free = model.memory.free
+    assert model.core.ahead() is None
+    assert model.memory.free == free
+
+
+def test_the_next_step_is_not_known_while_one_waits_or_leaves() -> None:
+    model = Model()
+    first, _ = model.ask(4), model.ask(4)
+    model.begin()
+    assert model.core.ahead() is not None
+    waiting = model.ask(4)
+    assert model.core.ahead() is None
+    model.core.leave(waiting)
+    assert model.core.ahead() is not None
+    model.core.leave(first)
+    assert model.core.ahead() is None
+
+
+def test_one_that_leaves_when_the_next_step_has_begun_does_so_after_that() -> None:
+    model = Model(shares=True)
+    generation = model.ask(7)
+    model.begin()
+    ahead = model.core.ahead()
+    assert ahead is not None
+    model.core.leave(generation)
+    model.core.end_step({generation: [NEXT]}, lambda _each: False, replace(ahead, latest={generation: NEXT}))
+    assert (model.ended, generation.state, list(generation.new)) == ([], GenerationState.RUNNING, [])
+    model.core.end_step({generation: [NEXT]}, lambda _each: False)
+    assert (model.ended, generation.end) == ([generation], GenerationEnd.CANCELLED)
+    assert model.memory.free == model.memory.count
+    again = model.ask(8, tokens=[*generation.tokens, 1, 2])
+    model.begin()
+    assert again.found == 4, "a block whose tokens are not known has no name"
