@@ -271,8 +271,7 @@ class Iterations:
             generation = piece.generation
             assert generation.table is not None, "it is running"
             generation.computed = piece.end
-            told = min(piece.end, len(generation.tokens))  # what was drawn for one that leaves was dropped
-            self.memory.computed(generation.table, generation.tokens, told)
+            self.memory.computed(generation.table, generation.tokens, min(piece.end, len(generation.tokens)))  # rule 9
             if generation not in self._leaving and piece.draws:
                 self._draw(generation, drawn[generation], stops)
         if following is None:
