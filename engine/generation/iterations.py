@@ -366,12 +366,9 @@ class Iterations:
             raise InvalidArgumentError(
                 f"{generation.choices} choices are asked for; expected 1 to {self.limits.most_running}"
             )
-        if self.memory.blocks_for(longest) > self.memory.count:
-            raise InvalidArgumentError(
-                f"{longest} tokens take {self.memory.blocks_for(longest)} blocks of memory, "
-                f"and there are {self.memory.count}",
-                about=CONTEXT_LENGTH,
-            )
+        if (needed := self.memory.blocks_for(longest)) > self.memory.count:
+            text = f"{longest} tokens take {needed} blocks of memory, and there are {self.memory.count}"
+            raise InvalidArgumentError(text, about=CONTEXT_LENGTH)
 
     def _admit(self) -> None:
         while self._waiting:
