@@ -172,14 +172,14 @@ def first_error(group: BaseExceptionGroup) -> BaseException:
     return first
 
 
-Heard = Callable[[outcome.Outcome[Any]], object]
+Outcomes = Callable[[outcome.Outcome[Any]], object]
 """Is given what a piece of work has returned or raised."""
 
 
 class Worker(Protocol):
     """Does pieces of work, one after the other, while the event loop goes on."""
 
-    def put(self, work: Callable[[], object], done: Heard, then: Heard | None = None) -> None:
+    def put(self, work: Callable[[], object], done: Outcomes, then: Outcomes | None = None) -> None:
         """Have `work` done. What it returns or raises is given to `done`, on the event loop, in a turn, later; and to
         `then` before, by the worker itself, to which more work may be given there. Both must not raise."""
         ...
@@ -208,14 +208,14 @@ class WorkThread:
         self._thread = threading.Thread(target=_serve, args=(self._pieces, turn), name=name, daemon=True)
         self._thread.start()
 
-    def put(self, work: Callable[[], object], done: Heard, then: Heard | None = None) -> None:
+    def put(self, work: Callable[[], object], done: Outcomes, then: Outcomes | None = None) -> None:
         self._pieces.put((work, done, then))
 
     def close(self) -> None:
         self._pieces.put(None)
 
 
-_Piece = tuple[Callable[[], object], Heard, Heard | None]
+_Piece = tuple[Callable[[], object], Outcomes, Outcomes | None]
 
 
 def _serve(pieces: SimpleQueue[_Piece | None], turn: Turn) -> None:

@@ -18,7 +18,7 @@ import trio
 from ..actors.actor import Turn
 from ..actors.executors import Executor, Executors, run_backend
 from ..actors.instance import InstanceHungError
-from ..actors.offload import Done, ExecutorDiedError, Heard, Offload, Ts, Worker, result_of
+from ..actors.offload import Done, ExecutorDiedError, Offload, Outcomes, Ts, Worker, result_of
 from ..actors.step_executor import StepExecutor
 from ..actors.stream_executor import StreamExecutor
 from ..engine.backends.interface import ModelInstance, ProcessLostError, SteppedInstance, StreamInstance
@@ -195,10 +195,10 @@ class VirtualWorker:
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
 
-    def put(self, work: Callable[[], object], done: Heard, then: Heard | None = None) -> None:
+    def put(self, work: Callable[[], object], done: Outcomes, then: Outcomes | None = None) -> None:
         self._turn.call_from_thread(self._do, work, done, then)
 
-    def _do(self, work: Callable[[], object], done: Heard, then: Heard | None) -> None:
+    def _do(self, work: Callable[[], object], done: Outcomes, then: Outcomes | None) -> None:
         result = result_of(work)
         if then is not None:
             then(result)
@@ -238,11 +238,11 @@ class VirtualThread:
         self._turn = turn
         self._clock = clock
         self._time = time
-        self._pieces: list[tuple[Callable[[], object], Heard, Heard | None]] = []
+        self._pieces: list[tuple[Callable[[], object], Outcomes, Outcomes | None]] = []
         self._busy = False
         self._heard_s = 0.0  # when the event loop hears of the last piece
 
-    def put(self, work: Callable[[], object], done: Heard, then: Heard | None = None) -> None:
+    def put(self, work: Callable[[], object], done: Outcomes, then: Outcomes | None = None) -> None:
         self._pieces.append((work, done, then))
         if not self._busy:
             self._busy = True
@@ -265,7 +265,7 @@ class VirtualThread:
         if seconds < math.inf:
             self._clock.call_at(self._clock.now_s() + seconds, partial(self._over, done, then, result))
 
-    def _over(self, done: Heard, then: Heard | None, result: outcome.Outcome[Any]) -> None:
+    def _over(self, done: Outcomes, then: Outcomes | None, result: outcome.Outcome[Any]) -> None:
         if then is not None:
             then(result)
         now_s, late_s = self._clock.now_s(), self._time.unheard_s()

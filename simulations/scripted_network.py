@@ -120,7 +120,7 @@ class WatchedInstance(GenerationInstance):
         self.jobs: dict[Job, None] = {}
         self._begins = begins
         self.followed = 0
-        self._following: deque[tuple[float, Sequence[int]]] = deque()  # steps that the event loop has not heard of
+        self._following: deque[tuple[float, Sequence[int]]] = deque(maxlen=1)  # begun, and not told of
 
     def admit(self, batch: ExecutionBatch, over: Callable[[], None]) -> None:
         (job,) = batch.jobs

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import outcome
 
-from ...actors.offload import Heard, result_of
+from ...actors.offload import Outcomes, result_of
 from ...actors.step_executor import StepExecutor
 from ...engine.backends.interface import ModelInstance
 from ..clock import JumpingClock
@@ -27,8 +27,8 @@ _ALMOST = 1e-6
 class _Piece:
     """Work of the thread that an instance would have."""
 
-    done: Heard
-    then: Heard | None
+    done: Outcomes
+    then: Outcomes | None
     result: outcome.Outcome[Any]
     number: int = -1
     heard_s: float = 0.0
@@ -50,7 +50,7 @@ class _PlayedThread:
         self._rests = StepRests(instance.model.planned.rested)
         instance.note = self._notes.text_over
 
-    def put(self, work: Callable[[], object], done: Heard, then: Heard | None = None) -> None:
+    def put(self, work: Callable[[], object], done: Outcomes, then: Outcomes | None = None) -> None:
         instance = self._instance
         piece = _Piece(done, then, result_of(work))
         step = instance.network.taken()

@@ -10,7 +10,7 @@ import outcome
 import pytest
 import trio
 
-from trireme.actors.offload import ExecutorDiedError, Heard
+from trireme.actors.offload import ExecutorDiedError, Outcomes
 from trireme.actors.step_executor import StepExecutor
 from trireme.engine.backends.interface import SteppedInstance
 from trireme.engine.clock import SystemClock
@@ -22,10 +22,10 @@ class HandWorker:
     """Keeps pieces of work until the test has them done."""
 
     def __init__(self) -> None:
-        self.pieces: list[tuple[Callable[[], object], Heard, Heard | None]] = []
+        self.pieces: list[tuple[Callable[[], object], Outcomes, Outcomes | None]] = []
         self.unheard: list[Callable[[], object]] = []
 
-    def put(self, work: Callable[[], object], done: Heard, then: Heard | None = None) -> None:
+    def put(self, work: Callable[[], object], done: Outcomes, then: Outcomes | None = None) -> None:
         self.pieces.append((work, done, then))
 
     def close(self) -> None:
