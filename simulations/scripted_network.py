@@ -141,7 +141,7 @@ class WatchedInstance(GenerationInstance):
 
     def follow(self, step: Any, result: Any) -> Any:
         following = super().follow(step, result)
-        if following is not None:
+        if following is not None and following.step is not None:
             self._following.append((trio.current_time(), self._answered(following.step)))
         return following
 
