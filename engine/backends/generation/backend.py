@@ -12,9 +12,11 @@ from ...config.platforms import GENERATION
 from ...errors import InvalidArgumentError
 from ...generation.blocks import BlockMemory
 from ...generation.iterations import IterationLimits
+from ...host_policies import usable_cores
 from ...metrics.statistics import GenerationStatistics
 from ..hugging_face import CONFIG, check_tensors, read_object
 from ..interface import Backend, Completion, InstanceSpec, LoadedModel, ModelFiles, ModelInstance
+from ..torch_threads import step_threads
 from .asked import INPUTS, OUTPUTS
 from .encoding import EncoderModel, EncoderNetwork, encoder_completion, read_layout
 from .first_steps import compute, warm_up
@@ -71,6 +73,8 @@ class GenerationModel(LoadedModel):
         read_object(self._directory / CONFIG)
         self._adapters = find_adapters(self._directory)
         self.adapters = tuple(self._adapters)
+        # One core is left to the event loop, which answers meanwhile: where a thread is missing, all wait for it.
+        self._threads = step_threads(config, usable_cores() - 1)
 
     def instance_class(self, spec: InstanceSpec) -> type[ModelInstance]:
         return GenerationInstance
@@ -82,6 +86,7 @@ class GenerationModel(LoadedModel):
         blocks = settings.blocks(int(text.get("max_position_embeddings") or text.get("n_positions") or 0))
         first = (2, size, 0) if settings.kv_bytes else (blocks, size, settings.held)
         network = self._network_class(self._directory, *first, device, self._adapters)
+        network.threads = self._threads
         if settings.packs:
             network.pack()
         limits = settings.limits(network.context)

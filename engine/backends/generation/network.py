@@ -14,6 +14,7 @@ from ...errors import InternalError, TriremeError, UnavailableError
 from ...generation.iterations import Step
 from ...plugins import import_package
 from ..hugging_face import CONFIG, check_weights, first_line, import_transformers, no_mask
+from ..torch_threads import use_threads
 from .adapters import Adapters
 from .attention import KeyValueMemory, StepTensors, in_row, step_tensors
 
@@ -33,11 +34,14 @@ class Network:
         adapters: their names.
         vocabulary: of how many tokens the next one is drawn.
         context: tokens that a generation may have.
+        threads: that a step has (`use_threads`).
 
     Raises:
         UnavailableError: a file or a package is missing.
         InternalError: the network cannot be made of it.
     """
+
+    threads: int = 0
 
     def __init__(
         self,
@@ -105,6 +109,7 @@ class Network:
             TriremeError: it failed.
         """
         torch = self._torch
+        use_threads(torch, self.threads)
         with torch.inference_mode():
             try:
                 self._memory.move(step.moves)

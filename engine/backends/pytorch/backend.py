@@ -34,6 +34,7 @@ from ..framework import (
     stream_priority,
 )
 from ..interface import InstanceSpec, ModelFiles, ModelInstance
+from ..torch_threads import fair_share
 from .formats import (
     PythonProgram,
     TorchScriptProgram,
@@ -110,7 +111,7 @@ class PyTorchModel(FrameworkModel[Program]):
         batching = self.tensors.batching
         self._checks = [OutputCheck(torch, *output, batching) for output in self.tensors.outputs.items()]
         self._graphs = graph_shapes(config, input_shapes(config))
-        self._threads = settings.intra_op_threads or _fair_share(config)
+        self._threads = settings.intra_op_threads or fair_share(config, usable_cores())
         self._reading_program = backend.reading_program
         self._loading = threading.Lock()
         if settings.inter_op_threads:
@@ -210,12 +211,6 @@ class PyTorchModel(FrameworkModel[Program]):
             return self._torch.compile(module, **options)
         except error_types(self._torch) as error:
             raise InvalidArgumentError(f"torch.compile refused model '{self.config.name}': {error}") from error
-
-
-def _fair_share(config: ModelConfig) -> int:
-    """Threads for an operator of one instance, so that those of one model do not fight for the cores."""
-    on_cpu = sum(group.count for group in config.instance_group if group.kind != "KIND_GPU")
-    return max(1, usable_cores() // max(1, on_cpu))
 
 
 def _set_jit(torch: Any, settings: PyTorchSettings) -> None:

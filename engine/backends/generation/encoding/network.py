@@ -21,6 +21,7 @@ import numpy as np
 from ....errors import InternalError, TriremeError, UnsupportedError
 from ....plugins import import_package
 from ...hugging_face import check_weights, first_line, import_transformers, no_mask
+from ...torch_threads import use_threads
 from .dense import load_dense
 from .layout import EncoderKind, EncoderLayout
 from .packed import NAME, PackedTexts, TokenRow, packed_attention
@@ -37,12 +38,15 @@ class EncoderNetwork:
     Attributes:
         vocabulary: tokens that there are.
         context: tokens that a text may have.
+        threads: that a step has (`use_threads`).
 
     Raises:
         UnavailableError: a package is missing.
         UnsupportedError: it cannot be computed without padding (rule 3).
         InternalError: the network cannot be made of the directory.
     """
+
+    threads: int = 0
 
     def __init__(self, layout: EncoderLayout, device: str = "cpu") -> None:
         torch = self._torch = import_package("torch", _USER, _EXTRA)
@@ -85,6 +89,7 @@ class EncoderNetwork:
             TriremeError: it failed.
         """
         layout, torch = self._layout, self._torch
+        use_threads(torch, self.threads)
         row = PackedTexts(torch, texts, self._device, self._first)
         with torch.inference_mode():
             try:

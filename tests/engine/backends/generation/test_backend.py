@@ -23,6 +23,7 @@ from counting_network import (
 )
 from python_models import until
 
+from trireme.engine.backends.generation import backend
 from trireme.engine.errors import InternalError
 from trireme.engine.generation.iterations import Step
 from trireme.engine.options import ControlMode
@@ -60,6 +61,15 @@ async def test_a_text_goes_on(tmp_path: Path) -> None:
         assert said(response, "finish_reason") == ["length"]
         assert said(response, "num_input_tokens") == [3]
         assert said(response, "num_output_tokens") == [4]
+
+
+async def test_a_step_leaves_a_core_to_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(backend, "usable_cores", lambda: 8)
+    write_model(tmp_path)
+    async with open_letters(tmp_path) as server:
+        await whole(server, asks("abc", max_tokens=1))
+        assert CountingNetwork.latest.threads == 7
 
 
 async def test_it_ends_where_the_model_says(tmp_path: Path) -> None:
