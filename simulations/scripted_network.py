@@ -187,7 +187,9 @@ class WatchedInstance(GenerationInstance):
         for request in self._requests.values():
             of, window = request.asked, request.job.window
             crowded = window is not None and window.crowded
-            if of is not None and of.stream and not crowded and any(choice.ready for choice in request.choices):
+            # One that is gone may be in a last step, of which nobody is told.
+            fresh = not request.gone and any(choice.ready for choice in request.choices)
+            if of is not None and of.stream and not crowded and fresh:
                 found.append(number_of(request.job))
         return found
 

@@ -41,6 +41,10 @@ def test_a_seed_is_played_the_same_each_time() -> None:
     assert first == second
 
 
+def test_text_of_a_last_step_after_its_client_has_left_is_not_missed() -> None:
+    assert not (violation := play_generating_servers(4_251).violation), violation
+
+
 @pytest.mark.slow
 def test_so_it_is_in_hundred_and_twenty_runs() -> None:
     for seed in range(31, 151):
