@@ -187,7 +187,7 @@ class WatchedInstance(GenerationInstance):
         for request in self._requests.values():
             of, window = request.asked, request.job.window
             crowded = window is not None and window.crowded
-            # One that is gone may be in a last step, of which nobody is told.
+            # One that is gone may be in a last step, whose text is not sent.
             fresh = not request.gone and any(choice.ready for choice in request.choices)
             if of is not None and of.stream and not crowded and fresh:
                 found.append(number_of(request.job))
