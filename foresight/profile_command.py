@@ -190,7 +190,7 @@ def _described(profile: ModelProfile) -> str:
 
 
 def _cost_lines(cost: HostPoint) -> Iterator[str]:
-    way = f"{cost.way.value} with a front end" if cost.front_ends else cost.way.value
+    way = f"{cost.way.value}, {cost.nbytes:,} bytes{', with a front end' if cost.front_ends else ''}"
     yield (
         f"{way}: {cost.request_s * 1e6:.0f} µs a request and {cost.batch_s * 1e6:.0f} µs a batch of the loop, "
         f"{cost.outside.mean_s * 1e6:.0f} µs outside"

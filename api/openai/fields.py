@@ -123,13 +123,15 @@ class BodyFields:
 
     def texts_or_tokens(self, name: str, most: int) -> list[str | list[int]]:
         """A string, an array of integers, or an array of at most so many of either."""
-        value = self.get(name)
-        if not isinstance(value, list) or not value or isinstance(value[0], str):
+        value, param = self.get(name), self.param(name)
+        if value == []:
+            raise FieldError(param, f"Invalid '{param}': expected 1 to {most} strings or arrays of tokens, but got 0.")
+        if not isinstance(value, list) or isinstance(value[0], str):
             return list(self.texts(name, most) or ())
         several = isinstance(value[0], list)
         rows: list[Any] = value if several else [value]
         for place, row in enumerate(rows):
-            path = f"{self.param(name)}[{place}]" if several else self.param(name)
+            path = f"{param}[{place}]" if several else param
             if not isinstance(row, list):
                 raise wrong_type(path, "an array of integers", row)
             for number, each in enumerate(row):
@@ -138,7 +140,6 @@ class BodyFields:
                 if not 0 <= each < 1 << 63:
                     raise FieldError(path, f"Invalid '{path}[{number}]': expected the number of a token, got {each}.")
         if len(rows) > most:
-            param = self.param(name)
             raise FieldError(param, f"Invalid '{param}': expected 1 to {most} arrays of tokens, but got {len(rows)}.")
         return rows
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import signal
 from collections.abc import Iterator
@@ -103,8 +104,8 @@ def test_what_requests_cost_the_server_is_measured_by_each_way(
         assert (point.rested[0].loop_s, point.rested[0].outside_s) == (0, 0)
         assert all(0 <= each.loop_s < 0.1 and 0 <= each.outside_s < 1 for each in point.rested)
     shown = capsys.readouterr().out
-    assert "  http: " in shown
-    assert "  grpc with a front end: " in shown
+    assert re.search(r"^  http, [\d,]+ bytes: ", shown, re.MULTILINE)
+    assert re.search(r"^  grpc, [\d,]+ bytes, with a front end: ", shown, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

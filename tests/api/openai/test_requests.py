@@ -82,6 +82,11 @@ def test_a_call_of_a_tool_needs_no_content() -> None:
     assert read_chat(CHAT | {"parallel_tool_calls": False}).tools.most == 1
 
 
+def test_no_prompt_at_all_is_told_what_there_may_be() -> None:
+    with pytest.raises(FieldError, match="expected 1 to 128 strings or arrays of tokens, but got 0"):
+        read_completion(COMPLETION | {"prompt": []})
+
+
 def test_choices_of_several_prompts() -> None:
     request = read_completion(COMPLETION | {"prompt": ["a", "b"], "n": 2})
     assert all_prompts(request, "") == ["a", "a", "b", "b"]
