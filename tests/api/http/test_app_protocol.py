@@ -192,7 +192,7 @@ def test_any_bytes_get_a_specified_answer(method: str, path: str, body: bytes, h
     exchange(method, path, body, headers)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(PATHS, DOCUMENTS | JSON_VALUES, st.binary(max_size=16), st.booleans(), HEADERS)
 def test_any_document_gets_a_specified_answer(
     path: str, document: Any, blobs: bytes, split: bool, headers: dict[str, str]

@@ -388,10 +388,15 @@ async def test_thousand_idle_connections() -> None:
         await until(lambda: service.statistics().connections == 0)
 
 
-async def test_idle_limit_if_there_is_one() -> None:
-    async with serving(echo, limits=Limits(idle_timeout_s=0.02, sweep_interval_s=0.01)) as service:
-        assert await tell(service) == b""
-        assert await tell(service, GET + b"\r\n") == b"HTTP/1.1 200 OK\r\n" + TYPE + b"Content-Length: 6\r\n\r\nGET / "
+async def test_idle_limit_if_there_is_one(leaping_clock: MockClock) -> None:
+    limits = dataclasses.replace(UNHURRIED, idle_timeout_s=LONG_S)
+    async with serving(echo, limits=limits) as service, await connect(service) as new, await connect(service) as old:
+        await old.send_all(GET + b"\r\n")
+        responses = Responses(old)
+        assert (await responses.next()).body == b"GET / "
+        await until(lambda: [each.phase for each in service._roster._connections] == [ConnectionPhase.IDLE] * 2)
+        leaping_clock.jump(LONG_S + 1)
+        assert [await read_to_end(stream) for stream in (new, old)] == [b"", b""]
 
 
 @settings(max_examples=40, deadline=None)

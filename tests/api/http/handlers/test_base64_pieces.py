@@ -27,7 +27,7 @@ def at_once(text: bytes) -> bytes | str:
         return str(error)
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(st.lists(st.sampled_from(b"AQg/+==\n *"), max_size=20).map(bytes), st.integers(1, 7))
 @example(b"QUI=QUJD", 3)
 @example(b"Q=Q==", 2)

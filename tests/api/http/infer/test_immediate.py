@@ -12,14 +12,14 @@ import pytest
 import trio
 import trio.testing
 from gated_server import GatedServer, gated_server
-from http_sockets import Responses, connect, connect_now, read_to_end, until
+from http_sockets import LONG_S, UNHURRIED, Responses, connect, connect_now, read_to_end, serving, until
+from trio.testing import MockClock
 
 from trireme.api.http.app import HttpApplication, HttpService
 from trireme.api.http.exchange import Exchange, HttpOptions
 from trireme.api.http.infer import handler
 from trireme.api.http.json.reader import ON_LOOP_BYTES
-from trireme.api.sockets.limits import Limits
-from trireme.api.sockets.service import ServiceOptions
+from trireme.api.sockets.roster import ConnectionPhase
 from trireme.api.sockets.transport import PlainTransport
 from trireme.engine.request import InferenceRequest
 from trireme.engine.tensor import Buffer
@@ -313,33 +313,33 @@ async def test_what_the_socket_does_not_take_at_once_is_sent_by_the_task(
             assert (await responses.next()).body == answered(value, "slow")
 
 
+async def times_out(service: HttpService, clock: MockClock, phase: ConnectionPhase) -> None:
+    """The only connection gets to `phase` and stays there for too long."""
+    await until(lambda: [each.phase for each in service._roster._connections] == [phase])
+    clock.jump(LONG_S + 1)
+
+
 @pytest.mark.parametrize("cut", [20, -1])
-async def test_half_a_request_times_out(gated: GatedServer, cut: int) -> None:
+async def test_half_a_request_times_out(gated: GatedServer, leaping_clock: MockClock, cut: int) -> None:
     """In its head or in its body: with 408, as by the long way."""
-    limits = Limits(head_timeout_s=0.02, body_timeout_s=0.02, sweep_interval_s=0.01)
-    service = HttpService(HttpApplication(gated.server, HttpOptions()), ServiceOptions(("127.0.0.1:0",), limits=limits))
-    async with trio.open_nursery() as nursery:
-        await nursery.start(service.serve)
-        async with await connect(service) as stream:
-            await warm(stream)
-            await stream.send_all(infer(1)[:cut])
-            assert b" 408 " in await read_to_end(stream)
-        service.close()
+    application = HttpApplication(gated.server, HttpOptions())
+    async with serving(application, limits=UNHURRIED) as service, await connect(service) as stream:
+        responses = await warm(stream)
+        await stream.send_all(infer(1)[:cut])
+        await times_out(service, leaping_clock, ConnectionPhase.HEAD if cut > 0 else ConnectionPhase.BODY)
+        assert (await responses.next()).status == 408
 
 
-async def test_the_beginning_of_the_next_request_times_out(gated: GatedServer) -> None:
+async def test_the_beginning_of_the_next_request_times_out(gated: GatedServer, leaping_clock: MockClock) -> None:
     """It came with a request that was answered, and nothing follows: that is not idling."""
     gated.gate.set()
-    limits = Limits(head_timeout_s=0.02, sweep_interval_s=0.01)
-    service = HttpService(HttpApplication(gated.server, HttpOptions()), ServiceOptions(("127.0.0.1:0",), limits=limits))
-    async with trio.open_nursery() as nursery:
-        await nursery.start(service.serve)
-        async with await connect(service) as stream:
-            responses = await warm(stream)
-            await stream.send_all(infer(1, "first") + infer(2)[:20])
-            assert (await responses.next()).body == answered(1.0, "first")
-            assert b" 408 " in await read_to_end(stream)
-        service.close()
+    application = HttpApplication(gated.server, HttpOptions())
+    async with serving(application, limits=UNHURRIED) as service, await connect(service) as stream:
+        responses = await warm(stream)
+        await stream.send_all(infer(1, "first") + infer(2)[:20])
+        assert (await responses.next()).body == answered(1.0, "first")
+        await times_out(service, leaping_clock, ConnectionPhase.HEAD)
+        assert (await responses.next()).status == 408
 
 
 async def test_a_defect_costs_its_own_request(
