@@ -78,6 +78,16 @@ class RunningTests:
             pytest.exit(f"a process of the test run has died: {error}; tests that ran: {running}", returncode=1)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """All test files are imported, with what they import: nothing of that is garbage, which would be looked for."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 class FrozenModules:
     """What was imported stays: no garbage collection, a test's own or another, has to look through all of it again.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from many_seeds import broken
 
 from trireme.simulations.fleet.swarm import play_fleet
 from trireme.simulations.planted import planted
@@ -32,8 +33,7 @@ def test_a_seed_is_always_the_same_run() -> None:
 
 @pytest.mark.slow
 def test_so_it_is_in_a_thousand_runs() -> None:
-    for seed in range(61, 1_061):
-        assert not (violation := play_fleet(seed).violation), f"seed {seed}: {violation}"
+    assert broken(play_fleet, range(61, 1_061)) == []
 
 
 @pytest.mark.parametrize("bug", FLEET_BUGS)

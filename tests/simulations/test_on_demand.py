@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from many_seeds import broken
 
 from trireme.simulations.on_demand import play_on_demand
 from trireme.simulations.planted import planted
@@ -26,8 +27,7 @@ def test_nothing_is_lost_and_each_decision_is_what_the_rules_say() -> None:
 
 @pytest.mark.slow
 def test_so_it_is_in_two_hundred_runs() -> None:
-    for seed in range(11, 216):
-        assert not (violation := play_on_demand(seed).violation), f"seed {seed}: {violation}"
+    assert broken(play_on_demand, range(11, 216)) == []
 
 
 @pytest.mark.parametrize("bug", [*RESIDENTS_BUGS, "forgotten-while-leaving", "one-of-many-in-flight"])

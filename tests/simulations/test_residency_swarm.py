@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from many_seeds import broken
 
 from trireme.simulations.planted import planted
 from trireme.simulations.planted.residency import RESIDENCY_BUGS
@@ -23,8 +24,7 @@ def test_whatever_happens_each_decision_is_what_the_rules_say() -> None:
 
 @pytest.mark.slow
 def test_so_it_is_in_a_thousand_runs() -> None:
-    for seed in range(81, 1_081):
-        assert not (violation := play_residency(seed).violation), f"seed {seed}: {violation}"
+    assert broken(play_residency, range(81, 1_081)) == []
 
 
 @pytest.mark.parametrize("bug", RESIDENCY_BUGS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from many_seeds import broken
 
 from trireme.simulations.planted import planted
 from trireme.simulations.planted.routed import ROUTED_BUGS
@@ -26,8 +27,7 @@ def test_no_request_is_lost_or_misled_whatever_happens_to_routes_and_models() ->
 
 @pytest.mark.slow
 def test_so_it_is_in_eighty_runs() -> None:
-    for seed in range(11, 91):
-        assert not (violation := play_routed(seed).violation), f"seed {seed}: {violation}"
+    assert broken(play_routed, range(11, 91)) == []
 
 
 @pytest.mark.parametrize("bug", ROUTED_BUGS)

@@ -18,9 +18,11 @@ from trireme.simulations.play import drain_bound_s, play
 from trireme.simulations.reach import ANSWERED, FEATURES, runs_that_reach, shares_answered
 from trireme.simulations.swarm import draw_plan
 
-SEEDS = range(1, 61)
-RARE_SEEDS = (61, 62, 63, 68, 69, 78, 85, 97, 127, 140, 147, 172, 218, 225, 226, 245, 254)
-"""With these everything reachable is reached, nearly all of it in two runs. They age whenever something else is drawn:
+SEEDS = range(1, 21)
+RARE_SEEDS = (
+    *(22, 29, 31, 38, 44, 46, 53, 57, 62, 76, 81, 97, 119, 120, 140, 145, 161, 171, 172, 185, 192, 225, 226, 245),
+)
+"""With these everything reachable is reached in two runs. They age whenever something else is drawn:
 the test plays more seeds then, and says so."""
 
 ALL_SEEDS = range(1, 1001)

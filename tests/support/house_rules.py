@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -69,7 +70,14 @@ class Source:
 
     @cached_property
     def tree(self) -> ast.Module:
-        return ast.parse(self.text, self.path)
+        """Made without garbage collection, which would look through all trees again and again, and finds nothing."""
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return ast.parse(self.text, self.path)
+        finally:
+            if collects:
+                gc.enable()
 
     @cached_property
     def nodes(self) -> list[ast.AST]:

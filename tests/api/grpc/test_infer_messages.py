@@ -37,7 +37,7 @@ def test_what_protobuf_writes_is_read_as_it_was_meant(request: Any) -> None:
     assert said_by_us(read_infer_request(memoryview(message))) == said_by_protobuf(request)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(wires)
 @example(b"\x0a\x02\xff\xfe")
 @example(b"\x0a\x05ab")
@@ -45,7 +45,7 @@ def test_any_encoding_is_read_as_protobuf_reads_it(message: bytes) -> None:
     assert ours(message) == theirs(message)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(requests, st.data())
 def test_damaged_requests_are_read_or_refused_as_by_protobuf(request: Any, data: st.DataObject) -> None:
     message = bytearray(request.SerializeToString())
@@ -66,7 +66,7 @@ def test_damaged_requests_are_read_or_refused_as_by_protobuf(request: Any, data:
     assert ours(bytes(message)) == theirs(bytes(message))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(requests, requests)
 def test_messages_one_behind_the_other_are_merged(first: Any, second: Any) -> None:
     message = first.SerializeToString() + second.SerializeToString()

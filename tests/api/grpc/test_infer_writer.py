@@ -63,7 +63,7 @@ responses = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(responses, st.booleans())
 def test_what_is_written_is_what_protobuf_writes(response: InferenceResponse, final: bool) -> None:
     message = protobufs(response)

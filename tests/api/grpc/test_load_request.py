@@ -70,7 +70,7 @@ def test_what_protobuf_writes_is_read_as_it_was_meant(load: Any) -> None:
     assert said_by_us(read_load_request(memoryview(message))) == said_by_protobuf(load)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(load_wires)
 @example(b"\x1a\x00")
 @example(b"\x1a\x06\x12\x04\x22\x02ab")

@@ -311,7 +311,7 @@ pieces = st.one_of(
 
 
 @given(said=st.lists(pieces, max_size=12), cuts=st.lists(st.integers(0, 200), max_size=4), cancel=st.booleans())
-@effort(max_examples=300, deadline=None)
+@effort(max_examples=100, deadline=None)
 def test_anything_may_come_and_nothing_is_told_of_what_is_over(
     said: list[bytes], cuts: list[int], cancel: bool
 ) -> None:

@@ -180,7 +180,7 @@ def assert_sound(world: World, graph: Graph, jobs: list[Job]) -> None:
     assert all(call.run.held == 0 for _, call in world.submitted)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_responses_are_what_the_graph_makes_of_the_inputs(data: st.DataObject) -> None:
     graph = data.draw(graphs())
@@ -203,7 +203,7 @@ def test_responses_are_what_the_graph_makes_of_the_inputs(data: st.DataObject) -
         assert all(index in needed for index, call in world.submitted if call.run.job is each)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_whatever_goes_wrong_each_request_ends_once_and_nothing_stays(data: st.DataObject) -> None:
     graph = data.draw(graphs())

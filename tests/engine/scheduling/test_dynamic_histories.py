@@ -276,7 +276,7 @@ class Driver:
         assert self.core.queued == 0
 
 
-@settings(max_examples=700, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(configuration=configurations(), history=histories, ending=endings)
 def test_random_histories(make_job, configuration, history, ending):
     driver = Driver(*configuration)
@@ -305,7 +305,7 @@ def test_random_histories(make_job, configuration, history, ending):
     driver.finish()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(configuration=configurations(), bursts=st.lists(st.lists(events, min_size=5, max_size=15), max_size=8))
 def test_events_may_come_in_bursts(make_job, configuration, bursts):
     """The batcher need not be asked after every event: what counts is what it knows when it is asked."""
