@@ -64,19 +64,32 @@ def main() -> int:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         repository, log = Path(folder) / "models", Path(folder) / "log.jsonl"
-        _write(repository)
-        kinds = [RequestKind(NAME, protocol="http")]
-        traffic = generate(PoissonArrivals(given.rate), kinds, given.seconds, seed=18)
-        log.write_text("".join(write_request_log(traffic)))
-        host = ForeseenHost(float(psutil.cpu_count() or 1), 0.2)
-        inputs = PlanInputs((repository,), None, log, host, read_objective(given.objective, Aim.GOODPUT))
-        return _compare(inputs, given.settings, given.seconds)
+        write_model(repository)
+        _profile(repository)
+        write_log(log, given.rate, given.seconds)
+        return _compare(inputs_of(repository, log, given.objective), given.settings, given.seconds)
 
 
-def _write(repository: Path) -> None:
+def write_model(repository: Path) -> None:
+    """The model, in a new repository."""
     (repository / NAME / "1").mkdir(parents=True)
     (repository / NAME / "1" / "model.py").write_text(MODEL)
     (repository / NAME / "config.pbtxt").write_text(CONFIG)
+
+
+def write_log(log: Path, rate: float, seconds: float) -> None:
+    """Poisson arrivals at the model, `rate` a second."""
+    kinds = [RequestKind(NAME, protocol="http")]
+    log.write_text("".join(write_request_log(generate(PoissonArrivals(rate), kinds, seconds, seed=18))))
+
+
+def inputs_of(repository: Path, log: Path, objective: str) -> PlanInputs:
+    """A plan of the most goodput on this machine."""
+    host = ForeseenHost(float(psutil.cpu_count() or 1), 0.2)
+    return PlanInputs((repository,), None, log, host, read_objective(objective, Aim.GOODPUT))
+
+
+def _profile(repository: Path) -> None:
     models = ForeseenModels(ServerOptions(model_repository=(repository,)), ProfileStore(), NO_GPUS)
     plan = MeasuringPlan(sizes=(1, 4, 16), side_by_side=(1, 2), most_s=2.0)
     with quiet_server():

@@ -26,8 +26,8 @@ def test_nothing_is_lost_and_each_decision_is_what_the_rules_say() -> None:
 
 
 @pytest.mark.slow
-def test_so_it_is_in_two_hundred_runs() -> None:
-    assert broken(play_on_demand, range(11, 216)) == []
+def test_so_it_is_in_hundred_runs() -> None:
+    assert broken(play_on_demand, range(11, 111)) == []
 
 
 @pytest.mark.parametrize("bug", [*RESIDENTS_BUGS, "forgotten-while-leaving", "one-of-many-in-flight"])

@@ -25,8 +25,8 @@ def test_whatever_happens_each_decision_is_what_the_rules_leave() -> None:
 
 
 @pytest.mark.slow
-def test_so_it_is_in_a_thousand_runs() -> None:
-    assert broken(play_router, range(61, 1_061)) == []
+def test_so_it_is_in_five_hundred_runs() -> None:
+    assert broken(play_router, range(61, 561)) == []
 
 
 @pytest.mark.parametrize("bug", ROUTE_BUGS)

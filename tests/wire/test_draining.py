@@ -184,6 +184,6 @@ async def test_rolling_restarts_lose_no_request(repository: Path, times: int, fl
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("times", "flags"), [(50, BY["one process"]), (10, BY["front ends"])], ids=BY)
+@pytest.mark.parametrize(("times", "flags"), [(25, BY["one process"]), (6, BY["front ends"])], ids=BY)
 async def test_many_rolling_restarts_lose_no_request(repository: Path, times: int, flags: tuple[str, ...]) -> None:
     assert (await restart(repository, times, flags)).errors == []

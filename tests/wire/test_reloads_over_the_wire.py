@@ -89,7 +89,7 @@ def load_generation(client: Any, root: Path, generation: int, world: World) -> N
         client.load_model("a", config=CONFIG_JSON % ("a", groups + policy))
 
 
-@pytest.mark.parametrize("reloads", [40, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("reloads", [40, pytest.param(100, marks=pytest.mark.slow)])
 def test_many_reloads(tmp_path: Path, serve: Callable[..., Any], reloads: int) -> None:
     """Of a model, and with it of the ensemble that uses it."""
     world = World({1: "1"})

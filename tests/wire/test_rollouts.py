@@ -39,7 +39,9 @@ TAKES_TIME = """
                 responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", given)], error))
             return responses
 """
-MODELS = {"before": (1.0, 0.0), "good": (1.0, 0.0), "failing": (1.0, 0.05), "slow": (1.5, 0.0)}
+MODELS = {"before": (1.0, 0.0), "good": (1.0, 0.0), "failing": (1.0, 0.05), "slow": (3.0, 0.0)}
+"""By how much each takes longer, and which part of its answers are errors. What hardly differs is for the simulator: on
+a real machine other work may hide it."""
 CANARIES = ("good", "failing", "slow")
 FIRST, STEP_S = 50, 2
 OVER = r'^trireme_route_rollout_state{.*state="(?:done|back)".*} 1$'
