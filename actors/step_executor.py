@@ -6,7 +6,7 @@ Rules:
     answered while the next one is computed. If the instance has left a step for the thread that may follow (`follow`),
     this goes on with it at once: neither waits for the other.
  2. What a step raises is answered to the requests in it, and the instance lives on. What ends its thread (`SystemExit`)
-    ends the instance, whether it has batches or not.
+    ends the instance, whether it has batches or not; so does a device that has failed for good (`SickDeviceError`).
  3. What would hold up the steps for long is done aside, by a thread that is there when it is needed first. Its end may
     begin a step.
  4. Once the executor is closed no step begins; the end of the last one, and of what is done aside, changes nothing.
@@ -24,6 +24,7 @@ import trio
 
 from ..engine.backends.interface import ModelInstance, SteppedInstance
 from ..engine.errors import backend_failure
+from ..engine.gpu.device import SickDeviceError
 from ..engine.job import COMPUTE_START, ExecutionBatch
 from .offload import Done, ExecutorDiedError, Worker, first_error, run_on
 
@@ -155,7 +156,7 @@ class StepExecutor:
             return
         self.steps += 1
         if isinstance(result, outcome.Error):
-            if isinstance(result.error, ExecutorDiedError):
+            if isinstance(result.error, ExecutorDiedError | SickDeviceError):
                 self._die(result.error)
                 return
             instance.fail_step(step, backend_failure(result.error))

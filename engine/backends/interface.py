@@ -319,6 +319,7 @@ class SteppedInstance(ModelInstance):
         """Carry out a step.
 
         Raises:
+            SickDeviceError: the device has failed; so has the instance.
             Exception: why all requests in it fail; the instance stays in use.
         """
 

@@ -15,6 +15,7 @@ from trireme.actors.step_executor import StepExecutor
 from trireme.engine.backends.interface import SteppedInstance
 from trireme.engine.clock import SystemClock
 from trireme.engine.errors import InternalError, TriremeError
+from trireme.engine.gpu.device import SickDeviceError
 from trireme.engine.job import ExecutionBatch, Job
 
 
@@ -132,19 +133,21 @@ async def test_what_a_step_raises_is_its_requests_and_the_next_begins(world: Any
     assert instance.told == ["admit", "begin", "fail out of memory", "begin", "answer"]
 
 
+@pytest.mark.parametrize("error", [ExecutorDiedError("exit status 3"), SickDeviceError("GPU 0: exit status 3")])
 @pytest.mark.parametrize("batches", [0, 2])
-async def test_what_ends_the_thread_ends_the_instance_whatever_it_executes(world: Any, batches: int) -> None:
+async def test_what_ends_the_thread_or_the_device_ends_the_instance(world: Any, batches: int, error: Exception) -> None:
+    """Whatever it executes."""
     executor, worker, instance = world
     for _ in range(2):
         executor.begin(instance, batch(), MagicMock())
     executor._executing = dict(list(executor._executing.items())[:batches])  # the clients of the others have left
-    instance.error = ExecutorDiedError("exit status 3")
+    instance.error = error
 
     async def life() -> None:
         worker.work()
         await trio.sleep_forever()
 
-    with pytest.raises(ExecutorDiedError, match="exit status 3"):
+    with pytest.raises(type(error), match="exit status 3"):
         await executor.around(life)
     assert instance.told == ["admit", "begin", "admit"]
 

@@ -12,10 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from fake_gpu import FakeGpus
 from fake_torch_cuda import FakeTorch
+from late_functions import LateFunctions, without_torchscript
+from reference_networks import one_thread
 
 from trireme.engine.gpu.discovery import Gpu
+from trireme.engine.gpu.torch_device import TorchDevices
 from trireme.engine.memory.cuda import LIBRARY
 
 HERE = Path(__file__).parent
@@ -41,7 +45,9 @@ def group(monkeypatch: pytest.MonkeyPatch) -> Any:
         sys.modules.pop(name, None)
         module = importlib.import_module(name)
         hardware = importlib.import_module("hardware")
-        monkeypatch.setattr(module, "serving", partial(hardware.serving, gpus=(Gpu(0, "GPU-0", (9, 0)),)))
+        monkeypatch.setattr(
+            module, "serving", partial(hardware.serving, gpus=(Gpu(0, "GPU-0", (9, 0)),)), raising=False
+        )
         return module
 
     return load
@@ -70,3 +76,26 @@ async def test_four_instances_give_known_answers(group: Any, fake: FakeTorch, mo
     figures: dict[str, Any] = {}
     await instances.load(figures)
     assert figures.keys() == {"requests_per_s", "rows_per_batch"}
+
+
+def test_generated_text_is_that_of_transformers(
+    group: Any, fake: FakeTorch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    generation = group("generation")
+    without_torchscript(monkeypatch)
+    less = {"ARCHITECTURES": ("llama",), "COUNTS": (3,), "RUNNING": 8, "PROMPT": 4, "NEW": 4}
+    for name, value in less.items():
+        monkeypatch.setattr(generation, name, value)
+    small = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
+    monkeypatch.setattr(generation, "LARGE", {**generation.LARGE, **small, "num_key_value_heads": 2, "vocab_size": 97})
+    gpu = TorchDevices(load=lambda: fake, load_driver=lambda: fake.driver).get(0)
+    figures: dict[str, Any] = {}
+    with one_thread(), LateFunctions(fake):
+        generation.compare(figures, gpu, tmp_path)
+        generation.measure(figures, torch, gpu, tmp_path)
+    assert figures["llama, graphs True"] == {"captured": 1, "launched": 8}
+    assert figures["llama, graphs False"] == {"captured": 0, "launched": 0}
+    assert figures["shapes captured, graphs True"] == [(1, 8), (8, 8)]
+    speeds = [value for name, value in figures.items() if name.startswith("tokens a second, ")]
+    assert len(speeds) == 4
+    assert min(speeds) > 0

@@ -77,7 +77,7 @@ def step_tensors(torch: Any, row: Sequence[Piece], step: Step, memory: KeyValueM
     written: list[int] = []
     ends: dict[Generation, int] = {}
     for piece in row:
-        blocks = _table(piece)
+        blocks = table_of(piece)
         tokens += step.tokens_of(piece, piece.start)
         positions += range(piece.start, piece.end)
         written += [blocks[at // size] * size + at % size for at in range(piece.start, piece.end)]
@@ -88,7 +88,7 @@ def step_tensors(torch: Any, row: Sequence[Piece], step: Step, memory: KeyValueM
         count = 0 if len(part) == 1 and not part[0].start else -(-part[-1].end // size)
         layout.append((len(part), part[0].end - part[0].start, count))
         for piece in part if count else ():
-            own = _table(piece)[: -(-piece.end // size)]
+            own = table_of(piece)[: -(-piece.end // size)]
             seen += own + own[:1] * (count - len(own))
 
     def tensor(numbers: Sequence[Any]) -> Any:
@@ -104,7 +104,8 @@ def step_tensors(torch: Any, row: Sequence[Piece], step: Step, memory: KeyValueM
     )
 
 
-def _table(piece: Piece) -> list[int]:
+def table_of(piece: Piece) -> list[int]:
+    """The blocks of its generation."""
     assert piece.generation.table is not None, "it is running"
     return piece.generation.table.blocks
 
@@ -138,16 +139,19 @@ class KeyValueMemory:
         blocks: of the device.
         size: tokens of a block.
         held: blocks of the host.
+        scratch: further blocks of the device, which no generation has.
 
     Attributes:
         size, device: as given.
+        scratch: the number of the first of these.
     """
 
-    def __init__(self, torch: Any, blocks: int, size: int, held: int, device: Any) -> None:
+    def __init__(self, torch: Any, blocks: int, size: int, held: int, device: Any, scratch: int = 0) -> None:
         self.size = size
         self.device = device
+        self.scratch = blocks
         self._torch = torch
-        self._blocks = blocks
+        self._blocks = blocks + scratch
         self._held_blocks = held
         self._layers: dict[int, tuple[Any, Any]] = {}
         self._held: dict[int, tuple[Any, Any]] = {}
@@ -157,12 +161,12 @@ class KeyValueMemory:
     @property
     def token_bytes(self) -> int:
         """What a token takes, of all layers that have computed something."""
-        return sum(half[0].nbytes for both in self._layers.values() for half in both)
+        return sum(half.nbytes // len(half) for both in self._layers.values() for half in both)
 
     @property
     def most_copied(self) -> int:
         """Blocks of pieces of one token that are computed together; one piece may have more."""
-        token_bytes = max((half[0].nbytes for both in self._layers.values() for half in both), default=1)
+        token_bytes = max((half.nbytes // len(half) for both in self._layers.values() for half in both), default=1)
         return max(_MOST_COPIED_BYTES // (2 * self.size * token_bytes), 1)
 
     @property

@@ -9,7 +9,7 @@ from typing import ClassVar
 from ...config.adapters import find_adapters
 from ...config.model import ModelConfig, ModelInput, ModelOutput
 from ...config.platforms import GENERATION
-from ...errors import InvalidArgumentError
+from ...errors import InvalidArgumentError, UnavailableError
 from ...generation.blocks import BlockMemory
 from ...generation.iterations import IterationLimits
 from ...host_policies import usable_cores
@@ -20,6 +20,7 @@ from ..torch_threads import step_threads
 from .asked import INPUTS, OUTPUTS
 from .encoding import EncoderModel, EncoderNetwork, encoder_completion, read_layout
 from .first_steps import compute, warm_up
+from .gpu_network import GpuNetwork
 from .instance import GenerationInstance
 from .network import Network
 from .settings import GenerationSettings
@@ -31,6 +32,7 @@ class GenerationBackend(Backend):
 
     name = GENERATION
     network_class: ClassVar[type[Network]] = Network
+    gpu_network_class: ClassVar[type[GpuNetwork]] = GpuNetwork
     encoder_class: ClassVar[type[EncoderNetwork]] = EncoderNetwork
 
     def auto_complete(self, config: ModelConfig, files: ModelFiles) -> Completion | None:
@@ -47,7 +49,7 @@ class GenerationBackend(Backend):
         layout = read_layout(files.version_directory, config.parameters)
         if layout is not None:
             return EncoderModel(config, files, layout, self.encoder_class)
-        return GenerationModel(config, files, self.network_class)
+        return GenerationModel(self, config, files)
 
 
 class GenerationModel(LoadedModel):
@@ -57,7 +59,7 @@ class GenerationModel(LoadedModel):
         TriremeError: it is not, or a file is missing.
     """
 
-    def __init__(self, config: ModelConfig, files: ModelFiles, network_class: type[Network]) -> None:
+    def __init__(self, backend: GenerationBackend, config: ModelConfig, files: ModelFiles) -> None:
         _check_batching(config)
         if not config.decoupled:
             raise InvalidArgumentError(
@@ -65,7 +67,8 @@ class GenerationModel(LoadedModel):
             )
         check_tensors(config, INPUTS, OUTPUTS)
         self._directory = files.version_directory
-        self._network_class = network_class
+        self._name = config.name
+        self._backend = backend
         self._settings = GenerationSettings(config)
         self._warms_up = self._settings.warms_up and not (config.message is not None and config.message.model_warmup)
         self._ends = _ends(self._directory)
@@ -81,11 +84,13 @@ class GenerationModel(LoadedModel):
 
     def create_instance(self, spec: InstanceSpec) -> GenerationInstance:
         settings, size = self._settings, self._settings.block_tokens
-        device = "cpu" if spec.gpu is None else f"cuda:{spec.gpu}"
         text = read_object(self._directory / CONFIG)
         blocks = settings.blocks(int(text.get("max_position_embeddings") or text.get("n_positions") or 0))
         first = (2, size, 0) if settings.kv_bytes else (blocks, size, settings.held)
-        network = self._network_class(self._directory, *first, device, self._adapters)
+        if spec.gpu is None:
+            network = self._backend.network_class(self._directory, *first, "cpu", self._adapters)
+        else:
+            network = self._on_gpu(spec, first)
         network.threads = self._threads
         if settings.packs:
             network.pack()
@@ -99,6 +104,18 @@ class GenerationModel(LoadedModel):
             warm_up(network, limits, blocks, size)
             instance.constraints.prepare()
         return instance
+
+    def _on_gpu(self, spec: InstanceSpec, memory: tuple[int, int, int]) -> Network:
+        try:
+            gpu = self._backend.services.torch_gpus.get(spec.device_id)
+        except UnavailableError as error:
+            raise InvalidArgumentError(
+                f"unable to load model '{self._name}', instance '{spec.name}' is to run on a GPU: {error}"
+            ) from error
+        make = self._backend.gpu_network_class
+        settings = self._settings
+        about = {"gpu": gpu, "name": spec.name, "most_running": settings.most_running, "graphs": settings.graphs}
+        return gpu.load(lambda: make(self._directory, *memory, self._adapters, **about))
 
     def _blocks_for(self, network: Network, limits: IterationLimits) -> int:
         """Give the network as many bytes for keys and values as the settings say; how many blocks that is.

@@ -223,6 +223,13 @@ def computed(model: Any, tensors: StepTensors, memories: Memories, size: int) ->
     return answer.logits[0]
 
 
+def steps_alike(model: Any) -> bool:
+    """Whether a network is one whose operations do not depend on what a step contains."""
+    config = model.config.get_text_config()
+    rotation = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    return config.model_type in _ARCHITECTURES and rotation in _PLAIN_ROTATIONS
+
+
 class _Step(torch.nn.Module):
     """A step of a network as a function of tensors alone: `StepTensors`, room for copies of keys and of values, and the
     memory of keys and of values of each layer."""
@@ -266,11 +273,8 @@ class FollowedNetwork:
 
     @staticmethod
     def follows(model: Any) -> bool:
-        """Whether a network is one whose operations do not depend on what a step contains."""
-        config = model.config.get_text_config()
-        rotation = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
-        known = config.model_type in _ARCHITECTURES and rotation in _PLAIN_ROTATIONS
-        return COMPILES and known and model.device.type == "cpu"
+        """Whether a network can be followed."""
+        return COMPILES and steps_alike(model) and model.device.type == "cpu"
 
     def computed(self, tensors: StepTensors) -> Tensor:
         """A step: logits [drawn, vocabulary]."""

@@ -41,6 +41,7 @@ from ...generation.iterations import IterationLimits, Iterations, Step
 from ...generation.requests import Generation, GenerationEnd, GenerationState
 from ...generation.sampling import Sampler
 from ...generation.text import GeneratedText
+from ...gpu.device import SickDeviceError
 from ...job import ExecutionBatch
 from ...metrics.statistics import GenerationStatistics
 from ..interface import SteppedInstance
@@ -342,6 +343,8 @@ class GenerationInstance(SteppedInstance):
         if step.step is not None:
             try:
                 logits = network.run(step.step)
+            except SickDeviceError:
+                raise
             except Exception as error:  # noqa: BLE001 - of those in the step, and not of the new ones
                 result.error = backend_failure(error)
             else:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -42,6 +42,8 @@ class Network:
     """
 
     threads: int = 0
+    _scratch: ClassVar[int] = 0
+    """Blocks of memory that no generation has."""
 
     def __init__(
         self,
@@ -73,12 +75,12 @@ class Network:
             raise InternalError(f"unable to load the network in '{directory}': {first_line(error)}") from error
         check_weights(directory, about["missing_keys"])
         self._torch = torch
-        self._model = model.to(device).eval()
+        self._device = torch.device(device)
+        self._model = model.to(self._device).eval()
         self._packed: Sequence[Any] = ()
         self._weights = import_module(".weights", __package__).LinearWeights(self._model) if device == "cpu" else None
         self.adapters = tuple(adapters or ())
         self._adapters = Adapters(torch, transformers, self._model, adapters or {})
-        self._device = torch.device(device)
         self.keep(blocks, size, held)
         text = model.config.get_text_config()
         self.vocabulary: int = text.vocab_size
@@ -86,7 +88,7 @@ class Network:
 
     def keep(self, blocks: int, size: int, held: int) -> None:
         """Have a memory of this size for keys and values, in place of the one before; see `KeyValueMemory`."""
-        self._memory = KeyValueMemory(self._torch, blocks, size, held, self._device)
+        self._memory = KeyValueMemory(self._torch, blocks, size, held, self._device, self._scratch)
         self._followed: Any = None
 
     def pack(self) -> None:
@@ -108,20 +110,21 @@ class Network:
         Raises:
             TriremeError: it failed.
         """
-        torch = self._torch
-        use_threads(torch, self.threads)
-        with torch.inference_mode():
+        use_threads(self._torch, self.threads)
+        with self._torch.inference_mode():
             try:
-                self._memory.move(step.moves)
-                row = in_row(step.pieces)
-                tensors = step_tensors(torch, row, step, self._memory)
-                adapted = self._adapters.begin(row, tensors.drawn)
-                logits = self._computed(tensors, adapted)
+                return self._carried_out(step)
             except TriremeError:
                 raise
             except (RuntimeError, IndexError) as error:
                 raise InternalError(f"a step of {step.tokens} tokens failed: {first_line(error)}") from error
-            return logits.float().cpu().numpy()
+
+    def _carried_out(self, step: Step) -> np.ndarray:
+        self._memory.move(step.moves)
+        row = in_row(step.pieces)
+        tensors = step_tensors(self._torch, row, step, self._memory)
+        adapted = self._adapters.begin(row, tensors.drawn)
+        return self._computed(tensors, adapted).float().cpu().numpy()
 
     def _computed(self, tensors: StepTensors, adapted: bool) -> Any:
         """Logits. What adapters add is in no step that is followed; nor is what the first step makes."""

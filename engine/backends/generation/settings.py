@@ -18,6 +18,7 @@ _DEFAULTS = {
     "swap_tokens": 0,
     "prefix_sharing": 1,
     "packed_weights": 1,
+    "cuda_graphs": 1,
     "warm_up": 1,
 }
 """Parameters of a model, and what they are if it has none; 0 ``kv_tokens`` are as many as `_MOST_DEFAULT_TOKENS`, or
@@ -37,6 +38,8 @@ class GenerationSettings:
         kv_bytes: of memory for keys and values; 0 if that is said in tokens.
         shares: beginnings are shared.
         packs: weights are kept a second time, for steps of few tokens.
+        most_running: texts in a step.
+        graphs: steps are captured as CUDA graphs, on a GPU.
         warms_up: steps are computed before the model is ready.
 
     Raises:
@@ -49,6 +52,8 @@ class GenerationSettings:
         self.block_tokens = self._values["block_tokens"]
         self.shares = bool(self._values["prefix_sharing"])
         self.packs = bool(self._values["packed_weights"])
+        self.most_running = self._values["max_running"]
+        self.graphs = bool(self._values["cuda_graphs"])
         self.warms_up = bool(self._values["warm_up"])
 
     @property
@@ -58,7 +63,7 @@ class GenerationSettings:
 
     def limits(self, context: int) -> IterationLimits:
         """Of a network with this context."""
-        values, running = self._values, self._values["max_running"]
+        values, running = self._values, self.most_running
         return IterationLimits(
             context=context,
             most_tokens=values["max_tokens_per_step"],
@@ -70,7 +75,7 @@ class GenerationSettings:
 
     def blocks(self, context: int) -> int:
         """How many there are, unless that is said in bytes."""
-        most = min(self._values["max_running"] * context or _MOST_DEFAULT_TOKENS, _MOST_DEFAULT_TOKENS)
+        most = min(self.most_running * context or _MOST_DEFAULT_TOKENS, _MOST_DEFAULT_TOKENS)
         return max((self._values["kv_tokens"] or most) // self.block_tokens, 1)
 
     def blocks_of_bytes(self, token_bytes: int) -> int:
