@@ -71,6 +71,7 @@ class CountingNetwork(Network):
         held: int = 0,
         device: str = "cpu",
         adapters: Mapping[str, Path] | None = None,
+        dtype: str = "auto",
     ) -> None:
         self.adapters = tuple(adapters or ())
         self.vocabulary, self.context = len(ALPHABET), CONTEXT

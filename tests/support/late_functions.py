@@ -20,9 +20,10 @@ _FACTORIES = {torch.tensor, torch.zeros, torch.arange}
 
 def without_torchscript(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have steps of generation computed by Python: TorchScript makes tensors where no stand-in sees it."""
-    monkeypatch.setattr(compiling, "COMPILES", False)
     name = "trireme.engine.backends.generation.compiled"
-    monkeypatch.delitem(sys.modules, name, raising=False)
+    importlib.import_module(name)  # which is there again afterwards
+    monkeypatch.setattr(compiling, "COMPILES", False)
+    monkeypatch.delitem(sys.modules, name)
     importlib.import_module(name)
 
 

@@ -88,7 +88,7 @@ class GenerationModel(LoadedModel):
         blocks = settings.blocks(int(text.get("max_position_embeddings") or text.get("n_positions") or 0))
         first = (2, size, 0) if settings.kv_bytes else (blocks, size, settings.held)
         if spec.gpu is None:
-            network = self._backend.network_class(self._directory, *first, "cpu", self._adapters)
+            network = self._backend.network_class(self._directory, *first, "cpu", self._adapters, settings.dtype)
         else:
             network = self._on_gpu(spec, first)
         network.threads = self._threads
@@ -115,7 +115,7 @@ class GenerationModel(LoadedModel):
         make = self._backend.gpu_network_class
         settings = self._settings
         about = {"gpu": gpu, "name": spec.name, "most_running": settings.most_running, "graphs": settings.graphs}
-        return gpu.load(lambda: make(self._directory, *memory, self._adapters, **about))
+        return gpu.load(lambda: make(self._directory, *memory, self._adapters, settings.dtype, **about))
 
     def _blocks_for(self, network: Network, limits: IterationLimits) -> int:
         """Give the network as many bytes for keys and values as the settings say; how many blocks that is.

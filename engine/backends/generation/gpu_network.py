@@ -10,6 +10,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ...generation.iterations import Step
+from ...gpu.device import SickDeviceError
 from ...gpu.torch_device import TorchDevice
 from .network import Network
 
@@ -43,6 +45,7 @@ class GpuNetwork(Network):
         size: int,
         held: int = 0,
         adapters: Mapping[str, Path] | None = None,
+        dtype: str = "auto",
         *,
         gpu: TorchDevice,
         name: str,
@@ -55,12 +58,18 @@ class GpuNetwork(Network):
         self._graphs = graphs
         self._stream = gpu.stream()
         with gpu.errors():
-            super().__init__(directory, blocks, size, held, str(gpu.place), adapters)
+            super().__init__(directory, blocks, size, held, str(gpu.place), adapters, dtype)
         gpu.loaded(self._stream)
 
     def keep(self, blocks: int, size: int, held: int) -> None:
         super().keep(blocks, size, held)
         self._decoding: Any = None  # it has the memory before
+
+    def close(self) -> None:
+        """Give its memory back to the driver, as other frameworks could not have it otherwise."""
+        del self._model, self._memory, self._decoding, self._adapters
+        with suppress(SickDeviceError, RuntimeError):
+            self._gpu.give_back()
 
     @property
     def decoding(self) -> Any:

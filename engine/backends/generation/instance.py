@@ -449,6 +449,8 @@ class GenerationInstance(SteppedInstance):
         if self._statistics.instances.get(self._name) is self.core:  # and not one that has taken its place
             del self._statistics.instances[self._name]
         self._readings.close()
+        if self._network is not None:
+            self._network.close()
         self._network = None
 
 

@@ -29,6 +29,7 @@ class Network:
         directory: with ``config.json`` and safetensors.
         blocks, size, held: see `KeyValueMemory`.
         adapters: their folders, by name.
+        dtype: torch's name of the type that it is computed in; ``auto`` for that of its files.
 
     Attributes:
         adapters: their names.
@@ -53,6 +54,7 @@ class Network:
         held: int = 0,
         device: str = "cpu",
         adapters: Mapping[str, Path] | None = None,
+        dtype: str = "auto",
     ) -> None:
         if not (directory / CONFIG).is_file():
             raise UnavailableError(f"unable to find '{directory / CONFIG}'; expected a model in Hugging Face's layout")
@@ -67,7 +69,7 @@ class Network:
                 directory,
                 local_files_only=True,
                 attn_implementation=compiled.ATTENTION,
-                dtype="auto",
+                dtype=dtype,
                 use_safetensors=True,
                 output_loading_info=True,
             )
@@ -95,6 +97,9 @@ class Network:
         """Keep weights a second time, which makes steps of few tokens faster; before the first step."""
         if self._weights is not None:
             self._packed = self._weights.pack()
+
+    def close(self) -> None:
+        """It is not used any more. On a CPU its memory goes with it."""
 
     @property
     def token_bytes(self) -> int:

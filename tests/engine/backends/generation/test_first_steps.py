@@ -60,10 +60,11 @@ async def test_memory_in_bytes(tmp_path: Path) -> None:
         ),
         ({"kv_bytes": "0"}, "parameter 'kv_bytes' is 0; expected a number of bytes above 0, with k, m, g or t of KiB,"),
         ({"kv_bytes": "1kb"}, "parameter 'kv_bytes' is 1kb; expected a number of bytes above 0"),
+        ({"dtype": "int8"}, "parameter 'dtype' is int8; expected one of auto, float32, bfloat16, float16"),
         ({"kv_bytes": "1k", "kv_tokens": 16}, "parameters 'kv_tokens' and 'kv_bytes' are given; expected one"),
     ],
 )
-async def test_memory_that_is_none(tmp_path: Path, parameters: dict[str, Any], why: str) -> None:
+async def test_settings_that_are_none(tmp_path: Path, parameters: dict[str, Any], why: str) -> None:
     write_model(tmp_path, block_tokens=4, **parameters)
     with pytest.raises(TriremeError) as caught:
         async with open_letters(tmp_path, model_control_mode=ControlMode.EXPLICIT) as server:

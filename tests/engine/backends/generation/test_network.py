@@ -84,6 +84,26 @@ def test_choices_of_a_prompt_go_on_from_copies(reference: Reference) -> None:
         assert alone.tokens == other.tokens
 
 
+@pytest.mark.parametrize(("dtype", "nbytes"), [("auto", 2), ("float32", 4), ("bfloat16", 2), ("float16", 2)])
+def test_a_network_is_computed_in_the_type_that_is_asked_for(dtype: str, nbytes: int, tmp_path: Path) -> None:
+    """It is stored in bfloat16."""
+    torch.manual_seed(5)
+    model: Any = ARCHITECTURES["llama"]().bfloat16().eval()
+    model.save_pretrained(tmp_path)
+    network = Network(tmp_path, 10, 4, dtype=dtype)
+    core = Iterations(BlockMemory(10, 4), IterationLimits(context=CONTEXT), lambda _ended: None)
+    core.arrive(Generation(0, [1, 2, 3], 2))
+    step = core.begin_step(0.0)
+    assert step is not None
+    (found,) = network.run(step)
+    assert network.token_bytes == 2 * 2 * 2 * 8 * nbytes, "keys and values of two layers with two heads of 8"
+    computed = getattr(torch, "bfloat16" if dtype == "auto" else dtype)
+    assert {weights.dtype for weights in network._model.parameters()} == {computed}
+    with torch.inference_mode():
+        wanted = model.float()(torch.tensor([[1, 2, 3]])).logits[0, -1].numpy()
+    assert abs(found - wanted).max() < (1e-5 if dtype == "float32" else 0.02)
+
+
 def test_a_directory_without_a_configuration_is_named(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError) as caught:
         Network(tmp_path, 10, 4)
