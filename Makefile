@@ -46,15 +46,16 @@ framework_repository/digits_openvino: $(VENV)/all.stamp framework_repository/mak
 	$(BIN)/python -B framework_repository/make_digits_twins.py
 	touch $@
 
-# A file's tests run in one process, one after the other: they share servers. They start hundreds of processes, of which
-# each would compile Trireme anew where the environment says that bytecode is not written.
-PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
+# A file's tests run in one process, one after the other: they share servers. Files begin in the order of their names: one
+# with few tests that take long is not the last. They start hundreds of processes, of which each would compile Trireme
+# anew where the environment says that bytecode is not written.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
 
 test: $(VENV)/dev.stamp
-	$(PYTEST) --numprocesses auto --maxprocesses 8 --dist loadfile $(FLAGS)
+	$(PYTEST) --numprocesses auto --maxprocesses 8 $(FLAGS)
 
 test-slow: $(VENV)/dev.stamp $(VENV)/azurite.stamp $(VENV)/grpc-js.stamp $(CLUSTER)/ray.stamp
-	$(PYTEST) -m slow --timeout 900 $(FLAGS)
+	$(PYTEST) -m slow --timeout 900 --numprocesses 2 $(FLAGS)
 
 test-gpu:
 	$(PYTHON) -B tests/hardware/run.py --results hardware-results $(FLAGS)

@@ -97,7 +97,9 @@ def test_what_requests_cost_the_server_is_measured_by_each_way(
     assert kinds == [("http", 0), ("grpc", 0), ("http", 1), ("grpc", 1)]
     for point in profile.host:
         assert (0 < point.front_request_s + point.front_turn_s < 0.1) is (point.front_ends == 1)
-        assert 0 < point.request_s + point.batch_s < 0.1
+        # With a front end a request costs the server itself so little that other work on the machine may hide it.
+        assert 0 <= point.request_s + point.batch_s < 0.1
+        assert point.request_s + point.batch_s or point.front_ends == 1
         assert point.nbytes > 0
         assert point.outside.count > 0
         assert [each.rest_s for each in point.rested][::2] == [0.0, 0.01]
