@@ -97,9 +97,10 @@ def _analyze(given: argparse.Namespace, repository: Path, folder: Path) -> tuple
                 print(line, end="")
             elif again == _ENOUGH:
                 search.send_signal(signal.SIGINT)
-    # Interrupted, it leaves its measurements, but no tables: another run that searches nothing writes those.
-    searching = words.index("--run-config-search-mode")
-    subprocess.run([*words[:searching], "--run-config-search-disable", "--concurrency", "2"], check=True, cwd=folder)
+    if again >= _ENOUGH:  # it leaves its measurements, but no tables: another run that searches nothing writes those
+        searching = words.index("--run-config-search-mode")
+        extra = ["--run-config-search-disable", "--concurrency", "2", "--output-model-repository-path", "again"]
+        subprocess.run([*words[:searching], *extra], check=True, cwd=folder)
     with (folder / "export" / "results" / "metrics-model-inference.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["Satisfies Constraints"] == "Yes"]
     for row in rows:
