@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import importlib
-import sys
+import importlib.util
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -37,13 +36,15 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeTorch]:
 
 @pytest.fixture
 def group(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """``group(name)``: the module of a group, whose servers have a GPU."""
+    """``group(name)``: the module of a group, whose servers have a GPU. Some are called as packages are."""
     monkeypatch.syspath_prepend(str(HERE))
-    monkeypatch.setattr(sys, "path", [*sys.path, str(HERE / "groups")])  # last: some are called as packages are
 
     def load(name: str) -> Any:
-        sys.modules.pop(name, None)
-        module = importlib.import_module(name)
+        spec = importlib.util.spec_from_file_location(f"group_{name}", HERE / "groups" / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
         hardware = importlib.import_module("hardware")
         monkeypatch.setattr(
             module, "serving", partial(hardware.serving, gpus=(Gpu(0, "GPU-0", (9, 0)),)), raising=False

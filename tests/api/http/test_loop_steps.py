@@ -44,14 +44,18 @@ class LoopSteps(trio.abc.Instrument):
     """Attributes:
     most_bytes, most_calls, most_freed: received or sent, functions called, and blocks freed, in one step of a task.
     total_bytes: in all steps.
+    pieces: that threads have begun and ended. Blocks are of the whole process: a step beside a piece, which frees some
+        as well, is not counted.
+    freeing: steps that are counted for that.
     """
 
     def __init__(self) -> None:
-        self.most_bytes = self.most_calls = self.most_freed = self.total_bytes = 0
-        self._bytes = self._calls = self._blocks = 0
+        self.most_bytes = self.most_calls = self.most_freed = self.total_bytes = self.pieces = self.freeing = 0
+        self._bytes = self._calls = self._blocks = self._pieces = 0
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
         self._bytes = self._calls = 0
+        self._pieces = self.pieces
         self._blocks = sys.getallocatedblocks()
         sys.setprofile(self._called)
 
@@ -59,7 +63,10 @@ class LoopSteps(trio.abc.Instrument):
         sys.setprofile(None)
         self.most_bytes = max(self.most_bytes, self._bytes)
         self.most_calls = max(self.most_calls, self._calls)
-        self.most_freed = max(self.most_freed, self._blocks - sys.getallocatedblocks())
+        freed = self._blocks - sys.getallocatedblocks()
+        if self._pieces == self.pieces and not self.pieces % 2:
+            self.freeing += 1
+            self.most_freed = max(self.most_freed, freed)
 
     def _called(self, _frame: object, event: str, _what: object) -> None:
         self._calls += event == "call" or event == "c_call"
@@ -92,16 +99,23 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[[], LoopSteps]:
 
 
 @contextmanager
-def counted_objects(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def counted_objects(monkeypatch: pytest.MonkeyPatch, steps: LoopSteps) -> Iterator[list[int]]:
     """How many more objects than at first the collector knows, each time that a thread asks for its turn."""
     seen: list[int] = []
-    ask = piecework._Work.next_piece
+    ask, end = piecework._Work.next_piece, piecework._Work.end
 
     def next_piece(work: Any, sleep: Any) -> None:
         seen.append(gc.get_count()[0])
+        steps.pieces += work._has_turn
         ask(work, sleep)
+        steps.pieces += 1
+
+    def over(work: Any) -> None:
+        steps.pieces += work._has_turn
+        end(work)
 
     monkeypatch.setattr(piecework._Work, "next_piece", next_piece)
+    monkeypatch.setattr(piecework._Work, "end", over)
     gc.collect()
     gc.disable()  # from now on the count of the youngest is that of all that are alive
     try:
@@ -137,7 +151,7 @@ async def test_a_large_document_takes_little_at_once(
     server.readiness = readiness = Readiness()
     options = HttpOptions(max_input_bytes=1 << 30)
     service = HttpService(HttpApplication(server, options), ServiceOptions(("127.0.0.1:0",)))
-    with trio.fail_after(PATIENCE_S), counted_objects(monkeypatch) as objects:
+    with trio.fail_after(PATIENCE_S), counted_objects(monkeypatch, steps) as objects:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(readiness.keep_waking)
             nursery.start_soon(readiness.turn.keep_running)
@@ -151,6 +165,7 @@ async def test_a_large_document_takes_little_at_once(
     assert steps.total_bytes >= len(text) + len(answer)
     assert 0 < steps.most_bytes <= MOST_BYTES
     assert 0 < steps.most_calls <= MOST_CALLS
+    assert steps.freeing > 5
     assert steps.most_freed <= MOST_FREED
     assert len(objects) > len(text) // 65_536
     assert max(objects) - objects[0] <= MOST_OBJECTS
