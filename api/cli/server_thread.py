@@ -49,6 +49,7 @@ class ServingThread(ABC, Generic[S]):
         self.listening: Sequence[Listening] = ()
         self._words = tuple(words)
         self._opened: Future[tuple[S, Sequence[Listening], trio.lowlevel.TrioToken]] = Future()
+        self._token: trio.lowlevel.TrioToken | None = None
         self._signals, self._heard = trio.open_memory_channel[int](4)
         self._thread = threading.Thread(target=self._serve, name=type(self).__name__, daemon=True)
 
@@ -84,7 +85,7 @@ class ServingThread(ABC, Generic[S]):
 
     def stop(self, timeout_s: float | None = None) -> bool:
         """Have the server drain and end, as SIGTERM does; whether it has ended by then, if a time is given."""
-        if self._thread.is_alive():
+        if self._thread.is_alive() and self._token is not None:  # without one it has not started, and ends by itself
             with contextlib.suppress(trio.RunFinishedError, trio.WouldBlock):  # it ends already
                 trio.from_thread.run_sync(self._signals.send_nowait, signal.SIGTERM, trio_token=self._token)
         self._thread.join(timeout_s)

@@ -104,6 +104,7 @@ def test_pods_come_and_go_and_so_does_the_api_server(cluster: Cluster) -> None:
             pods["web-3"] = cluster.pod(stack)
             api.put(slice_of("web-3", pods["web-3"]))
             gateway.wait_for("replicas of the Service replicas: web-2, web-3")
+            gateway.wait_for(r"replica web-3 at \S+ is connected")
             clients.more()
             assert len(clients.errors) == killed
         page = gateway.metrics()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,25 @@ def test_what_does_not_start_says_so(word: str, error: str) -> None:
         thread.start()
     assert thread.stop(30)
     assert not thread.alive
+
+
+def test_a_thread_that_has_not_ended_yet_though_nothing_started_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    told, may_end = threading.Event(), threading.Event()
+    serve = ServerThread._serve
+
+    def serve_and_stay(thread: ServerThread) -> None:
+        serve(thread)
+        told.set()
+        may_end.wait(30)
+
+    monkeypatch.setattr(ServerThread, "_serve", serve_and_stay)
+    thread = ServerThread(["--no-such-flag", *PORTS])
+    with pytest.raises(NotServingError, match="unrecognized option"):
+        thread.start()
+    assert told.wait(30)
+    assert not thread.stop(0)
+    may_end.set()
+    assert thread.stop(30)
 
 
 def test_a_gateway_as_well(repository: Path, tmp_path: Path) -> None:
