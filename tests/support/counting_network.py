@@ -57,6 +57,7 @@ class CountingNetwork(Network):
 
     Attributes:
         widths: how many pieces each step had.
+        dtype: as given.
         before: called, on the instance's thread, with each step.
     """
 
@@ -76,6 +77,7 @@ class CountingNetwork(Network):
         self.adapters = tuple(adapters or ())
         self.vocabulary, self.context = len(ALPHABET), CONTEXT
         self.widths: list[int] = []
+        self.dtype = dtype
         CountingNetwork.latest = self
 
     def pack(self) -> None:

@@ -13,6 +13,7 @@ import pytest
 import safetensors.torch
 import torch
 import transformers
+from reference_networks import one_thread
 
 from trireme.engine.backends.generation.adapter_config import AdapterConfig
 from trireme.engine.backends.generation.network import Network
@@ -127,12 +128,9 @@ class Reference:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    count = torch.get_num_threads()
-    torch.set_num_threads(1)
-    transformers.utils.logging.disable_progress_bar()
-    yield
-    torch.set_num_threads(count)
+def on_one_thread() -> Iterator[None]:
+    with one_thread():
+        yield
 
 
 @pytest.fixture(scope="module", params=NETWORKS)

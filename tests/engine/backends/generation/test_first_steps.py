@@ -42,6 +42,13 @@ async def test_samples_of_the_configuration_are_computed_instead(tmp_path: Path)
         assert CountingNetwork.latest.widths == [1, 1, 1, 1]
 
 
+@pytest.mark.parametrize(("parameters", "dtype"), [({}, "auto"), ({"dtype": "bfloat16"}, "bfloat16")])
+async def test_the_network_is_told_its_type(tmp_path: Path, parameters: dict[str, Any], dtype: str) -> None:
+    write_model(tmp_path, **parameters)
+    async with open_letters(tmp_path):
+        assert CountingNetwork.latest.dtype == dtype
+
+
 async def test_memory_in_bytes(tmp_path: Path) -> None:
     write_model(tmp_path, kv_bytes="1K", block_tokens=4)
     async with open_letters(tmp_path) as server:
