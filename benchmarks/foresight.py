@@ -2,9 +2,10 @@
 
     python benchmarks/foresight.py [--work DIR] [--cases NAME ...] [--steps measure predict table why]
 
-One call does all of it, in half an hour. Many a machine is a tenth faster in one minute than in the next. So the models
-of a case are profiled right before and right after it is measured, and its log is played twice, each time against a new
-server: it is known then how far two real runs are apart, and two predictions. With --work the steps can be done one by
+One call does all of it, in three quarters of an hour. Many a machine is a tenth faster in one minute than in the next.
+So the models of a case are profiled right before and right after each play of its log, of which there are three, each
+against a new server, and what both profiles say of it is averaged. It is known, too, how far real runs are apart, and
+predictions. With --work the steps can be done one by
 one, and case by case, which a machine that is only quiet for minutes needs: what a step has found is kept there.
 `table` writes the table of docs/foresight.md, between its marks; `why` prints how long requests waited and batches
 took, predicted and measured.
@@ -45,8 +46,9 @@ from trireme.foresight.summary import Estimate, mean_rows
 DOCUMENT = Path(__file__).parents[1] / "docs" / "foresight.md"
 BEGIN, END = "<!-- residuals begin -->\n", "<!-- residuals end -->\n"
 SECONDS = 12.0
-RUNS = 2
-PLAYS = 3
+RUNS = 3
+PLAYS = 2
+"""By each of two profiles."""
 PROFILE_S = 1.5
 """For one size of batches."""
 WARM_UP = 400
@@ -108,7 +110,7 @@ class Bench:
         self.found.mkdir(parents=True, exist_ok=True)
 
     def models(self, case: Case, number: int = 0) -> ForeseenModels:
-        """With the profiles that were made before (0) or after (1) the case was measured."""
+        """With the profiles that were made before the first run of a case (0), or after a run (from 1)."""
         return ForeseenModels(self.options, ProfileStore(self.found / case.name / str(number)), NO_GPUS)
 
     def members(self, case: Case) -> list[str]:
@@ -163,8 +165,10 @@ class Bench:
                 continue
             self.profile(case, 0)
             log = self.log(case)
-            runs = [self.real_run(case, log, number) for number in range(RUNS)]
-            self.profile(case, 1)
+            runs: list[dict[str, Any]] = []
+            for number in range(RUNS):
+                runs.append(self.real_run(case, log, number))
+                self.profile(case, number + 1)
             path.write_text(json.dumps({"requests": len(log), "seconds": SECONDS, "runs": runs}))
 
     def real_run(self, case: Case, log: Sequence[LoggedRequest], number: int) -> dict[str, Any]:
@@ -222,9 +226,15 @@ class Bench:
             predicted = [self.foreseen(case, number) for number in range(RUNS)]
             (self.found / f"{case.name}.predicted.json").write_text(json.dumps(predicted))
 
-    def foreseen(self, case: Case, number: int) -> dict[str, Any]:
-        """What would come of a run, by the profiles that were made before or after."""
-        sent, members = self.sent(case, self.log(case), number), self.members(case)
+    def foreseen(self, case: Case, run: int) -> dict[str, Any]:
+        """What would come of a run: the mean of what the profiles from before and after it say."""
+        before, after = (self.foreseen_by(case, run, number) for number in (run, run + 1))
+        means = {name: (value + after[name]) / 2 for name, value in before.items() if isinstance(value, float)}
+        return {**before, **means}
+
+    def foreseen_by(self, case: Case, run: int, number: int) -> dict[str, Any]:
+        """What would come of a run, by one of the profiles."""
+        sent, members = self.sent(case, self.log(case), run), self.members(case)
         known = self.models(case, number)
         models = [known.foreseen(name) for name in known.with_members(case.models)]
         host = ForeseenHost(float(psutil.cpu_count() or 1), len(sent) / self.seconds(case) * CLIENT_S, case.way)

@@ -50,33 +50,76 @@ def play(
     maker: RequestPreparer | None = None,
     on_progress: Callable[[int], object] = lambda _answered: None,
 ) -> PlayedLog:
-    """Play a log; blocks until all requests are answered, or given up.
+    """Play a log, on connections that are closed afterwards; see `LoadClient`."""
+    with LoadClient(target, connections, maker) as client:
+        return client.play(traffic, speed=speed, timeout_s=timeout_s, seed=seed, on_progress=on_progress)
+
+
+class LoadClient:
+    """Plays logs one after the other. Its connections stay open, and it asks once what it has to know of a model, so
+    that a later log costs the server nothing but its requests.
 
     Args:
         connections: how many there may be at a time.
-        speed: so many times as fast as in the log.
-        timeout_s: how long to wait for the last answers.
-        seed: of the times for which the clients of a closed loop think.
         maker: makes the requests, if not from what the server says of its models.
-        on_progress: called once in a while with how many requests are done.
 
     Raises:
-        RefusedError: the server cannot be reached, or does not describe a model.
-        InvalidArgumentError: there is nothing to play, or no connection to play it on.
+        RefusedError: the server cannot be reached.
+        InvalidArgumentError: there is no connection to play on.
     """
-    if not traffic.requests:
-        raise InvalidArgumentError("the log has no requests")
-    if connections < 1 or not 0 < speed < float("inf"):
-        raise InvalidArgumentError(f"connections must be at least 1 and speed more than 0, not {connections}, {speed}")
-    maker = maker or RequestPreparer(target)
-    parts = [maker.make(request) for request in traffic.requests]
-    pool = ConnectionPool(target, connections)
-    try:
-        player = _Player(traffic, parts, pool, speed, Random(seed))
+
+    def __init__(
+        self, target: LoadTarget, connections: int = DEFAULT_CONNECTIONS, maker: RequestPreparer | None = None
+    ) -> None:
+        if connections < 1:
+            raise InvalidArgumentError(f"connections must be at least 1, not {connections}")
+        self._maker = maker or RequestPreparer(target)
+        self._target, self._connections = target, connections
+        self._pool: ConnectionPool | None = None
+
+    def play(
+        self,
+        traffic: RequestTraffic,
+        *,
+        speed: float = 1.0,
+        timeout_s: float = 60.0,
+        seed: int = 1,
+        on_progress: Callable[[int], object] = lambda _answered: None,
+    ) -> PlayedLog:
+        """Play a log; blocks until all requests are answered, or given up.
+
+        Args:
+            speed: so many times as fast as in the log.
+            timeout_s: how long to wait for the last answers.
+            seed: of the times for which the clients of a closed loop think.
+            on_progress: called once in a while with how many requests are done.
+
+        Raises:
+            RefusedError: the server cannot be reached, or does not describe a model.
+            InvalidArgumentError: there is nothing to play.
+        """
+        if not traffic.requests:
+            raise InvalidArgumentError("the log has no requests")
+        if not 0 < speed < float("inf"):
+            raise InvalidArgumentError(f"speed must be more than 0, not {speed}")
+        parts = [self._maker.make(request) for request in traffic.requests]
+        if self._pool is None:  # once the requests are made: a connection without any is closed after a while
+            self._pool = ConnectionPool(self._target, self._connections)
+        player = _Player(traffic, parts, self._pool, speed, Random(seed))
         player.run(timeout_s, on_progress)
+        self._pool.give_up()
         return player.played()
-    finally:
-        pool.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        if self._pool is not None:
+            self._pool.close()
+
+    def __enter__(self) -> LoadClient:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
 
 
 class ConnectionPool:
@@ -157,6 +200,11 @@ class ConnectionPool:
                 else:
                     self._drop(connection)
         return done
+
+    def give_up(self) -> None:
+        """Close those connections whose requests have not been answered."""
+        for connection in list(self._requests):
+            self._drop(connection)
 
     def close(self) -> None:
         """Close all connections."""

@@ -4,8 +4,8 @@ the player of request logs as its client.
 Rules:
  1. One client, who asks again as soon as it has its answer, tells what a request costs the event loop together with
     all that it does not share (`A` processor seconds of the loop's thread), and `_CROWD` clients at once what it costs
-    in company (`C`). Of what is shared, n requests of a batch pay one part each: request + shared = A, request +
-    shared / n = C.
+    in company (`C`). All are on connections that were there before: a new one costs as much as several requests. Of
+    what is shared, n requests of a batch pay one part each: request + shared = A, request + shared / n = C.
  2. What is executed on the event loop is taken off before: its time is in the service times.
  3. What is outside of the loop is the rest of the median latency of one request alone: without the loop, the execution,
     and the two ways to its thread. Its spread is that of the latencies, about their median. Medians, since a few
@@ -44,7 +44,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from ..clients.player import play
+from ..clients.player import LoadClient
 from ..clients.target import LoadProtocol, LoadTarget
 from ..engine.errors import UnavailableError
 from ..engine.logs.request_log import LoggedLoop, LoggedRequest, RequestTraffic
@@ -224,28 +224,27 @@ def measure_host(
     for count in front_ends:
         with ServedModels(options, (*flags, *(_NO_POLLS if count else ())), count) as server:
             for way in ways:
-                found += _points(server, measured, way, nbytes, _PART * most_s)
+                with LoadClient(server.target(way), _CROWD) as client:
+                    found += _points(_Loads(server, client, measured), way, nbytes, _PART * most_s)
     return found
 
 
-def _points(
-    server: ServedModels, measured: MeasuredModel, way: Way, nbytes: int, seconds: float
-) -> Iterator[HostPoint]:
-    small = _point(server, measured, way, nbytes, seconds)
+def _points(loads: _Loads, way: Way, nbytes: int, seconds: float) -> Iterator[HostPoint]:
+    small = _point(loads, way, nbytes, seconds)
     yield small
-    largest = measured.service[-1]
-    if largest.rows > 1 and not measured.config.has_sequence_batching:
-        yield _large_point(server, measured, small, largest, seconds)
+    largest = loads.measured.service[-1]
+    if largest.rows > 1 and not loads.measured.config.has_sequence_batching:
+        yield _large_point(loads, small, largest, seconds)
 
 
-def _point(server: ServedModels, measured: MeasuredModel, way: Way, nbytes: int, seconds: float) -> HostPoint:
+def _point(loads: _Loads, way: Way, nbytes: int, seconds: float) -> HostPoint:
+    measured = loads.measured
     service_s = measured.service[0].time.mean_s
     one = max(service_s + 0.0005, 0.0005)
-    _load(server, measured, way, 1, _WARM_UP)
+    loads.play(_CROWD, _WARM_UP)
     counts = [round(min(max(seconds / one, least), _MOST) / _ROUNDS) for least in (_LEAST, 4 * _LEAST)]
     rounds = [
-        [_load(server, measured, way, clients, count) for clients, count in zip((1, _CROWD), counts, strict=True)]
-        for _ in range(_ROUNDS)
+        [loads.play(clients, count) for clients, count in zip((1, _CROWD), counts, strict=True)] for _ in range(_ROUNDS)
     ]
     alone, crowd = (joined(loads) for loads in zip(*rounds, strict=True))
     on_loop = runs_on_loop(measured.executor, service_s)
@@ -253,8 +252,8 @@ def _point(server: ServedModels, measured: MeasuredModel, way: Way, nbytes: int,
     ways_s = measured.start.quantile(0.5) + measured.notice.quantile(0.5)
     aside_s = 0.0 if on_loop else measured.service[0].time.quantile(0.5) + ways_s
     outside_s = max(0.0, usual_s - alone.loop_s - alone.front_s - aside_s)
-    loads = list(_rested_loads(server, measured, way, usual_s, seconds))
-    rested = list(_rested(server, alone, loads))
+    after_rests = list(_rested_loads(loads, usual_s, seconds))
+    rested = list(_rested(loads.server, alone, after_rests))
     grows_by = _grows_by(rested, outside_s)
     a = _without_rests(alone.loop_s - (alone.batch_s if on_loop else 0.0), grows_by * (outside_s**0.5 + aside_s**0.5))
     c = crowd.loop_s - (crowd.batch_s / crowd.requests if on_loop else 0.0)
@@ -265,10 +264,10 @@ def _point(server: ServedModels, measured: MeasuredModel, way: Way, nbytes: int,
     outside = TimeDistribution.of([float(each) for each in spread])
     more_s = grows_by * outside_s**0.5
     known = [replace(each, loop_s=each.loop_s + more_s) for each in rested]
-    slowed = 1.0 if on_loop else float(np.median([slowed_by(loads, measured) for loads in rounds]))
-    late = late_by([load for _, load in loads[:1]], service_s)
+    slowed = 1.0 if on_loop else float(np.median([slowed_by(each, measured) for each in rounds]))
+    late = late_by([load for _, load in after_rests[:1]], service_s)
     return HostPoint(
-        *(way, nbytes, server.front_ends, a - shared, shared, outside),
+        *(way, nbytes, loads.server.front_ends, a - shared, shared, outside),
         rested=(RestedLoop(0.0, 0.0, 0.0), *known),
         slowed=slowed,
         late=late,
@@ -287,17 +286,15 @@ def shared_part(alone_s: float, together_s: float, company: float) -> float:
     return min(max(0.0, (alone_s - together_s) / (1 - 1 / company)), alone_s)
 
 
-def _large_point(
-    server: ServedModels, measured: MeasuredModel, small: HostPoint, largest: ServicePoint, seconds: float
-) -> HostPoint:
+def _large_point(loads: _Loads, small: HostPoint, largest: ServicePoint, seconds: float) -> HostPoint:
     """Rule 5."""
-    way, rows, service_s = small.way, largest.rows, largest.time.quantile(0.5)
+    measured, rows, service_s = loads.measured, largest.rows, largest.time.quantile(0.5)
     on_loop = runs_on_loop(measured.executor, largest.time.mean_s)
     ways_s = measured.start.quantile(0.5) + measured.notice.quantile(0.5)
     aside_s = 0.0 if on_loop else service_s + ways_s
-    _load(server, measured, way, 1, _WARM_UP, rows=rows)
+    loads.play(1, _WARM_UP, rows=rows)
     count = round(min(max(seconds / max(largest.time.mean_s + 0.0005, 0.0005), _LEAST), _MOST))
-    alone = _load(server, measured, way, 1, count, rows=rows)
+    alone = loads.play(1, count, rows=rows)
     usual_s = float(np.median(alone.latencies_s))
     outside_s = max(0.0, usual_s - alone.loop_s - alone.front_s - aside_s)
     grows_by = _grows_by(small.rested, 0.0)
@@ -349,16 +346,14 @@ def slowed_by(loads: Sequence[ClosedLoad], measured: MeasuredModel) -> float:
     return min(max(_LEAST_SLOWED, took_s / expected_s), _MOST_SLOWED) if expected_s > 0 else 1.0
 
 
-def _rested_loads(
-    server: ServedModels, measured: MeasuredModel, way: Way, usual_s: float, seconds: float
-) -> Iterator[tuple[float, ClosedLoad]]:
+def _rested_loads(loads: _Loads, usual_s: float, seconds: float) -> Iterator[tuple[float, ClosedLoad]]:
     """Rule 4: rests, and what came of requests after each."""
     for rest_s in _RESTS_S:
         if rest_s < usual_s / 2:
             continue  # a request that takes a little longer would hold up the next one
         apart_s = rest_s + usual_s
         count = round(min(max(2 * seconds / apart_s, _LEAST_RESTED), _MOST_RESTED))
-        yield rest_s, _load(server, measured, way, 1, count, apart_s)
+        yield rest_s, loads.play(1, count, apart_s)
 
 
 def _rested(server: ServedModels, alone: ClosedLoad, loads: Sequence[tuple[float, ClosedLoad]]) -> Iterator[RestedLoop]:
@@ -400,41 +395,45 @@ def _calm(latencies: np.ndarray, service_s: float) -> np.ndarray:
     return latencies if service_s < _HIDES_S else np.full(len(latencies), np.median(latencies))
 
 
-def _load(
-    server: ServedModels,
-    measured: MeasuredModel,
-    way: Way,
-    clients: int,
-    count: int,
-    apart_s: float = 0.0,
-    rows: int = 1,
-) -> ClosedLoad:
-    """So many clients ask, each one request after the other; or requests come at times that are so far apart."""
-    name = measured.config.name
-    requests = list(_requests(name, count, measured.config.has_sequence_batching, clients, rows))
-    traffic = RequestTraffic(requests, LoggedLoop(clients))
-    if apart_s:
-        traffic = RequestTraffic([replace(each, offset_s=at * apart_s) for at, each in enumerate(requests)])
-    before, loop_s, front_s = server.statistics(name), server.loop_s(), server.front_ends_s()
-    played = play(traffic, server.target(way), connections=clients)
-    loop_s, front_s = server.loop_s() - loop_s, server.front_ends_s() - front_s
-    after = server.statistics(name)
-    wrong = played.summary().reasons
-    if wrong:
-        raise UnavailableError(f"requests to '{name}' failed: {wrong[0][0]}")
+@dataclass(frozen=True, slots=True)
+class _Loads:
+    """Clients of one model of a server, and what that notes of them.
 
-    done = max(1, (after["inference_count"] - before["inference_count"]) // rows)
-    executed = max(1, after["execution_count"] - before["execution_count"])
-    stats = _batch_totals(after), _batch_totals(before)
-    return ClosedLoad(
-        clients=clients,
-        latencies_s=played.since_sent_s[played.status == 0],
-        loop_s=loop_s / done,
-        batch_s=(stats[0] - stats[1]) / 1e9 / executed,
-        requests=done / executed,
-        sizes=Counter(_batch_sizes(after)) - Counter(_batch_sizes(before)),
-        front_s=front_s / done,
-    )
+    Attributes:
+        client: with connections that stay open from one load to the next (rule 1).
+    """
+
+    server: ServedModels
+    client: LoadClient
+    measured: MeasuredModel
+
+    def play(self, clients: int, count: int, apart_s: float = 0.0, rows: int = 1) -> ClosedLoad:
+        """So many clients ask, each one request after the other; or requests come at times that are so far apart."""
+        server, name = self.server, self.measured.config.name
+        requests = list(_requests(name, count, self.measured.config.has_sequence_batching, clients, rows))
+        traffic = RequestTraffic(requests, LoggedLoop(clients))
+        if apart_s:
+            traffic = RequestTraffic([replace(each, offset_s=at * apart_s) for at, each in enumerate(requests)])
+        before, loop_s, front_s = server.statistics(name), server.loop_s(), server.front_ends_s()
+        played = self.client.play(traffic)
+        loop_s, front_s = server.loop_s() - loop_s, server.front_ends_s() - front_s
+        after = server.statistics(name)
+        wrong = played.summary().reasons
+        if wrong:
+            raise UnavailableError(f"requests to '{name}' failed: {wrong[0][0]}")
+
+        done = max(1, (after["inference_count"] - before["inference_count"]) // rows)
+        executed = max(1, after["execution_count"] - before["execution_count"])
+        stats = _batch_totals(after), _batch_totals(before)
+        return ClosedLoad(
+            clients=clients,
+            latencies_s=played.since_sent_s[played.status == 0],
+            loop_s=loop_s / done,
+            batch_s=(stats[0] - stats[1]) / 1e9 / executed,
+            requests=done / executed,
+            sizes=Counter(_batch_sizes(after)) - Counter(_batch_sizes(before)),
+            front_s=front_s / done,
+        )
 
 
 def _batch_sizes(statistics: dict[str, Any]) -> dict[int, int]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..clients.player import play
+from ..clients.player import LoadClient
 from ..engine.errors import UnavailableError
 from ..engine.logs.request_log import LoggedLoop, LoggedRequest, RequestTraffic, read_request_log
 from ..engine.logs.request_summary import token_facts
@@ -57,7 +57,11 @@ def measure_step_costs(
         logged = ("--request-log", str(log), "--request-log-results", "true")
         with ServedModels(options, (*flags, *logged)) as server:
             served = _Served(server, name, log, generation)
-            return [_point(served, way, most_s) for way in ways]
+            found: list[HostPoint] = []
+            for way in ways:
+                with LoadClient(server.target(way), _CLIENTS) as client:
+                    found.append(_point(served, client, way, most_s))
+            return found
 
 
 class _Served:
@@ -70,13 +74,15 @@ class _Served:
         self.prompt = min(_PROMPT, max(1, generation.context // 2))
         self.new = max(2, min(_NEW, generation.context - self.prompt))
 
-    def load(self, way: Way, clients: int, new: int, count: int) -> tuple[float, np.ndarray, Sequence[LoggedRequest]]:
+    def load(
+        self, client: LoadClient, clients: int, new: int, count: int
+    ) -> tuple[float, np.ndarray, Sequence[LoggedRequest]]:
         """So many requests for so many tokens each: the event loop's seconds for each, latencies, and what the server
         has logged of them."""
         request = LoggedRequest(0.0, self.name, prompt_tokens=self.prompt, max_tokens=new, generated_tokens=new)
         traffic = RequestTraffic([request] * count, LoggedLoop(clients))
         before_s = self._server.loop_s()
-        played = play(traffic, self._server.target(way), connections=clients)
+        played = client.play(traffic)
         loop_s = self._server.loop_s() - before_s
         wrong = played.summary().reasons
         if wrong:
@@ -96,16 +102,17 @@ class _Served:
         raise UnavailableError(f"the server has logged {len(found)} of {self._asked} requests")
 
 
-def _point(served: _Served, way: Way, most_s: float) -> HostPoint:
+def _point(served: _Served, client: LoadClient, way: Way, most_s: float) -> HostPoint:
     step_s = served.generation.fit.seconds(StepLoad(0, 0, 1, served.prompt))
-    served.load(way, 1, 1, 3)
+    served.load(client, 1, 1, 3)
+    served.load(client, _CLIENTS, 1, _CLIENTS)  # on each connection
     one = round(min(max(most_s / 4 / step_s, 5), 100))
-    single_s, latencies, logged = served.load(way, 1, 1, one)
+    single_s, latencies, logged = served.load(client, 1, 1, one)
     own = [each.result.total_us / 1e6 for each in logged if each.result is not None]
     outside_s = max(0.0, float(np.median(latencies)) - float(np.median(own)))
-    short_s, _, _ = served.load(way, _CLIENTS, 1, 4 * _CLIENTS)
+    short_s, _, _ = served.load(client, _CLIENTS, 1, 4 * _CLIENTS)
     texts = round(min(max(most_s / 2 / (step_s * served.new), 2), 8)) * _CLIENTS
-    long_s, _, logged = served.load(way, _CLIENTS, served.new, texts)
+    long_s, _, logged = served.load(client, _CLIENTS, served.new, texts)
     answer_s = max(0.0, long_s - short_s) / (served.new - 1)
     request_s = max(0.0, min(single_s, short_s) - answer_s)
     held_up = _held_up(served, logged, answer_s)
