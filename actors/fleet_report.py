@@ -13,7 +13,8 @@ name meet::
     {"name": text, "latest": result, "others": error | null, "versions": [[version, result]]}
 
 A result is an error, ``[kind, text, refusal]``, or a description: ``{"version", "versions", "config", "labels",
-"header"}``, where the configuration is its protobuf message in base64. `others` is said of versions that there are not;
+"header", "chat": [template, bos token, eos token] | null, "adapters"}``, where the configuration is its protobuf
+message in base64. `others` is said of versions that there are not;
 null for the usual text.
 """
 
@@ -178,12 +179,15 @@ class FleetReports:
 
 def write_description(described: ModelDescription) -> ReportRow:
     """A description, as a report has it."""
+    chat = described.chat
     return {
         "version": described.version,
         "versions": list(described.versions),
         "config": base64.b64encode(described.config.message.SerializeToString(deterministic=True)).decode(),
         "labels": {name: list(texts) for name, texts in described.labels.items()},
         "header": described.key_header,
+        "chat": None if chat is None else [chat.text, chat.bos_token, chat.eos_token],
+        "adapters": [name for name in described.adapters if name.isprintable()],  # a file's name may be no UTF-8
     }
 
 

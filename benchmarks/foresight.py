@@ -1,4 +1,4 @@
-"""Predicted beside measured: twelve cases, profiled, played against a real server, and predicted.
+"""Predicted beside measured: cases that are profiled, played against a real server, and predicted.
 
     python benchmarks/foresight.py [--work DIR] [--cases NAME ...] [--steps measure predict table why]
 
@@ -66,6 +66,7 @@ class Case:
         rate_hz: requests a second, instead.
         burst: it comes in bursts.
         held: not looked at while the prediction was tuned.
+        front_ends: in processes of their own.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Case:
     held: bool = False
     priorities: tuple[int, ...] = (0,)
     sequence: float = 0.0
+    front_ends: int = 0
 
 
 CASES = (
@@ -94,7 +96,9 @@ CASES = (
     Case("bursts at 120 %", ("limited",), 1.2, burst=True, held=True),
     Case("ONNX in place, gRPC", ("light",), rate_hz=700.0, way=Way.GRPC, held=True),
     Case("ONNX on a thread, gRPC", ("heavy",), 0.55, way=Way.GRPC, held=True),
-    Case("bursts at 60 %, gRPC", ("limited",), 0.6, way=Way.GRPC, burst=True, held=True),
+    Case("bursts at 60 %, gRPC", ("limited",), 0.6, way=Way.GRPC, burst=True),
+    Case("ONNX in place, a front end", ("light",), rate_hz=700.0, held=True, front_ends=1),
+    Case("bursts at 60 %, gRPC, a front end", ("limited",), 0.6, way=Way.GRPC, burst=True, held=True, front_ends=1),
 )
 
 
@@ -123,7 +127,8 @@ class Bench:
         models = self.models(case, number)
         for name in self.members(case):
             with quiet_server():
-                profile = Profiler(models, plan, ways=(case.way.value,)).profile(name, lambda _text, _part: None)
+                profiler = Profiler(models, plan, ways=(case.way.value,), front_ends=case.front_ends > 0)
+                profile = profiler.profile(name, lambda _text, _part: None)
             models.store.write(models.directory(name), profile)
             _say(f"profiled {name}: {_alone(profile)}")
 
@@ -177,7 +182,7 @@ class Bench:
         for model in case.models:
             flags += ["--load-model", model]
         members = self.members(case)
-        with ServedModels(self.options, flags) as server:
+        with ServedModels(self.options, flags, case.front_ends) as server:
             target = server.target(case.way)
             warm = [RequestKind(model, sequence_length=case.sequence) for model in case.models]
             play(generate_closed(LoggedLoop(4), warm, WARM_UP, seed=1), target)
@@ -237,7 +242,8 @@ class Bench:
         sent, members = self.sent(case, self.log(case), run), self.members(case)
         known = self.models(case, number)
         models = [known.foreseen(name) for name in known.with_members(case.models)]
-        host = ForeseenHost(float(psutil.cpu_count() or 1), len(sent) / self.seconds(case) * CLIENT_S, case.way)
+        client_cores = len(sent) / self.seconds(case) * CLIENT_S
+        host = ForeseenHost(float(psutil.cpu_count() or 1), client_cores, case.way, front_ends=case.front_ends)
         began_s = time.monotonic()
         found = predict(models, sent, self.options, host, plays=PLAYS, seed=number)
         took_s = time.monotonic() - began_s

@@ -50,7 +50,7 @@ def play(
     maker: RequestPreparer | None = None,
     on_progress: Callable[[int], object] = lambda _answered: None,
 ) -> PlayedLog:
-    """Play a log, on connections that are closed afterwards; see `LoadClient`."""
+    """Play a log on connections that are closed afterwards: what `LoadClient` takes and raises, and its `play`."""
     with LoadClient(target, connections, maker) as client:
         return client.play(traffic, speed=speed, timeout_s=timeout_s, seed=seed, on_progress=on_progress)
 
@@ -64,7 +64,6 @@ class LoadClient:
         maker: makes the requests, if not from what the server says of its models.
 
     Raises:
-        RefusedError: the server cannot be reached.
         InvalidArgumentError: there is no connection to play on.
     """
 

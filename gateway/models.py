@@ -7,7 +7,8 @@ Rules:
     is again when those who agreed do not have the version any more.
  3. Of what no replica can serve, the error is that of a replica which knows it. A replica that is lost goes on to count
     until it reports again or leaves the fleet: its requests wait for it, unless another one would load the model.
- 4. A description stays the same object as long as it says the same.
+ 4. Of a version's adapters those can be asked for that all replicas have which serve it.
+ 5. A description stays the same object as long as it says the same.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from ..engine.config.chat import ChatTemplate
 from ..engine.config.model import ModelConfig, ModelConfigMessage, model_config
 from ..engine.description import ModelDescription
 from ..engine.errors import ColdModelError, NotFoundError, RefusalReason, TriremeError, UnavailableError
@@ -81,6 +83,11 @@ class FleetModels:
         if found is not None:
             return found
         raise self._refusal(name, version)
+
+    def with_adapter(self, adapter: str) -> list[ModelDescription]:
+        """See `Facade`."""
+        latest = [self.found.get((name, LATEST)) for name in sorted(self._others)]
+        return [each for each in latest if each is not None and adapter in each.adapters]
 
     def _refusal(self, name: str, version: int) -> TriremeError:
         if name not in self._others:
@@ -195,7 +202,7 @@ class FleetModels:
     def _holders(
         self, name: str, known: list[tuple[str, _Known]], before: Mapping[tuple[str, int], ModelDescription]
     ) -> dict[int, ModelDescription]:
-        """Rule 2: how each version is described, of those that are ready somewhere."""
+        """Rules 2 and 4: how each version is described, of those that are ready somewhere."""
         disagree: set[tuple[str, str, int]] = set()
         holders: dict[int, ModelDescription] = {}
         described = [
@@ -222,6 +229,11 @@ class FleetModels:
         for replica, _, _ in was ^ disagree:
             self._ready.pop(replica, None)
         self._disagree = (self._disagree - was) | disagree
+        for replica, version, result in described:
+            held = holders[version]
+            if (replica, name, version) not in disagree and not set(held.adapters) <= set(result.adapters):
+                common = tuple([each for each in held.adapters if each in result.adapters])
+                holders[version] = replace(held, adapters=common)
         return holders
 
 
@@ -229,15 +241,15 @@ _DISAGREES = UnavailableError("its replicas do not agree about this model", refu
 
 
 def _again(before: ModelDescription | None, now: ModelDescription, versions: tuple[int, ...]) -> ModelDescription:
-    """Rule 4."""
+    """Rule 5."""
     if before is not None and before.versions == versions and _same(before, now):
         return before
     return replace(now, versions=versions)
 
 
 def _same(one: ModelDescription, other: ModelDescription) -> bool:
-    same = one.config is other.config and one.labels == other.labels
-    return same and one.version == other.version and one.key_header == other.key_header
+    same = one.config is other.config and one.labels == other.labels and one.version == other.version
+    return same and (one.key_header, one.chat, one.adapters) == (other.key_header, other.chat, other.adapters)
 
 
 def _form(description: ModelDescription) -> tuple[Any, ...]:
@@ -266,8 +278,9 @@ def _read_result(name: str, result: Any) -> _Result:
         kind, text, refusal = result
         return read_error([kind, "OTHER", text, refusal, False, 0, ""])
     labels = {output: tuple(texts) for output, texts in result["labels"].items()}
-    about = name, int(result["version"]), tuple(result["versions"])
-    return ModelDescription(*about, _config(result["config"]), labels, result["header"])
+    chat = None if result["chat"] is None else ChatTemplate(*result["chat"])
+    about = name, int(result["version"]), tuple(result["versions"]), _config(result["config"]), labels
+    return ModelDescription(*about, result["header"], chat, tuple(result["adapters"]))
 
 
 @lru_cache(maxsize=_CONFIGS)

@@ -153,8 +153,7 @@ class FleetServer:
         return self.models.found.get((name, version)) or self.models.describe(name, version)
 
     def with_adapter(self, adapter: str) -> list[ModelDescription]:
-        """None: replicas do not tell of adapters."""
-        return []
+        return self.models.with_adapter(adapter)
 
     def lease(self, name: str = "", version: int = LATEST, client: str = "") -> Lease:
         return self._budget.lease(self._share(name) if name in self.models else None, client)

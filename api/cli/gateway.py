@@ -47,6 +47,7 @@ from .access import AccessService
 from .command import ServeCommand, build_command
 from .flag_table import FLAGS, GROUPS
 from .flags import Flag, Group, ParsedFlags, UsageError, parse
+from .further_services import OpenAiService
 from .interpreter import settle_memory, switch_often
 from .services import Listening, OwnServices, StartError, open_service
 from .shutdown import EndSignals
@@ -66,6 +67,7 @@ _FLAGS_OF_SERVE = {
     "Logging": ("log-verbose", "log-info", "log-warning", "log-error", "log-format", "log-file"),
     "HTTP": (),
     "GRPC": (),
+    "OpenAI": (),
     "Metrics": ("allow-metrics", "metrics-address", "metrics-port"),
     "Tracing": ("trace-config",),
     "Limits": (
@@ -251,7 +253,9 @@ class _Gateway:
         command, shutdown = self._command.serve, self._shutdown
         log = FleetLog(self._log, server.management.make)
         services = OwnServices(server, command, log)
+        openai = OpenAiService(server, command)
         await services.open(nursery)
+        await openai.open(nursery)
         if command.metrics is not None:
             access = AccessChecks.of(server, "metrics")
             page = FleetPage(server, membership.consoles, access)
@@ -266,8 +270,9 @@ class _Gateway:
             logger.info("Draining for %.1f s: not ready, and clients are to connect anew", shutdown.drains_s)
             server.begin_drain()
             services.begin_drain()
+            openai.begin_drain()
             await shutdown.until_stop()
-        remaining_s = await services.drain(command.server.exit_timeout_s)
+        remaining_s = await openai.drain(await services.drain(command.server.exit_timeout_s))
         return await server.stop(remaining_s)
 
 

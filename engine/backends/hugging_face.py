@@ -14,6 +14,7 @@ from ..plugins import import_package
 from .parameters import parse_int
 
 CONFIG = "config.json"
+_DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 _UNSUPPORTED = ("softcap", "s_aux", "position_bias")
 """What some networks add to attention, and is not computed here."""
@@ -69,6 +70,20 @@ def integer_setting(config: ModelConfig, name: str, usual: int) -> int:
             f"unable to load model '{config.name}': parameter '{name}' is {text}; expected {least} or more"
         )
     return value
+
+
+def dtype_setting(config: ModelConfig) -> str:
+    """The parameter ``dtype``: torch's name of the type that the network is computed in; ``auto`` for that of its files.
+
+    Raises:
+        InvalidArgumentError: it is something else.
+    """
+    name = config.parameters.get("dtype", _DTYPES[0]).strip()
+    if name not in _DTYPES:
+        raise InvalidArgumentError(
+            f"unable to load model '{config.name}': parameter 'dtype' is {name}; expected one of {', '.join(_DTYPES)}"
+        )
+    return name
 
 
 def check_attention(arguments: Mapping[str, Any]) -> None:

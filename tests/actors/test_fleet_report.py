@@ -10,6 +10,7 @@ import pytest
 from trireme.actors import fleet_report
 from trireme.actors.fleet_report import FleetReports
 from trireme.engine.config import model_config
+from trireme.engine.config.chat import ChatTemplate
 from trireme.engine.config.model import ModelConfigMessage
 from trireme.engine.description import ModelActorStatistics, ModelDescription, ModelState
 from trireme.engine.errors import NotFoundError, RefusalReason, UnavailableError
@@ -208,3 +209,15 @@ def test_a_server_that_stops_says_so(server: Server, reports: FleetReports) -> N
     assert reports.report()["state"] == "draining"
     server.draining, server.started = False, False
     assert reports.report()["state"] == "starting"
+
+
+def test_what_openai_s_clients_ask_for_is_told(server: Server, reports: FleetReports) -> None:
+    """The chat template, and the adapters; names that cannot be JSON are left out."""
+    config = model_config(ModelConfigMessage(name="writer"))
+    chat = ChatTemplate("{{ messages }}", "<s>", "")
+    adapters = ("cook", "\udcff", "kräuter")
+    server.models["writer"] = {1: ModelDescription("writer", 1, (1,), config, {}, chat=chat, adapters=adapters)}
+    server.tell("writer")
+    (found,) = [each["latest"] for each in reports.report()["models"] if each["name"] == "writer"]
+    assert found["chat"] == ["{{ messages }}", "<s>", ""]
+    assert found["adapters"] == ["cook", "kräuter"]

@@ -14,7 +14,7 @@ import pytest
 from trireme.clients.connections import RefusedError
 from trireme.clients.model_inputs import InputDescription, ModelInputs
 from trireme.clients.played import UNANSWERED, PlayedLog
-from trireme.clients.player import play
+from trireme.clients.player import LoadClient, play
 from trireme.clients.prepared import RequestPreparer
 from trireme.clients.target import LoadProtocol, LoadTarget
 from trireme.engine.datatypes import INT32
@@ -27,7 +27,7 @@ Answer = Callable[[int, dict], int]
 
 @contextmanager
 def answering(answer: Answer) -> Iterator[tuple[LoadTarget, list[dict]]]:
-    """A server, and what it was asked, in order."""
+    """A server, and what it was asked, in order: parameters, and from which port of the client."""
     asked: list[dict] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -38,7 +38,7 @@ def answering(answer: Answer) -> Iterator[tuple[LoadTarget, list[dict]]]:
             length = int(self.headers["Inference-Header-Content-Length"])
             body = self.rfile.read(int(self.headers["Content-Length"]))
             parameters = json.loads(body[:length])["parameters"]
-            asked.append(parameters)
+            asked.append({**parameters, "port": self.client_address[1]})
             status = answer(len(asked), parameters)
             if not status:
                 self.close_connection = True
@@ -188,6 +188,42 @@ def test_answers_are_not_waited_for_for_ever() -> None:
             silent.set()
     assert played.status.tolist() == [UNANSWERED] * 2
     assert played.summary().reasons == (("not answered in time", 2),)
+
+
+def test_a_client_keeps_its_connections_and_what_it_knows_from_one_log_to_the_next() -> None:
+    described: list[str] = []
+
+    def describe(_target: LoadTarget, name: str, _version: int) -> ModelInputs:
+        described.append(name)
+        return ModelInputs((InputDescription("I", INT32, (1,)),), True)
+
+    traffic = RequestTraffic([LoggedRequest(0.0, "m", priority=1)] * 12, LoggedLoop(3))
+    with (
+        answering(lambda *_: 200) as (target, asked),
+        LoadClient(target, 3, RequestPreparer(target, describe)) as known,
+    ):
+        played = [known.play(traffic) for _ in range(3)]
+    assert [each.status.tolist() for each in played] == [[0] * 12] * 3
+    assert len({each["port"] for each in asked}) <= 3
+    assert described == ["m"]
+
+
+def test_an_answer_that_was_given_up_is_not_taken_for_that_of_a_later_log() -> None:
+    release = threading.Event()
+
+    def answer(number: int, _parameters: dict) -> int:
+        if number > 1:
+            return 200
+        release.wait(10)
+        return 503
+
+    model = ModelInputs((InputDescription("I", INT32, (1,)),), True)
+    traffic = RequestTraffic([LoggedRequest(0.0, "m")])
+    with answering(answer) as (target, _), LoadClient(target, 1, RequestPreparer(target, lambda *_: model)) as client:
+        first = client.play(traffic, timeout_s=0.2)
+        release.set()
+        second = client.play(traffic)
+    assert (first.status.tolist(), second.status.tolist()) == ([UNANSWERED], [0])
 
 
 def test_what_cannot_be_played_is_said() -> None:

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from trireme.api.cli.main import main
+from trireme.clients.connections import HttpLoadConnection
 from trireme.engine.errors import InvalidArgumentError, NotFoundError
 from trireme.engine.logs.request_log import LoggedRequest, LoggedResult, RequestTraffic, write_request_log
 from trireme.engine.options import ServerOptions
@@ -90,9 +92,18 @@ def test_an_interrupt_while_a_server_starts_leaves_none(tmp_path: Path, monkeypa
 def test_what_requests_cost_the_server_is_measured_by_each_way(
     repository: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On servers of their own, without and with a front end, with real clients."""
+    """On servers of their own, without and with a front end, with real clients, whose connections are made once: what
+    they cost a server is no cost of a request."""
     monkeypatch.setattr("trireme.foresight.host_costs._RESTS_S", (0.003, 0.01))
+    made: list[int] = []
+
+    def connect(port: int, *given: object, **named: object) -> HttpLoadConnection:
+        made.append(port)
+        return HttpLoadConnection(port, *given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("trireme.clients.player.HttpLoadConnection", connect)
     profile = profiled(repository, "digits", "--sizes", "1", "--ways", "http,grpc", "--front-ends")
+    assert list(Counter(made).values()) == [8, 8]
     kinds = [(point.way.value, point.front_ends) for point in profile.host]
     assert kinds == [("http", 0), ("grpc", 0), ("http", 1), ("grpc", 1)]
     for point in profile.host:

@@ -7,6 +7,7 @@ import logging
 import pytest
 from fleet_world import describe, gone, report, row
 
+from trireme.engine.config.chat import ChatTemplate
 from trireme.engine.errors import ColdModelError, NotFoundError, RefusalReason, TriremeError, UnavailableError
 from trireme.gateway.models import FleetModels, loads_by_name
 
@@ -135,6 +136,33 @@ def test_a_configuration_that_was_changed_is_shown(models: FleetModels) -> None:
 
 
 COLD = ["Unavailable", ColdModelError("one").message, RefusalReason.NOT_IN_MEMORY.value]
+
+
+def test_adapters_are_those_that_all_replicas_have() -> None:
+    models = FleetModels()
+    models.report("a", report(row("one", describe("one", adapters=("cook", "pirate"))), row("two", describe("two"))))
+    assert models.describe("one").adapters == ("cook", "pirate")
+    models.report("b", report(row("one", describe("one", adapters=("pirate", "smith")))))
+    assert models.describe("one").adapters == ("pirate",)
+    assert models.with_adapter("pirate") == [models.describe("one")]
+    assert models.with_adapter("cook") == models.with_adapter("smith") == []
+    models.report("c", report(row("one", describe("one", dims=5))))  # which gets no requests
+    assert models.describe("one").adapters == ("pirate",)
+    models.forget("a")
+    assert models.describe("one").adapters == ("pirate", "smith")
+    models.report("b", report(gone("one"), everything=False))
+    assert models.with_adapter("pirate") == []
+
+
+def test_a_chat_template_is_told_and_so_is_another_one() -> None:
+    models = FleetModels()
+    models.report("a", report(row("one", describe("one", chat=ChatTemplate("{{ messages }}", "<s>", "</s>")))))
+    before = models.describe("one")
+    assert before.chat == ChatTemplate("{{ messages }}", "<s>", "</s>")
+    models.report("a", report(row("one", describe("one", chat=ChatTemplate("{{ messages }}", "<s>", "</s>")))))
+    assert models.describe("one") is before
+    models.report("a", report(row("one", describe("one", chat=ChatTemplate("other")))))
+    assert models.describe("one").chat == ChatTemplate("other")
 
 
 def test_a_model_is_loaded_elsewhere_rather_than_waited_for(models: FleetModels) -> None:

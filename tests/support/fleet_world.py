@@ -14,6 +14,7 @@ from trireme.actors.actor import Turn
 from trireme.actors.fleet_report import write_description
 from trireme.actors.offload import Offload
 from trireme.engine.clock import SystemClock
+from trireme.engine.config.chat import ChatTemplate
 from trireme.engine.config.model import ModelConfigMessage, model_config
 from trireme.engine.datatypes import FP32
 from trireme.engine.description import ModelDescription
@@ -36,13 +37,20 @@ from trireme.gateway.server import FleetServer
 
 
 def describe(
-    name: str, version: int = 1, *, dims: int = 4, decoupled: bool = False, versions: tuple[int, ...] = (1,)
+    name: str,
+    version: int = 1,
+    *,
+    dims: int = 4,
+    decoupled: bool = False,
+    versions: tuple[int, ...] = (1,),
+    chat: ChatTemplate | None = None,
+    adapters: tuple[str, ...] = (),
 ) -> ModelDescription:
     message = ModelConfigMessage(name=name, backend="onnxruntime")
     message.input.add(name="IN", data_type=11, dims=[dims])
     message.output.add(name="OUT", data_type=11, dims=[dims])
     message.model_transaction_policy.decoupled = decoupled
-    return ModelDescription(name, version, versions, model_config(message), {})
+    return ModelDescription(name, version, versions, model_config(message), {}, chat=chat, adapters=adapters)
 
 
 def row(name: str, *described: ModelDescription, **errors: list[Any]) -> dict[str, Any]:

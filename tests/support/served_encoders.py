@@ -12,6 +12,7 @@ from small_encoders import random_network, write_encoder
 
 from trireme.actors import InferenceServer
 from trireme.engine.backends.generation import GenerationBackend
+from trireme.engine.backends.generation.encoding.layout import EncoderLayout
 from trireme.engine.backends.generation.encoding.network import EncoderNetwork
 from trireme.engine.backends.generation.encoding.packed import TokenRow
 from trireme.engine.backends.registry import BackendRegistry
@@ -25,9 +26,14 @@ class LookedAtNetwork(EncoderNetwork):
     """A network whose steps are noted, and may be held up, in the thread that computes them; those before the model is
     ready by themselves."""
 
+    dtype: str = ""
     first_steps: Sequence[Sequence[TokenRow]] = ()
     steps: Sequence[Sequence[TokenRow]] = ()
     before: Callable[[Sequence[TokenRow]], object] = staticmethod(lambda _texts: None)
+
+    def __init__(self, layout: EncoderLayout, device: str, dtype: str) -> None:
+        type(self).dtype = dtype
+        super().__init__(layout, device, dtype)
 
     def run(self, texts: Sequence[TokenRow]) -> np.ndarray:
         type(self).steps = [*type(self).steps, texts]

@@ -33,7 +33,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServeProc
         server = stack.enter_context(serve_process(repository, "--routes", str(routes), "--openai-on-http=true"))
         fleet = folder / "fleet.toml"
         write_fleet(fleet, a=server.grpc_port)
-        gateway = stack.enter_context(GatewayProcess(fleet))
+        gateway = stack.enter_context(GatewayProcess(fleet, "--openai-on-http=true"))
         gateway.wait_for("replica a at .*: ready")
         yield server, gateway
 
@@ -68,8 +68,15 @@ def test_each_way_leads_to_the_adapter(served: tuple[ServeProcess, ServeProcess]
         assert "lora_name is 'cook', which is not known; expected one of lawyer, pirate" in error
 
 
-def test_a_gateway_has_no_interface_of_openai(served: tuple[ServeProcess, ServeProcess]) -> None:
-    server, gateway = served
-    names = [model["id"] for model in server.ask("GET", "/v1/models")[1]["data"]]
-    assert {"writer", "lawyer", "pirate"} <= set(names)
-    assert gateway.ask("GET", "/v1/models")[0] == 404
+def test_openai_s_clients_find_adapters_at_a_gateway(served: tuple[ServeProcess, ServeProcess]) -> None:
+    gateway = served[1]
+    listed = [each.ask("GET", "/v1/models")[1]["data"] for each in served]
+    names = [[model["id"] for model in models] for models in listed]
+    assert names[0] == names[1]
+    assert {"writer", "lawyer", "pirate"} <= set(names[0])
+    for model in ("writer", "pirate", "writer:lawyer"):
+        asked = {"model": model, "prompt": "Once upon a time", "max_tokens": 12, "temperature": 0}
+        texts = [each.ask("POST", "/v1/completions", asked)[1]["choices"][0]["text"] for each in served]
+        assert texts[0] == texts[1]
+    status, answer = gateway.ask("POST", "/v1/completions", {"model": "cook", "prompt": "a"})
+    assert (status, answer["error"]["code"]) == (404, "model_not_found")

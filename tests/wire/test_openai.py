@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
+from beside_one_process import wait_until
 from openai_models import write_openai_models
 from ruled_server import key_of, rules_text
-from serve_process import PATIENCE_S, ServeProcess, serve_process
+from serve_process import PATIENCE_S, GatewayProcess, ServeProcess, serve_process, write_fleet
 
 ROOT = Path(__file__).parents[2]
 HELLO: list[Any] = [{"role": "user", "content": "one two three"}]
@@ -32,20 +33,33 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=["port", "http", "front-end"])
+@pytest.fixture(scope="module", params=["port", "http", "front-end", "gateway"])
 def address(request: pytest.FixtureRequest, served: dict[str, Any]) -> tuple[str, int]:
     return "127.0.0.1", served[request.param]
 
 
 @pytest.fixture(scope="module")
-def served(repository: Path) -> Iterator[dict[str, Any]]:
-    """Ports: OpenAI's own, that of HTTP in one process, and that of a front end in a process of its own."""
+def served(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """Ports: OpenAI's own, that of HTTP in one process, that of a front end in a process of its own, and OpenAI's own
+    of a gateway in front of both servers."""
+    fleet = tmp_path_factory.mktemp("fleet") / "fleet.toml"
     flags = ("--openai-on-http=true", "--http-port=0", "--grpc-port=0", "--metrics-port=0", "--log-verbose=1")
     with (
         serve_process(repository, *flags, "--openai-port=0", "--http-max-input-size=100000") as one,
         serve_process(repository, *flags, "--front-ends=1", "--http-max-input-size=100000") as two,
     ):
-        yield {"port": openai_port(one), "http": one.http_port, "front-end": two.http_port, "one": one, "two": two}
+        write_fleet(fleet, one=one.grpc_port, two=two.grpc_port)
+        with GatewayProcess(fleet, "--openai-port=0", "--http-max-input-size=100000", "--log-verbose=1") as gateway:
+            for name in ("one", "two"):
+                gateway.wait_for(f"replica {name} at .*: ready")
+            yield {
+                "port": openai_port(one),
+                "http": one.http_port,
+                "front-end": two.http_port,
+                "gateway": openai_port(gateway),
+                "one": one,
+                "two": two,
+            }
 
 
 @pytest.fixture
@@ -323,12 +337,16 @@ def test_an_error_in_the_middle_of_a_stream(client: openai.OpenAI) -> None:
 
 def test_a_client_that_leaves_cancels_its_request(client: openai.OpenAI, request: Any, served: dict[str, Any]) -> None:
     """The model would go on for ever."""
-    server = served["two" if "front-end" in request.node.name else "one"]
-    before = server.log.count("forever was cancelled")
+    names = {"front-end": ("two",), "gateway": ("one", "two")}.get(request.node.callspec.params["address"], ("one",))
+
+    def cancelled() -> int:
+        return sum(served[name].log.count("forever was cancelled") for name in names)
+
+    before = cancelled()
     stream = client.completions.create(model="echo", prompt="forever", stream=True)
     assert next(iter(stream)).choices[0].text.startswith("on on")
     stream.close()
-    server.wait_for(f"(?s)(forever was cancelled.*){{{before + 1}}}")
+    wait_until(lambda: cancelled() == before + 1)
 
 
 def test_access_rules(repository: Path, tmp_path: Path) -> None:

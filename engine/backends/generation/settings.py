@@ -7,7 +7,7 @@ import re
 from ...config.model import ModelConfig
 from ...errors import InvalidArgumentError
 from ...generation.iterations import IterationLimits
-from ..hugging_face import integer_setting
+from ..hugging_face import dtype_setting, integer_setting
 
 _DEFAULTS = {
     "block_tokens": 16,
@@ -24,7 +24,6 @@ _DEFAULTS = {
 """Parameters of a model, and what they are if it has none; 0 ``kv_tokens`` are as many as `_MOST_DEFAULT_TOKENS`, or
 what all that run may take if that is less."""
 
-_DTYPES = ("auto", "float32", "bfloat16", "float16")
 _KV_BYTES = "kv_bytes"
 _BYTES = re.compile(r"([1-9][0-9]{0,17})([kmgt]?)", re.IGNORECASE)
 
@@ -50,7 +49,7 @@ class GenerationSettings:
 
     def __init__(self, config: ModelConfig) -> None:
         self._values = {name: integer_setting(config, name, usual) for name, usual in _DEFAULTS.items()}
-        self.dtype = _dtype(config)
+        self.dtype = dtype_setting(config)
         self.kv_bytes = _kv_bytes(config)
         self.block_tokens = self._values["block_tokens"]
         self.shares = bool(self._values["prefix_sharing"])
@@ -94,15 +93,6 @@ class GenerationSettings:
                 f"{block}; expected at least one block"
             )
         return self.kv_bytes // block
-
-
-def _dtype(config: ModelConfig) -> str:
-    name = config.parameters.get("dtype", _DTYPES[0]).strip()
-    if name not in _DTYPES:
-        raise InvalidArgumentError(
-            f"unable to load model '{config.name}': parameter 'dtype' is {name}; expected one of {', '.join(_DTYPES)}"
-        )
-    return name
 
 
 def _kv_bytes(config: ModelConfig) -> int:

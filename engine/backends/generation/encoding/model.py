@@ -8,7 +8,7 @@ from ....config.model import ModelConfig, ModelInput, ModelOutput
 from ....errors import InvalidArgumentError
 from ....host_policies import usable_cores
 from ....metrics.statistics import EncodingStatistics
-from ...hugging_face import check_tensors, integer_setting
+from ...hugging_face import check_tensors, dtype_setting, integer_setting
 from ...interface import Completion, InstanceSpec, LoadedModel, ModelFiles, ModelInstance
 from ...parameters import parse_bool
 from ...torch_threads import step_threads
@@ -53,6 +53,7 @@ class EncoderModel(LoadedModel):
         self._network_class = network_class
         self._threads = step_threads(config, usable_cores())
         self._tokens, self._requests = (integer_setting(config, name, usual) for name, usual in _DEFAULTS.items())
+        self._dtype = dtype_setting(config)
         self._truncates = parse_bool(config.parameters.get(TRUNCATE, "false"))
         self._batched = config.max_batch_size > 0
         warmed = config.message is not None and config.message.model_warmup
@@ -64,7 +65,7 @@ class EncoderModel(LoadedModel):
 
     def create_instance(self, spec: InstanceSpec) -> EncoderInstance:
         layout = self._layout
-        network = self._network_class(layout, "cpu" if spec.gpu is None else f"cuda:{spec.gpu}")
+        network = self._network_class(layout, "cpu" if spec.gpu is None else f"cuda:{spec.gpu}", self._dtype)
         network.threads = self._threads
         tokenizer = partial(Tokenizer, layout.directory)
         if self._warm_up:

@@ -35,6 +35,9 @@ _UNUSED = ("pooler.", "lm_head.", "cls.", "position_ids")
 class EncoderNetwork:
     """A network on its device. Used by one thread at a time.
 
+    Args:
+        dtype: torch's name of the type that it is computed in; ``auto`` for that of its files.
+
     Attributes:
         vocabulary: tokens that there are.
         context: tokens that a text may have.
@@ -48,7 +51,7 @@ class EncoderNetwork:
 
     threads: int = 0
 
-    def __init__(self, layout: EncoderLayout, device: str = "cpu") -> None:
+    def __init__(self, layout: EncoderLayout, device: str = "cpu", dtype: str = "auto") -> None:
         torch = self._torch = import_package("torch", _USER, _EXTRA)
         transformers = import_transformers(_USER, _EXTRA)
         broken = import_package("safetensors", _USER, _EXTRA).SafetensorError
@@ -60,7 +63,7 @@ class EncoderNetwork:
         loader = transformers.AutoModel if embeds else transformers.AutoModelForSequenceClassification
         try:
             model, about = loader.from_pretrained(
-                layout.directory, local_files_only=True, dtype="auto", use_safetensors=True, output_loading_info=True
+                layout.directory, local_files_only=True, dtype=dtype, use_safetensors=True, output_loading_info=True
             )
         except (OSError, ValueError, KeyError, RuntimeError, broken) as error:
             raise InternalError(f"unable to load the network in '{layout.directory}': {first_line(error)}") from error

@@ -26,10 +26,10 @@ def some_texts(count: int = 32) -> list[TokenRow]:
     return [TokenRow([chance.randrange(4, len(ALPHABET)) for _ in range(length)]) for length in lengths[:count]]
 
 
-def loaded(directory: Path, **parameters: str) -> EncoderNetwork:
+def loaded(directory: Path, dtype: str = "auto", **parameters: str) -> EncoderNetwork:
     layout = read_layout(directory, parameters)
     assert layout is not None
-    return EncoderNetwork(layout)
+    return EncoderNetwork(layout, dtype=dtype)
 
 
 def own(network: Any, text: TokenRow, **more: Any) -> Any:
@@ -52,6 +52,19 @@ def test_vectors_are_those_of_transformers_one_by_one(encoder: tuple[Any, Encode
     texts = some_texts(count)
     expected = [own(network, text).last_hidden_state[0].mean(dim=0).numpy() for text in texts]
     np.testing.assert_allclose(packed.run(texts), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "computed"), [("auto", "bfloat16"), ("float32", "float32"), ("float16", "float16")])
+def test_an_encoder_is_computed_in_the_type_that_is_asked_for(dtype: str, computed: str, tmp_path: Path) -> None:
+    network = random_network(ENCODERS["bert"]).to(torch.bfloat16)
+    write_encoder(tmp_path, network)
+    packed = loaded(tmp_path, dtype)
+    assert {weights.dtype for weights in packed._model.parameters()} == {getattr(torch, computed)}
+    texts = some_texts(8)
+    expected = [own(network.float(), text).last_hidden_state[0].mean(dim=0).numpy() for text in texts]
+    found = packed.run(texts)
+    assert found.dtype == np.float32
+    assert abs(found - expected).max() < (1e-4 if computed == "float32" else 0.05)
 
 
 @pytest.mark.parametrize("labels", [1, 3])

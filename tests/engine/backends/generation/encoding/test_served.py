@@ -337,6 +337,7 @@ async def test_who_leaves_is_not_computed(embedding: Path) -> None:
         ),
         (parameter("pooling", "middle"), "parameter 'pooling' is middle; expected some of cls, max, mean, last"),
         (parameter("max_running", 0), "parameter 'max_running' is 0; expected 1 or more"),
+        (parameter("dtype", "int8"), "parameter 'dtype' is int8; expected one of auto, float32, bfloat16, float16"),
         (parameter("truncate", "often"), "failed to convert 'often' to boolean"),
     ],
 )
@@ -362,6 +363,13 @@ async def test_parameters_go_before_files(tmp_path: Path) -> None:
         found = values(await answer(server, asks("a fox")))
         assert found.shape == (1, 64)
         assert np.linalg.norm(found) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("lines", "dtype"), [("", "auto"), (parameter("dtype", "bfloat16"), "bfloat16")])
+async def test_the_network_is_told_its_type(tmp_path: Path, lines: str, dtype: str) -> None:
+    write_model(tmp_path, ENCODERS["bert"], lines)
+    async with open_encoders(tmp_path):
+        assert LookedAtNetwork.dtype == dtype
 
 
 async def test_without_a_tokenizer_there_are_tokens(tmp_path: Path) -> None:
