@@ -3,7 +3,7 @@
     python benchmarks/foresight.py [--work DIR] [--cases NAME ...] [--steps measure predict table why]
 
 One call does all of it, in three quarters of an hour. Many a machine is a tenth faster in one minute than in the next.
-So the models of a case are profiled right before and right after each play of its log, of which there are three, each
+So the models of a case are profiled right before and right after each play of its log, of which there are two, each
 against a new server, and what both profiles say of it is averaged. It is known, too, how far real runs are apart, and
 predictions. With --work the steps can be done one by
 one, and case by case, which a machine that is only quiet for minutes needs: what a step has found is kept there.
@@ -35,18 +35,18 @@ from trireme.engine.logs.generators import BurstArrivals, PoissonArrivals, Reque
 from trireme.engine.logs.request_log import LoggedLoop, LoggedRequest, RequestTraffic
 from trireme.engine.options import ServerOptions
 from trireme.engine.profiles import ModelProfile, Way
-from trireme.foresight.host_costs import ServedModels
 from trireme.foresight.models import ForeseenModels, ProfileStore
 from trireme.foresight.prediction import ForeseenHost, instance_count, predict
 from trireme.foresight.profile_command import quiet_server
 from trireme.foresight.profiling import Profiler
+from trireme.foresight.served_models import ServedModels
 from trireme.foresight.service_times import MeasuringPlan
 from trireme.foresight.summary import Estimate, mean_rows
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "foresight.md"
 BEGIN, END = "<!-- residuals begin -->\n", "<!-- residuals end -->\n"
 SECONDS = 12.0
-RUNS = 3
+RUNS = 2
 PLAYS = 2
 """By each of two profiles."""
 PROFILE_S = 1.5

@@ -33,12 +33,12 @@ from trireme.engine.logs.generators import (
 )
 from trireme.engine.options import ServerOptions
 from trireme.engine.profiles import Way
-from trireme.foresight.host_costs import ServedModels
 from trireme.foresight.log_files import read_log
 from trireme.foresight.models import ForeseenModels
 from trireme.foresight.prediction import ForeseenHost, Prediction, predict
 from trireme.foresight.profiling import Profiler
 from trireme.foresight.real_runs import summary_of_log
+from trireme.foresight.served_models import ServedModels
 from trireme.foresight.service_times import MeasuringPlan
 from trireme.foresight.summary import RunSummary
 

@@ -11,10 +11,10 @@ Rules:
     What is outside of the loop lies before and behind it.
  4. Of two measured sizes of requests the difference is by the byte of the inputs, of an answer by its rows.
  5. A wake-up after a rest costs more, on the loop and, for the requests that it brings, outside of it. Between two
-    measured rests that grows as the square root of the rest. What is outside is half the loop's, which hears late, and
-    then of all that has come meanwhile, and half the client's. A part of the loop's (`_SETTLING`) comes when all
-    answers are written. It is no part of a latency, so where one was measured, waking up took as long. Now and then
-    waking up takes far longer (`HostPoint.late`).
+    measured rests that grows as the square root of the rest, up to the first one in proportion to it. What is outside
+    is half the loop's, which hears late, and then of all that has come meanwhile, and half the client's. A part of the
+    loop's (`_SETTLING`) comes when all answers are written. It is no part of a latency, so where one was measured,
+    waking up took as long. Now and then waking up takes far longer (`HostPoint.late`).
  6. With front ends the costs are those that were measured with one. A front end's work on a request is split as the
     loop's, and its turns are counted.
 """
@@ -335,7 +335,8 @@ def _rested_cost(curve: Sequence[RestedLoop], rested_s: float) -> tuple[float, f
     if index == len(curve):
         return low.loop_s, low.outside_s
     high = curve[index]
-    part = (rested_s**0.5 - low.rest_s**0.5) / (high.rest_s**0.5 - low.rest_s**0.5)
+    power = 0.5 if low.rest_s else 1.0
+    part = (rested_s**power - low.rest_s**power) / (high.rest_s**power - low.rest_s**power)
     return low.loop_s + (high.loop_s - low.loop_s) * part, low.outside_s + (high.outside_s - low.outside_s) * part
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -14,8 +14,8 @@ import trio
 from ..engine.config.json_text import config_json
 from ..engine.config.model import ModelConfig
 from ..engine.config.platforms import GENERATION
-from ..engine.profiles import HostPoint, ModelProfile, ProfileOrigin, Way, present_origin
-from ..engine.profiles.generation import GenerationProfile
+from ..engine.profiles import ModelProfile, ProfileOrigin, Way, present_origin
+from .busy_server import settled
 from .host_costs import measure_host
 from .interruptible import interruptible
 from .models import ForeseenModels, completed_config, config_uses_gpus
@@ -49,7 +49,37 @@ class Profiler:
         Raises:
             TriremeError: it cannot be loaded, or fails.
         """
-        measured, host, generation = (self._steps if generates(self.models, name) else self._batches)(name, progress)
+        if generates(self.models, name):
+            return self._of_steps(name, progress)
+        return self._of_batches(name, progress)
+
+    def _of_batches(self, name: str, progress: Progress) -> ModelProfile:
+        arrays = load_arrays(self.inputs) if self.inputs is not None else {}
+
+        def make_inputs(config: ModelConfig) -> SampleInputs:
+            return SampleInputs(config, self.shapes, arrays)
+
+        options = self.models.options
+        measured = trio.run(interruptible, partial(measure_model, name, options, self.plan, make_inputs, progress))
+        profile = self._profile(name, measured)
+        if not (ways := self._served(name, progress)):
+            return profile
+        nbytes = make_inputs(measured.config).nbytes(1)
+        front_ends = (0, 1) if self.front_ends else (0,)
+        found = measure_host(measured, options, ways, nbytes, self.plan.most_s, front_ends)
+        points = [point for each in found for point in settled(profile, measured.config, each, options)]
+        return replace(profile, host=tuple(points))
+
+    def _of_steps(self, name: str, progress: Progress) -> ModelProfile:
+        options = self.models.options
+        measured, generation = trio.run(interruptible, partial(measure_steps, name, options, self.plan, progress))
+        profile = replace(self._profile(name, measured), generation=generation)
+        if not (ways := self._served(name, progress)):
+            return profile
+        return replace(profile, host=tuple(measure_step_costs(measured, generation, options, ways, self.plan.most_s)))
+
+    def _profile(self, name: str, measured: MeasuredModel) -> ModelProfile:
+        """Without what requests cost a server."""
         return ModelProfile(
             model=name,
             version=measured.version,
@@ -58,32 +88,10 @@ class Profiler:
             service=tuple(measured.service),
             start=measured.start,
             notice=measured.notice,
-            host=tuple(host),
+            host=(),
             starting=measured.starting,
             origin=origin_now(self.models, name, measured.config),
-            generation=generation,
         )
-
-    def _batches(self, name: str, progress: Progress) -> tuple[MeasuredModel, Sequence[HostPoint], None]:
-        arrays = load_arrays(self.inputs) if self.inputs is not None else {}
-
-        def make_inputs(config: ModelConfig) -> SampleInputs:
-            return SampleInputs(config, self.shapes, arrays)
-
-        options = self.models.options
-        measured = trio.run(interruptible, partial(measure_model, name, options, self.plan, make_inputs, progress))
-        if not (ways := self._served(name, progress)):
-            return measured, (), None
-        nbytes = make_inputs(measured.config).nbytes(1)
-        front_ends = (0, 1) if self.front_ends else (0,)
-        return measured, measure_host(measured, options, ways, nbytes, self.plan.most_s, front_ends), None
-
-    def _steps(self, name: str, progress: Progress) -> tuple[MeasuredModel, Sequence[HostPoint], GenerationProfile]:
-        options = self.models.options
-        measured, generation = trio.run(interruptible, partial(measure_steps, name, options, self.plan, progress))
-        if not (ways := self._served(name, progress)):
-            return measured, (), generation
-        return measured, measure_step_costs(measured, generation, options, ways, self.plan.most_s), generation
 
     def _served(self, name: str, progress: Progress) -> Sequence[Way]:
         if self.ways:

@@ -24,7 +24,7 @@ from ..engine.logs.request_summary import token_facts
 from ..engine.options import ServerOptions
 from ..engine.profiles import HostPoint, TimeDistribution, Way
 from ..engine.profiles.generation import GenerationProfile, StepLoad
-from .host_costs import ServedModels
+from .served_models import ServedModels
 from .service_times import MeasuredModel
 
 _CLIENTS = 8

@@ -32,10 +32,10 @@ from ...engine.errors import InvalidArgumentError, UnavailableError
 from ...engine.generation.records import read_durations
 from ...engine.logs.request_log import LoggedRequest, RequestTraffic
 from ...engine.options import ServerOptions
-from ..host_costs import ServedModels
 from ..log_files import read_log
 from ..prediction import replica_parts
 from ..real_runs import logged_text_figures
+from ..served_models import ServedModels
 from ..summary import Estimate, RunSummary, latencies
 from .changes import config_changes
 from .objective import Aim, Measure, ObjectiveBound, PlanObjective

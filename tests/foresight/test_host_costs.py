@@ -7,7 +7,7 @@ import pytest
 from predicted_models import foreseen_model
 
 from trireme.engine.profiles import NEVER_LATE, ExecutorKind, ServicePoint, TimeDistribution
-from trireme.foresight.host_costs import ClosedLoad, joined, late_by, shared_part, slowed_by
+from trireme.foresight.host_costs import ServedLoad, joined, late_by, shared_part, slowed_by
 from trireme.foresight.service_times import MeasuredModel, MeasuringPlan, measured_points, usual_sizes
 
 
@@ -18,12 +18,12 @@ def points(side_by_side: int, **took_s: float) -> list[ServicePoint]:
     ]
 
 
-def load(clients: int, took_s: float, **batches: int) -> ClosedLoad:
+def load(clients: int, took_s: float, **batches: int) -> ServedLoad:
     sizes = {int(name[1:]): count for name, count in batches.items()}
-    return ClosedLoad(clients, np.zeros(1), 0.0, took_s, 1.0, sizes)
+    return ServedLoad(clients, np.zeros(1), 0.0, took_s, 1.0, sizes)
 
 
-def slowed(service: list[ServicePoint], *loads: ClosedLoad) -> float:
+def slowed(service: list[ServicePoint], *loads: ServedLoad) -> float:
     return slowed_by(loads, MeasuredModel(foreseen_model().config, 1, ExecutorKind.THREAD, service))
 
 
@@ -69,7 +69,7 @@ def test_side_by_side_powers_of_two_are_measured_and_what_is_asked_for() -> None
 def test_what_is_later_than_nine_of_ten_is_late_and_long_batches_hide_it() -> None:
     """Each rest has its own usual."""
     loads = [
-        ClosedLoad(1, np.array([usual_s] * 50 + [usual_s + 0.0001] * 49 + [usual_s + 0.0041]), 0.0, 0.0, 1.0, {})
+        ServedLoad(1, np.array([usual_s] * 50 + [usual_s + 0.0001] * 49 + [usual_s + 0.0041]), 0.0, 0.0, 1.0, {})
         for usual_s in (0.0003, 0.0008)
     ]
     late = late_by(loads, 0.0001)
@@ -81,8 +81,8 @@ def test_what_is_later_than_nine_of_ten_is_late_and_long_batches_hide_it() -> No
 
 def test_loads_that_took_turns_are_one_load() -> None:
     """What is of a request counts by requests, and what is of a batch by batches."""
-    few = ClosedLoad(8, np.array([0.001] * 4), 0.0001, 0.010, 4.0, {4: 1}, 0.0002)
-    many = ClosedLoad(8, np.array([0.002] * 12), 0.0003, 0.020, 4.0, {2: 1, 4: 1, 6: 1}, 0.0006)
+    few = ServedLoad(8, np.array([0.001] * 4), 0.0001, 0.010, 4.0, {4: 1}, 0.0002)
+    many = ServedLoad(8, np.array([0.002] * 12), 0.0003, 0.020, 4.0, {2: 1, 4: 1, 6: 1}, 0.0006)
     both = joined([few, many])
     assert (both.clients, len(both.latencies_s), both.requests, dict(both.sizes)) == (8, 16, 4.0, {2: 1, 4: 2, 6: 1})
     assert both.loop_s == pytest.approx((4 * 0.0001 + 12 * 0.0003) / 16)

@@ -20,9 +20,9 @@ from trireme.engine.errors import InvalidArgumentError, NotFoundError
 from trireme.engine.logs.request_log import LoggedRequest, LoggedResult, RequestTraffic, write_request_log
 from trireme.engine.options import ServerOptions
 from trireme.engine.profiles import ExecutorKind, ModelProfile, read_profile
-from trireme.foresight.host_costs import ServedModels
 from trireme.foresight.models import ForeseenModels, ProfileStore
 from trireme.foresight.progress import Progress
+from trireme.foresight.served_models import ServedModels
 
 REPOSITORY = Path(__file__).parents[2] / "model_repository"
 QUICKLY = ("--error", "50", "--most-secs", "0.5", "--ways", "none")
@@ -82,7 +82,7 @@ def test_an_interrupt_while_a_server_starts_leaves_none(tmp_path: Path, monkeypa
             patched.undo()
             raise KeyboardInterrupt
 
-        patched.setattr("trireme.foresight.host_costs.time.sleep", interrupt)
+        patched.setattr("trireme.foresight.served_models.time.sleep", interrupt)
         served = ServedModels(ServerOptions(model_repository=(tmp_path,)))
         with pytest.raises(KeyboardInterrupt), served:
             pass

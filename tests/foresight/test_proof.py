@@ -20,7 +20,6 @@ from trireme.clients.target import LoadTarget
 from trireme.engine.errors import UnavailableError
 from trireme.engine.logs.request_log import LoggedRequest, RequestTraffic
 from trireme.engine.profiles import HostPoint, ServicePoint, TimeDistribution, Way
-from trireme.foresight.host_costs import ServedModels
 from trireme.foresight.prediction import ForeseenHost
 from trireme.foresight.search import proof
 from trireme.foresight.search.objective import Aim, Measure, read_objective
@@ -37,6 +36,7 @@ from trireme.foresight.search.proof import (
 )
 from trireme.foresight.search.settings import ModelSetting, PlanSetting, present_setting
 from trireme.foresight.search.trials import Trial
+from trireme.foresight.served_models import ServedModels
 from trireme.foresight.summary import RunSummary
 
 OBJECTIVE = read_objective("p99<50ms", Aim.INSTANCES)

@@ -64,7 +64,7 @@ def test_an_encoder_is_computed_in_the_type_that_is_asked_for(dtype: str, comput
     expected = [own(network.float(), text).last_hidden_state[0].mean(dim=0).numpy() for text in texts]
     found = packed.run(texts)
     assert found.dtype == np.float32
-    assert abs(found - expected).max() < (1e-4 if computed == "float32" else 0.05)
+    assert abs(found - expected).max() < (1e-4 if computed == "float32" else 0.1)
 
 
 @pytest.mark.parametrize("labels", [1, 3])
