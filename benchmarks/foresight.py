@@ -5,10 +5,9 @@
 One call does all of it, in three quarters of an hour. Many a machine is a tenth faster in one minute than in the next.
 So the models of a case are profiled right before and right after each play of its log, of which there are two, each
 against a new server, and what both profiles say of it is averaged. It is known, too, how far real runs are apart, and
-predictions. With --work the steps can be done one by
-one, and case by case, which a machine that is only quiet for minutes needs: what a step has found is kept there.
-`table` writes the table of docs/foresight.md, between its marks; `why` prints how long requests waited and batches
-took, predicted and measured.
+predictions. With --work the steps can be done one by one, and case by case, which a machine that is only quiet for
+minutes needs: what a step has found is kept there. `table` writes the table of docs/foresight.md, between its marks;
+`why` prints how long requests waited and batches took, predicted and measured.
 """
 
 from __future__ import annotations

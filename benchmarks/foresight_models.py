@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 WIDTH = 16
-_HEAVY = {"width": 512, "layers": 320}
+_WIDE, _LAYERS = 512, 320
 """A matrix of 1 MiB, which a core keeps in its own cache. One of 4 MiB is read from the cache that all machines of a
 host share: then a batch takes 5 ms in one second and 7 in another."""
 _ONE_THREAD = 'parameters { key: "intra_op_thread_count" value { string_value: "1" } }\n'
@@ -41,13 +41,13 @@ _SEQUENCE = Path(__file__).parents[1] / "model_repository" / "simple_sequence"
 def write_models(repository: Path) -> None:
     """Write all of them, replacing what is there."""
     _onnx(repository / "light", width=64, layers=2, instances=1, largest=8)
-    _onnx(repository / "heavy", instances=1, largest=8, **_HEAVY)
-    _onnx(repository / "heavy_two", instances=2, largest=8, **_HEAVY)
-    _onnx(repository / "heavy_other", instances=1, largest=4, width=_HEAVY["width"], layers=200)
+    _onnx(repository / "heavy", instances=1, largest=8, width=_WIDE, layers=_LAYERS)
+    _onnx(repository / "heavy_two", instances=2, largest=8, width=_WIDE, layers=_LAYERS)
+    _onnx(repository / "heavy_other", instances=1, largest=4, width=_WIDE, layers=200)
     levels = "priority_levels: 2 default_priority_level: 2"
-    _onnx(repository / "levels", instances=1, largest=8, batching=levels, **_HEAVY)
+    _onnx(repository / "levels", instances=1, largest=8, batching=levels, width=_WIDE, layers=_LAYERS)
     limit = "default_queue_policy { max_queue_size: 48 }"
-    _onnx(repository / "limited", instances=1, largest=8, batching=limit, **_HEAVY)
+    _onnx(repository / "limited", instances=1, largest=8, batching=limit, width=_WIDE, layers=_LAYERS)
     _python(repository / "sleeping", _SLEEP, instances=2)
     _python(repository / "computing", _COMPUTE, instances=1)
     _ensemble(repository / "chain")
@@ -88,7 +88,7 @@ def _python(path: Path, code: str, *, instances: int) -> None:
 def _ensemble(path: Path) -> None:
     """The heavy model, and then the one that is like it."""
     (path / "1").mkdir(parents=True, exist_ok=True)
-    tensor = f"data_type: TYPE_FP32 dims: [ {_HEAVY['width']} ]"
+    tensor = f"data_type: TYPE_FP32 dims: [ {_WIDE} ]"
     steps = "".join(
         f'step {{ model_name: "{model}" model_version: -1 input_map {{ key: "INPUT0" value: "{source}" }} '
         f'output_map {{ key: "OUTPUT0" value: "{target}" }} }}\n'

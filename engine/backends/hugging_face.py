@@ -73,7 +73,7 @@ def integer_setting(config: ModelConfig, name: str, usual: int) -> int:
 
 
 def dtype_setting(config: ModelConfig) -> str:
-    """The parameter ``dtype``: torch's name of the type that the network is computed in; ``auto`` for that of its files.
+    """The parameter ``dtype``: torch's name of the type that a network is computed in; ``auto`` for that of its files.
 
     Raises:
         InvalidArgumentError: it is something else.
