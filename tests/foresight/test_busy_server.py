@@ -59,7 +59,9 @@ def test_a_request_alone_costs_what_it_did_where_batches_are_executed_elsewhere(
 def test_where_they_are_executed_on_the_loop_rests_are_scaled() -> None:
     (point,) = scaled(MeasuredWay([SMALL], busy(1.0, rest_s=0.0)), 1.5)
     assert (point.request_s, point.batch_s) == (0.0002, 0.0004)
-    assert point.rested == (NEVER, RestedLoop(0.05, pytest.approx(0.0003), 0.001))
+    never, longer = point.rested
+    assert (never, longer.rest_s, longer.outside_s) == (NEVER, 0.05, 0.001)
+    assert longer.loop_s == pytest.approx(0.0003)
 
 
 @pytest.mark.parametrize(
