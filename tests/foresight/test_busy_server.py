@@ -98,9 +98,9 @@ def test_without_a_load_closed_loops_are_what_is_known() -> None:
 
 
 def test_the_load_is_half_of_what_largest_batches_can_do() -> None:
-    measured = MeasuredModel(
-        model(0.08).config, 1, ExecutorKind.THREAD, list((model(0.08).profile or model(0)).service)
-    )
+    known = model(0.08)
+    assert known.profile is not None
+    measured = MeasuredModel(known.config, 1, ExecutorKind.THREAD, list(known.profile.service))
     logs = random_logs(measured, 100.0)
     assert len(logs) == 5
     assert sum(map(len, logs)) / sum(log[-1].offset_s for log in logs) == pytest.approx(50, rel=0.3)
