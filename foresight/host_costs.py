@@ -61,7 +61,8 @@ _IDLE_S = 0.3
 _OPEN_PART, _MOST_OPEN_S, _LEAST_OPEN = 4.0, 3.0, 12
 """Of the same, what all parts of the load at random times take, at most so long, and at least for so many requests of
 each part."""
-_THINK_S = 0.01
+_OPEN_SEQUENCE, _LEAST_SEQUENCES, _THINK_S = 10.0, 3, 0.01
+"""The same of sequences: how long they are, how many there are at least, and how long clients think."""
 _BETWEEN_S = 0.05
 """Of two parts, where they are played as one."""
 _USUAL = 0.9
@@ -195,11 +196,11 @@ def random_logs(measured: MeasuredModel, seconds: float) -> list[list[LoggedRequ
     config, count = measured.config, max(point.side_by_side for point in measured.service)
     largest = max(measured.service, key=lambda point: (point.side_by_side, point.rows))
     rate_hz = min(SHARE * count * largest.rows / max(largest.time.mean_s, 1e-6), MOST_HZ)
-    kind = RequestKind(config.name)
+    kind, least = RequestKind(config.name), _LEAST_OPEN
     if config.has_sequence_batching:
-        kind = RequestKind(config.name, sequence_length=_SEQUENCE, think_s=_THINK_S)
-        rate_hz /= _SEQUENCE
-    part_s = max(min(seconds, _MOST_OPEN_S) / _ROUNDS, _LEAST_OPEN / rate_hz)
+        kind = RequestKind(config.name, sequence_length=_OPEN_SEQUENCE, think_s=_THINK_S)
+        rate_hz, least = rate_hz / _OPEN_SEQUENCE, _LEAST_SEQUENCES
+    part_s = max(min(seconds, _MOST_OPEN_S) / _ROUNDS, least / rate_hz)
     logs = [list(generate(PoissonArrivals(rate_hz), [kind], part_s, seed).requests) for seed in range(_ROUNDS)]
     return [log for log in logs if log]
 

@@ -106,3 +106,15 @@ def test_the_load_is_half_of_what_largest_batches_can_do() -> None:
     assert sum(map(len, logs)) / sum(log[-1].offset_s for log in logs) == pytest.approx(50, rel=0.3)
     fast = random_logs(replace(measured, service=[ServicePoint(1, 1, 1.0, TimeDistribution.constant(1e-5))]), 100.0)
     assert sum(map(len, fast)) == pytest.approx(500 * 3, rel=0.1)
+
+
+def test_sequences_come_at_random_times_and_are_short() -> None:
+    known = model(0.01)
+    assert known.profile is not None
+    config = replace(known.config, has_sequence_batching=True)
+    logs = random_logs(MeasuredModel(config, 1, ExecutorKind.THREAD, list(known.profile.service)), 3.0)
+    requests = [each for log in logs for each in log]
+    assert all(each.sequence for each in requests)
+    assert 200 < len(requests) < 3_000
+    assert 4 < len(requests) / sum(each.start for each in requests) < 16
+    assert max(log[-1].offset_s for log in logs) < 3.0
