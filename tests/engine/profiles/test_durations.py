@@ -31,6 +31,24 @@ def test_what_is_kept_of_samples(values: list[float]) -> None:
     assert kept.quantile(1.0) == max(values)
 
 
+def test_one_sample_of_many_is_not_drawn_more_often_than_it_came() -> None:
+    """Of 50,000 one took 4,000 times as long, which is the interpreter held up once."""
+    values = [0.000025] * 49_999 + [0.1]
+    kept = TimeDistribution.of(values)
+    assert kept.quantiles_s[-2] == 0.000025
+    assert kept.quantile(1.0) == pytest.approx(0.000025 + 2 * 0.1 / 51, rel=0.02)
+    assert kept.correction == pytest.approx(1.0, abs=0.02)
+    rare = TimeDistribution.of([0.000025] * 990 + [0.01] * 10)
+    assert rare.quantile(1.0) == 0.01
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=20), st.integers(1, 2_000), st.floats(0, 1e6))
+def test_whatever_the_samples_their_mean_is_within_the_quantiles(few: list[float], times: int, rare: float) -> None:
+    kept = TimeDistribution.of([*few * times, rare])
+    assert kept.quantiles_s[0] <= kept.mean_s <= kept.quantiles_s[-1] <= max(*few, rare)
+    assert list(kept.quantiles_s) == sorted(kept.quantiles_s)
+
+
 @given(samples)
 def test_json_gives_the_same_back(values: list[float]) -> None:
     kept = TimeDistribution.of(values)
