@@ -2,7 +2,7 @@
 
     python benchmarks/foresight.py [--work DIR] [--cases NAME ...] [--steps measure predict table why]
 
-One call does all of it, in three quarters of an hour. Many a machine is a tenth faster in one minute than in the next.
+One call does all of it, in an hour. Many a machine is a tenth faster in one minute than in the next.
 So the models of a case are profiled right before and right after each play of its log, of which there are two, each
 against a new server, and what both profiles say of it is averaged. It is known, too, how far real runs are apart, and
 predictions. With --work the steps can be done one by one, and case by case, which a machine that is only quiet for
@@ -48,7 +48,7 @@ SECONDS = 12.0
 RUNS = 2
 PLAYS = 2
 """By each of two profiles."""
-PROFILE_S = 1.5
+PROFILE_S = 5.0
 """For one size of batches."""
 WARM_UP = 400
 CLIENT_S = 0.00008
