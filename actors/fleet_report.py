@@ -14,8 +14,7 @@ name meet::
 
 A result is an error, ``[kind, text, refusal]``, or a description: ``{"version", "versions", "config", "labels",
 "header", "chat": [template, bos token, eos token] | null, "adapters"}``, where the configuration is its protobuf
-message in base64. `others` is said of versions that there are not;
-null for the usual text.
+message in base64. `others` is said of versions that there are not; null for the usual text.
 """
 
 from __future__ import annotations
