@@ -10,32 +10,26 @@ the server's own counters. A reader takes the events and does nothing with them:
 
 With `--rate` requests come at this rate instead, eight at a time, below what the server can do: then the CPU time that
 it takes a second tells what a console costs, also on a machine that is not at rest.
-
-Printed is the mean of the middle three fifths of the ratios of neighbours, with the interval that holds 95 of 100 means
-of samples drawn from them; the same of neighbours that were alike says how much of that is the machine's noise.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
-import random
 import select
 import socket
 import statistics
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import attack_payloads as payloads
 import trio
-from bench.loop import Load, put_load
 from servers import Server, trireme
+from windows import Window, closed_loop, report, round_of_windows, round_s
 
 from trireme.actors import InferenceServer
 from trireme.api.console.feed import Feed
@@ -49,26 +43,6 @@ CONCURRENCY = 16
 BATCHES, ROWS = 96, 8
 
 
-ORDER = (False, True, True, False, False, True, True, False)
-"""Whether consoles are open, window by window."""
-SETTLE_S = 0.1
-"""Before a window, after consoles were opened or closed."""
-
-
-@dataclass(frozen=True)
-class Window:
-    """What a server did for a while.
-
-    Attributes:
-        throughput: requests a second.
-        cpu_ms: a second.
-    """
-
-    watched: bool
-    throughput: float
-    cpu_ms: float
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=24)
@@ -80,88 +54,27 @@ def main() -> None:
     noting_ms, making_ms = trio.run(frame_cost_ms)
     print(f"a frame: {noting_ms:.2f} ms for noting {BATCHES} batches, {making_ms:.2f} ms for making it")
     rounds: list[list[Window]] = []
-    frames = 0
+    readers: list[StreamReader] = []
+
+    @contextmanager
+    def watched(on: bool) -> Iterator[None]:
+        with ExitStack() as stack:
+            opened = [stack.enter_context(console(server.metrics_port)) for _ in range(given.consoles if on else 0)]
+            readers.extend(opened)
+            yield
+
+    body = payloads.infer_request(MODEL, *payloads.small_infer())
     with trireme(ROOT / "model_repository", *flags) as server:
         for _ in range(given.rounds):
             load = (
-                paced(server, given.rate) if given.rate else under_load(server, len(ORDER) * (given.seconds + SETTLE_S))
+                paced(server, given.rate)
+                if given.rate
+                else closed_loop(server, MODEL, body, CONCURRENCY, round_s(given.seconds))
             )
             with load:
-                windows = []
-                for watched in ORDER:
-                    with ExitStack() as stack:
-                        number = given.consoles if watched else 0
-                        readers = [stack.enter_context(console(server.metrics_port)) for _ in range(number)]
-                        time.sleep(SETTLE_S)
-                        windows.append(look(server, watched, given.seconds))
-                        frames += sum(each.frames for each in readers)
-                rounds.append(windows)
-    report(rounds)
-    opened = sum(ORDER) * given.rounds * given.consoles
-    print(f"{frames / opened:.1f} frames a window and console")
-
-
-def report(rounds: Sequence[Sequence[Window]]) -> None:
-    everything = [window for windows in rounds for window in windows]
-    for watched in (False, True):
-        name = "watched" if watched else "alone"
-        throughput, cpu_ms = (
-            statistics.median(getattr(each, what) for each in everything if each.watched is watched)
-            for what in ("throughput", "cpu_ms")
-        )
-        print(f"{name:8} {throughput:8.0f}/s, {cpu_ms:6.1f} ms of CPU a second")
-    neighbours = [pair for windows in rounds for pair in itertools.pairwise(windows)]
-    different = [(one, two) if one.watched else (two, one) for one, two in neighbours if one.watched is not two.watched]
-    alike = [pair for pair in neighbours if pair[0].watched is pair[1].watched]
-    for what in ("throughput", "cpu_ms"):
-        for name, pairs in (("watched to alone", different), ("alike", alike)):
-            ratios = [getattr(one, what) / getattr(two, what) for one, two in pairs]
-            low, high = interval(ratios)
-            print(f"{what}, {name}: {middle_mean(ratios):.4f} (95 %: {low:.4f} to {high:.4f}; {len(ratios)} pairs)")
-
-
-def middle_mean(ratios: Sequence[float]) -> float:
-    """Of the middle three fifths: a pair that was disturbed says nothing."""
-    cut = len(ratios) // 5
-    return statistics.fmean(sorted(ratios)[cut : len(ratios) - cut])
-
-
-def interval(ratios: Sequence[float], draws: int = 2000) -> tuple[float, float]:
-    """That holds 95 of 100 such means of samples drawn from the ratios."""
-    chance = random.Random(1)
-    means = sorted(middle_mean(chance.choices(ratios, k=len(ratios))) for _ in range(draws))
-    return means[int(0.025 * draws)], means[int(0.975 * draws)]
-
-
-def look(server: Server, watched: bool, seconds: float) -> Window:
-    count, cpu_s, began_s = answered(server), run_s(server), time.perf_counter()
-    time.sleep(seconds)
-    more, used_s, took_s = answered(server) - count, run_s(server) - cpu_s, time.perf_counter() - began_s
-    return Window(watched, more / took_s, 1e3 * used_s / took_s)
-
-
-def run_s(server: Server) -> float:
-    """For how long the server's threads have run; finer than `Server.cpu_s`."""
-    threads = Path(f"/proc/{server.process.pid}/task").glob("*/schedstat")
-    return sum(int(each.read_text().split()[0]) for each in threads) / 1e9
-
-
-def answered(server: Server) -> int:
-    return int(server.statistics(MODEL)["inference_count"])
-
-
-@contextmanager
-def under_load(server: Server, seconds: float) -> Iterator[None]:
-    """A closed loop goes on for so long inside the block, and has warmed up when it begins."""
-    body = payloads.infer_request(MODEL, *payloads.small_infer())
-    load = Load(server.http_port, "http", [body], CONCURRENCY, CONCURRENCY, CONCURRENCY, 0.3, seconds + 2.0)
-    loop = threading.Thread(target=put_load, args=(load, server.cpu_s, 60 + seconds))
-    before = answered(server)
-    loop.start()
-    while answered(server) < before + 5000:
-        time.sleep(0.05)
-    yield
-    loop.join()
+                rounds.append(round_of_windows(server, MODEL, given.seconds, watched))
+    report(rounds, "watched", "alone", ("throughput", "cpu_ms"))
+    print(f"{sum(each.frames for each in readers) / len(readers):.1f} frames a window and console")
 
 
 async def frame_cost_ms(rounds: int = 200) -> tuple[float, float]:

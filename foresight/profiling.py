@@ -16,6 +16,7 @@ from ..engine.config.model import ModelConfig
 from ..engine.config.platforms import GENERATION
 from ..engine.profiles import ModelProfile, ProfileOrigin, Way, present_origin
 from .busy_server import settled
+from .busy_texts import settled_texts
 from .host_costs import measure_host
 from .interruptible import interruptible
 from .models import ForeseenModels, completed_config, config_uses_gpus
@@ -76,7 +77,8 @@ class Profiler:
         profile = replace(self._profile(name, measured), generation=generation)
         if not (ways := self._served(name, progress)):
             return profile
-        return replace(profile, host=tuple(measure_step_costs(measured, generation, options, ways, self.plan.most_s)))
+        found = measure_step_costs(measured, generation, options, ways, self.plan.most_s)
+        return settled_texts(profile, measured.config, found, options)
 
     def _profile(self, name: str, measured: MeasuredModel) -> ModelProfile:
         """Without what requests cost a server."""

@@ -6,6 +6,7 @@ Rules:
  2. One client asks for those of one token: what its answer takes beyond the server's own time is outside of it.
  3. While the event loop works, steps take longer: caches, the interpreter's lock. By how much of it, tells the time
     between the tokens of several clients' texts beside what such steps take alone.
+ 4. At last texts come at random times (`busy_texts`).
 """
 
 from __future__ import annotations
@@ -24,12 +25,15 @@ from ..engine.logs.request_summary import token_facts
 from ..engine.options import ServerOptions
 from ..engine.profiles import HostPoint, TimeDistribution, Way
 from ..engine.profiles.generation import GenerationProfile, StepLoad
+from .busy_texts import MeasuredTexts, random_texts
 from .served_models import ServedModels
 from .service_times import MeasuredModel
 
 _CLIENTS = 8
 _PROMPT, _NEW = 16, 32
 _MOST_HELD_UP = 3.0
+_OPEN_PART = 4.0
+"""Of what each way may take, the load at random times, about."""
 _FLUSHED_S = 30.0
 """How long to wait at most until the server has written its log."""
 
@@ -40,7 +44,7 @@ def measure_step_costs(
     options: ServerOptions,
     ways: Sequence[Way],
     most_s: float,
-) -> list[HostPoint]:
+) -> list[MeasuredTexts]:
     """What requests cost, by each way that can carry many answers; of others nothing is told.
 
     Args:
@@ -57,10 +61,12 @@ def measure_step_costs(
         logged = ("--request-log", str(log), "--request-log-results", "true")
         with ServedModels(options, (*flags, *logged)) as server:
             served = _Served(server, name, log, generation)
-            found: list[HostPoint] = []
+            texts = random_texts(name, generation, measured.config, _OPEN_PART * most_s)
+            found: list[MeasuredTexts] = []
             for way in ways:
                 with LoadClient(server.target(way), _CLIENTS) as client:
-                    found.append(_point(served, client, way, most_s))
+                    point = _point(served, client, way, most_s)
+                    found.append(MeasuredTexts(point, served.play(client, RequestTraffic(texts))[-1]))
             return found
 
 
@@ -80,15 +86,19 @@ class _Served:
         """So many requests for so many tokens each: the event loop's seconds for each, latencies, and what the server
         has logged of them."""
         request = LoggedRequest(0.0, self.name, prompt_tokens=self.prompt, max_tokens=new, generated_tokens=new)
-        traffic = RequestTraffic([request] * count, LoggedLoop(clients))
+        loop_s, latency_s, logged = self.play(client, RequestTraffic([request] * count, LoggedLoop(clients)))
+        return loop_s / count, latency_s, logged
+
+    def play(self, client: LoadClient, traffic: RequestTraffic) -> tuple[float, np.ndarray, Sequence[LoggedRequest]]:
+        """Traffic: the event loop's seconds for all of it, latencies, and what the server has logged of it."""
         before_s = self._server.loop_s()
         played = client.play(traffic)
         loop_s = self._server.loop_s() - before_s
         wrong = played.summary().reasons
         if wrong:
             raise UnavailableError(f"requests to '{self.name}' failed: {wrong[0][0]}")
-        self._asked += count
-        return loop_s / count, played.latency_s, self._logged(count)
+        self._asked += len(traffic.requests)
+        return loop_s, played.latency_s, self._logged(len(traffic.requests))
 
     def _logged(self, count: int) -> Sequence[LoggedRequest]:
         limit_s = time.monotonic() + _FLUSHED_S

@@ -98,7 +98,8 @@ class HostPoint:
         batch_s: seconds of the event loop for each wake-up and batch, which requests share that come together.
         outside: from the client to the loop and back: system calls, network, wake-ups, the client's own.
         rested: ascending by `rest_s`; the first costs nothing more. Empty if it was not measured.
-        slowed: the factor by which batches took longer than in `service`, since the server read and wrote meanwhile.
+        slowed: the factor by which batches took longer than in `service`, since the server read and wrote meanwhile;
+            of a generating model, steps (`foresight.busy_texts`).
         late: how much later than nine of ten requests were answered that found the loop asleep; 0 for those nine.
             Other programs had a core then, for the most part. Nothing where batches take long, whose times have it.
         answer_s: seconds of the event loop for each answer, of a model that answers many times.
