@@ -1,4 +1,4 @@
-"""Writes the request log: records wait in a bounded buffer, and a thread encodes and writes all of them, five times a
+"""Writes the request log: records wait in a bounded buffer, and a thread encodes and writes all of them, once a
 second while there are any."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ logger = logging.getLogger("trireme.request_log")
 
 DEFAULT_FILE_BYTES = 64 << 20
 DEFAULT_FILES = 4
-_PERIOD_S = 0.2
+_PERIOD_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)

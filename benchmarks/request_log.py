@@ -85,9 +85,7 @@ def steps(count: int = 1000) -> dict[str, float]:
 
 
 def measure(server: Server, rounds: int, seconds: float, transport: str) -> list[list[Window]]:
-    body = (
-        payloads.infer_request(MODEL, *payloads.small_infer()) if transport == "http" else payloads.grpc_small(MODEL)
-    )
+    body = payloads.infer_request(MODEL, *payloads.small_infer()) if transport == "http" else payloads.grpc_small(MODEL)
 
     @contextmanager
     def switched(on: bool) -> Iterator[None]:

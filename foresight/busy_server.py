@@ -127,5 +127,5 @@ def _played(
     )
     client_cores = len(log) / max(log[-1].offset_s, 1e-3) * _CLIENT_S
     cores = max(_LEAST_CORES, profile.origin.cores - client_cores)
-    costs = ProfiledCosts({config.name: known}, cores, way, Random(1), front_ends=front_ends)
+    costs = ProfiledCosts({config.name: known}, cores, way, Random(1), front_ends=front_ends, clients_here=True)
     return play([model], log, options, 1, costs=costs)

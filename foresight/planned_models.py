@@ -188,7 +188,7 @@ class ProfiledCosts(HostCosts):
         cores: that the server has for all its work.
         way: how requests come that do not say.
         factor: on the loop's work.
-        loop_first, front_ends: see `HostCosts`.
+        loop_first, front_ends, clients_here: see `HostCosts`.
     """
 
     def __init__(
@@ -200,8 +200,10 @@ class ProfiledCosts(HostCosts):
         factor: float = 1.0,
         loop_first: bool = True,
         front_ends: int = 0,
+        clients_here: bool = False,
     ) -> None:
         self.cores = cores
+        self.clients_here = clients_here
         self.loop_first = loop_first
         self.front_ends = front_ends
         self._chance = chance
@@ -217,6 +219,7 @@ class ProfiledCosts(HostCosts):
         self._edges = {name: 1 if each else 2 for name, each in on_loop.items()}
         self._rested = resting(known)
         self._late = [drawing(point.late) for point in known if point.late.mean_s > 0]
+        self._crowded = [drawing(point.crowded) for point in known if point.crowded.mean_s > 0]
         self._settle_s = 0.0
         self._woken_late_s = self._late_s = 0.0  # what this wake-up's rest costs clients; that of the last request
         answers = {name: point.answer_s for name, point in self._points.items() if point is not None}
@@ -235,6 +238,9 @@ class ProfiledCosts(HostCosts):
         if self._late and rested_s >= _ASLEEP_S:
             late_s = self._chance.choice(self._late)(self._chance.random())
         return outside_s * _ROUSING + self._factor * loop_s * _SETTLING + late_s
+
+    def crowded(self) -> float:
+        return self._chance.choice(self._crowded)(self._chance.random()) if self._crowded else 0.0
 
     def wake(self, events: int, rested_s: float) -> float:
         loop_s, outside_s = self._rested(rested_s)

@@ -47,6 +47,11 @@ class ForeseenHost:
     loop_first: bool = True
     front_ends: int = 0
 
+    @property
+    def free_cores(self) -> float:
+        """What clients leave the server."""
+        return max(0.1, self.cores - self.client_cores)
+
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
@@ -118,8 +123,10 @@ def predict(
             for name, model in known.items()
         ]
         loop_factor = _drawn_factor(_host_error(profiles, apart), chance)
-        free = max(0.1, host.cores - host.client_cores)
-        costs = ProfiledCosts(profiles, free, host.way, chance, loop_factor, host.loop_first, host.front_ends)
+        costs = ProfiledCosts(
+            *(profiles, host.free_cores, host.way, chance, loop_factor, host.loop_first, host.front_ends),
+            clients_here=host.client_cores > 0,
+        )
         runs.append(merged_runs([play(planned, part, options, seed * 1000 + number, costs=costs) for part in parts]))
     stateful = {name for name, model in known.items() if model.config.has_sequence_batching}
     overall = [summarise(run, counts, "", stateful) for run in runs]

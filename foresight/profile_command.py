@@ -199,7 +199,8 @@ def _cost_lines(cost: HostPoint) -> Iterator[str]:
         turn = f"{cost.front_turn_s * 1e6:.0f} µs a turn"
         yield f"  {cost.front_request_s * 1e6:.0f} µs a request and {turn} of the front end"
     if cost.answer_s:
-        yield f"  {cost.answer_s * 1e6:.0f} µs an answer; steps of texts that come and go take {cost.slowed:.2f} times as long"
+        slowed = f"steps of texts that come and go take {cost.slowed:.2f} times as long"
+        yield f"  {cost.answer_s * 1e6:.0f} µs an answer; {slowed}"
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from ..engine.config.platforms import GENERATION
 from ..engine.profiles import ModelProfile, ProfileOrigin, Way, present_origin
 from .busy_server import settled
 from .busy_texts import settled_texts
+from .crowding import measure_crowding
 from .host_costs import measure_host
 from .interruptible import interruptible
 from .models import ForeseenModels, completed_config, config_uses_gpus
@@ -25,6 +26,8 @@ from .sample_inputs import SampleInputs, load_arrays
 from .service_times import MeasuredModel, MeasuringPlan, measure_model
 from .step_costs import measure_step_costs
 from .step_times import measure_steps
+
+_CROWDED_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,8 @@ class Profiler:
         nbytes = make_inputs(measured.config).nbytes(1)
         front_ends = (0, 1) if self.front_ends else (0,)
         found = measure_host(measured, options, ways, nbytes, self.plan.most_s, front_ends)
+        crowded = measure_crowding(measured.service[0].time.mean_s, min(_CROWDED_S, self.plan.most_s))
+        found = [replace(each, points=[replace(point, crowded=crowded) for point in each.points]) for each in found]
         points = [point for each in found for point in settled(profile, measured.config, each, options)]
         return replace(profile, host=tuple(points))
 

@@ -102,6 +102,7 @@ class HostPoint:
             of a generating model, steps (`foresight.busy_texts`).
         late: how much later than nine of ten requests were answered that found the loop asleep; 0 for those nine.
             Other programs had a core then, for the most part. Nothing where batches take long, whose times have it.
+        crowded: how late a thread gets a core while batches compute on all, or on all but one (`foresight.crowding`).
         answer_s: seconds of the event loop for each answer, of a model that answers many times.
         held_up: by so many of the seconds that the event loop works meanwhile a step of a generating model is longer.
         front_request_s: processor seconds of a front end for the request: read, decode, pass on, encode, write.
@@ -118,6 +119,7 @@ class HostPoint:
     rested: tuple[RestedLoop, ...] = ()
     slowed: float = 1.0
     late: TimeDistribution = NEVER_LATE
+    crowded: TimeDistribution = NEVER_LATE
     answer_s: float = 0.0
     held_up: float = 0.0
     front_request_s: float = 0.0
@@ -176,6 +178,7 @@ class ModelProfile:
                 "outside": each.outside.to_json(),
                 "rested": [asdict(rested) for rested in each.rested],
                 "late": each.late.to_json(),
+                "crowded": each.crowded.to_json(),
             }
             for each in self.host
         ]
@@ -274,6 +277,7 @@ def _host_point(part: _Part) -> HostPoint:
         rested=tuple(sorted(part.each("rested", _rested_loop), key=lambda each: each.rest_s)),
         slowed=part.number("slowed"),
         late=TimeDistribution.from_json(part.get("late"), f"{part.where}.late"),
+        crowded=TimeDistribution.from_json(part.get("crowded", NEVER_LATE.to_json()), f"{part.where}.crowded"),
         answer_s=part.number("answer_s", 0.0),
         held_up=part.number("held_up", 0.0),
         front_request_s=part.number("front_request_s", 0.0),

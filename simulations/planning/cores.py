@@ -11,6 +11,9 @@ from typing import Any
 _ALMOST = 1e-12
 """Of a second: less than that is left of what has been done."""
 
+_SOME = 0.5
+"""Of a core: what wants no more leaves it to others."""
+
 Ended = Callable[[float, Any], None]
 """Told when something was done, and what."""
 
@@ -49,18 +52,26 @@ class Cores:
     Args:
         cores: how many there are.
         loop_first: the event loop and front ends go first (`HostCosts`).
+        most: cores that executions want at most, if all that there may be go on at once.
 
     Attributes:
         busy_s: seconds of cores that were given, but for the event loop's.
     """
 
-    def __init__(self, cores: float, loop_first: bool = True) -> None:
+    def __init__(self, cores: float, loop_first: bool = True, most: float = 0.0) -> None:
         self.busy_s = 0.0
         self._cores = cores
         self._loop_first = loop_first
+        self._crowd = max(_SOME, cores - 1 - _SOME) if most >= cores - _SOME else math.inf
         self._woken, self._others = _Group(), _Group()
         self._timed: list[tuple[float, int, Ended, Any]] = []
         self._numbers = count()
+
+    @property
+    def crowded(self) -> bool:
+        """Executions compute on all cores but one at least, and there may be as many as cores: who wakes up now may
+        find that each is taken, since the one that is left is the event loop's, and its clients'."""
+        return self._others.wanted >= self._crowd
 
     def begin(self, seconds: float, cores: float, ended: Ended, what: Any, *, first: bool = False) -> None:
         """Something computes from now on.

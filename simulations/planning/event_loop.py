@@ -37,6 +37,7 @@ class PlannedLoop:
     Args:
         costs: of the host; None for none.
         on_failure: called once, when there is a `failure`.
+        most_cores: see `Cores`.
 
     Attributes:
         busy_s: seconds for which it worked.
@@ -44,12 +45,14 @@ class PlannedLoop:
         failure: what was raised by what a caller has given, so that the run is over.
     """
 
-    def __init__(self, clock: JumpingClock, costs: HostCosts | None, on_failure: Callable[[], None]) -> None:
+    def __init__(
+        self, clock: JumpingClock, costs: HostCosts | None, on_failure: Callable[[], None], most_cores: float = 0.0
+    ) -> None:
         self.failure: Exception | None = None
         self._on_failure = on_failure
         self.busy_s = 0.0
         shared = costs is not None and (costs.cores < math.inf or costs.front_ends > 0)
-        self.cores = Cores(costs.cores, costs.loop_first) if costs is not None and shared else None
+        self.cores = Cores(costs.cores, costs.loop_first, most_cores) if costs is not None and shared else None
         self._clock = clock
         self._costs = costs
         self._turn: Turn | None = None
@@ -200,7 +203,11 @@ class PlannedLoop:
     def _rouse(self, costs: HostCosts, now: float) -> float:
         """Wake up. What is due by the time that this returns is heard now."""
         rested_s = now - self._asleep_s
-        late_s = costs.rouse(rested_s) if rested_s > 0 and self._due and self._due[0][4] else 0.0
+        late_s = 0.0
+        if rested_s > 0 and self._due and self._due[0][4]:
+            late_s = costs.rouse(rested_s)
+            if self.cores is not None and self.cores.crowded:
+                late_s += costs.crowded()
         if late_s > 0:
             if self.cores is not None:
                 self.cores.idle(now, now + late_s)

@@ -12,8 +12,8 @@ class HostCosts:
     """Seconds that things take beside the batches themselves: none, unless a subclass says otherwise.
 
     `wake`, `admit`, `begin`, `over`, `answer` and `settle` are work of the event loop, which does nothing else then.
-    `front_turn`, `front_in` and `front_out` are work of front ends (`front_ends`). `rouse`, `start`, `notice`,
-    `timer_late`, `way_in` and `way_out` pass beside all that.
+    `front_turn`, `front_in` and `front_out` are work of front ends (`front_ends`). `rouse`, `crowded`, `start`,
+    `notice`, `timer_late`, `way_in` and `way_out` pass beside all that.
 
     Attributes:
         cores: which the event loop, front ends, threads and processes share, possibly with a fraction: when more are
@@ -21,14 +21,20 @@ class HostCosts:
         loop_first: while the event loop works it has a core to itself, as who has just woken up has, and so has each
             front end; the others share the rest. False: they are slowed down as the others are.
         front_ends: processes that read and write for the event loop; 0 if it does so itself.
+        clients_here: clients share the cores, so that they wait for one as the event loop does (`crowded`).
     """
 
     cores: float = math.inf
     loop_first: bool = True
     front_ends: int = 0
+    clients_here: bool = False
 
     def rouse(self, rested_s: float) -> float:
         """From when a request could be heard until a loop is awake that has slept for so long. Asked before `wake`."""
+        return 0.0
+
+    def crowded(self) -> float:
+        """How late a thread gets a core that wakes up when others compute (`Cores.crowded`)."""
         return 0.0
 
     def wake(self, events: int, rested_s: float) -> float:

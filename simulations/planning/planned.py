@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from random import Random
@@ -16,6 +16,7 @@ from ...engine.backends.interface import InstanceSpec
 from ...engine.config.model import InstanceGroup, ModelConfig, ModelTensor, copy_message
 from ...engine.datatypes import BYTES, INT64
 from ...engine.errors import InvalidArgumentError
+from ...engine.instances.executing import SHORT_NS
 from ...engine.job import ExecutionBatch
 from ...engine.logs.made_prompts import prompt_of, sampling_of
 from ...engine.logs.request_log import LoggedRequest
@@ -72,6 +73,25 @@ class PlannedModel:
     @property
     def name(self) -> str:
         return self.config.name
+
+
+def most_cores(models: Sequence[PlannedModel]) -> float:
+    """That executions beside the event loop want, if all instances are at work."""
+    return sum([_cores_beside(model) * _instances(model) for model in models])
+
+
+def _cores_beside(model: PlannedModel) -> float:
+    """That one execution wants; none if it is on the event loop."""
+    if model.steps is not None:
+        return 0.0 if model.steps.on_device else model.steps.cores
+    if model.service is None or model.place in (ExecutionPlace.LOOP, ExecutionPlace.DEVICE):
+        return 0.0
+    proves = model.place is ExecutionPlace.PROVING and model.service(1, 1, Random(1)) * 1e9 < SHORT_NS
+    return 0.0 if proves else model.cores
+
+
+def _instances(model: PlannedModel) -> int:
+    return sum([group.count for group in model.config.instance_group if not group.passive])
 
 
 class PlannedSource(SimulatedModel):

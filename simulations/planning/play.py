@@ -30,7 +30,7 @@ from .generated_run import generated_run
 from .host import HostCosts
 from .loads import Then
 from .notes import REASONS, Notes
-from .planned import PlannedModel, PlannedSource, Requests
+from .planned import PlannedModel, PlannedSource, Requests, most_cores
 from .played import PlayedRun, columns
 from .step_executor import PlannedStepExecutor
 from .steps import ModelInSteps
@@ -92,7 +92,7 @@ class _Run:
         self._then = then
         self._notes = Notes()
         self._over = trio.Event()
-        self._loop = PlannedLoop(self.clock, costs, self._over.set)
+        self._loop = PlannedLoop(self.clock, costs, self._over.set, most_cores(models))
         self._front_ends = PlannedFrontEnds(costs, self._loop, seed) if costs is not None and costs.front_ends else None
         steps = {
             model.name: ModelInSteps(model.name, model.steps, index, seed)
@@ -242,6 +242,8 @@ class _Run:
             if model is not None:
                 self._loop.work(costs.answer(model, logged.rows, well))
                 way_s, front_s = costs.way_out(model, well), costs.front_out(model, logged.rows, well)
+                if costs.clients_here and self._loop.cores is not None and self._loop.cores.crowded:
+                    way_s += costs.crowded()
         now = self.clock.now_s()
         if self._front_ends is not None:
             self._front_ends.send(now, number, front_s, self._written, (number, way_s, well))
