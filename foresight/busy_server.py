@@ -11,20 +11,25 @@ Rules:
  3. Where batches are executed on the loop, a client alone leaves it no rest. So it is what shorter and longer rests
     cost that is scaled.
  4. What a front end has to do is scaled to what it was measured to do.
+ 5. Where as many batches may be executed as there are cores, these share them with the event loop and with clients. The
+    play has that, and what they are slower on a server (`HostPoint.slowed`) has it, too. So that is scaled until the
+    play's batches take as long as those of the load.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from random import Random
+
+import numpy as np
 
 from ..engine.config.model import ModelConfig
 from ..engine.logs.request_log import LoggedRequest
 from ..engine.options import ServerOptions
 from ..engine.profiles import HostPoint, ModelProfile, RestedLoop
-from ..simulations.planning import PlayedRun, play
+from ..simulations.planning import PlayedRun, most_cores, play
 from .models import ForeseenModel
 from .planned_models import ProfiledCosts, planned_model, served_factor
 
@@ -39,6 +44,9 @@ _CLIENT_S = 0.00008
 _LEAST_REST_S = 0.0005
 """A loop that has slept for less is awake."""
 _LEAST_CORES = 0.1
+_SOME = 0.5
+"""Of a core: what wants no more leaves it to others."""
+_LEAST_SLOWED = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +59,7 @@ class BusyServer:
         alone_s: of the event loop, for a request alone, without the execution.
         rest_s: for which the loop had rested before.
         rested: what a request costs more after longer rests.
+        sizes: how many of the load's batches had so many rows; all of them together took `executed_s`.
     """
 
     log: Sequence[LoggedRequest]
@@ -59,6 +68,8 @@ class BusyServer:
     alone_s: float
     rest_s: float
     rested: Sequence[RestedLoop]
+    sizes: Mapping[int, int] = field(default_factory=dict)
+    executed_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +98,28 @@ def settled(profile: ModelProfile, config: ModelConfig, way: MeasuredWay, option
             low = middle
         else:
             high = middle
-    points = scaled(way, (low * high) ** 0.5)
+    points = slowed_as_measured(profile, config, scaled(way, (low * high) ** 0.5), way.busy, options)
     front_s = _played(profile, config, points, log, options).front_ends_busy_s
     by = min(max(_LEAST, way.busy.front_s / front_s), _MOST) if front_s > 0 else 1.0
     return [
         replace(point, front_request_s=by * point.front_request_s, front_turn_s=by * point.front_turn_s)
         for point in points
     ]
+
+
+def slowed_as_measured(
+    profile: ModelProfile, config: ModelConfig, points: Sequence[HostPoint], busy: BusyServer, options: ServerOptions
+) -> list[HostPoint]:
+    """The points, with batches that take as long in a play as they were measured to (rule 5)."""
+    if most_cores([planned_model(ForeseenModel(config, profile))]) < profile.origin.cores - _SOME:
+        return list(points)
+    run = _played(profile, config, points, busy.log, options)
+    rows, took_s = run.batch_rows, run.batch_ended_s - run.batch_started_s
+    played_s = {int(size): float(took_s[rows == size].mean()) for size in np.unique(rows)}
+    sizes = list(busy.sizes)
+    expected_s = float(np.interp(sizes, list(played_s), list(played_s.values())) @ np.array(list(busy.sizes.values())))
+    by = busy.executed_s / expected_s if expected_s > 0 else 1.0
+    return [replace(point, slowed=min(max(_LEAST_SLOWED, by * point.slowed), _MOST)) for point in points]
 
 
 def scaled(way: MeasuredWay, by: float) -> list[HostPoint]:

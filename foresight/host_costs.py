@@ -184,7 +184,9 @@ def _point(loads: _Loads, way: Way, nbytes: int, seconds: float) -> tuple[HostPo
     loop_s = sum([load.loop_s * load.answered for load in opened])
     loop_s -= idle * sum([each[-1].offset_s for each in logs])
     front_s = sum([load.front_s * load.answered for load in opened])
-    return point, BusyServer(log, max(0.0, loop_s), front_s, alone_s, aside_s, rested)
+    sizes = sum((Counter(load.sizes) for load in opened), Counter[int]())
+    executed_s = sum([load.batch_s * sum(load.sizes.values()) for load in opened])
+    return point, BusyServer(log, max(0.0, loop_s), front_s, alone_s, aside_s, rested, sizes, executed_s)
 
 
 def random_logs(measured: MeasuredModel, seconds: float) -> list[list[LoggedRequest]]:

@@ -3,7 +3,7 @@
 from .generated_run import GeneratedRun
 from .host import HostCosts
 from .loads import ClosedLoop
-from .planned import ExecutionPlace, PlannedModel, ServiceTime
+from .planned import ExecutionPlace, PlannedModel, ServiceTime, most_cores
 from .play import play
 from .played import PlayedRun, merged_runs
 from .steps import PlannedSteps
@@ -18,5 +18,6 @@ __all__ = [
     "PlayedRun",
     "ServiceTime",
     "merged_runs",
+    "most_cores",
     "play",
 ]

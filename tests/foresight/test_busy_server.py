@@ -118,3 +118,21 @@ def test_sequences_come_at_random_times_and_are_short() -> None:
     assert 200 < len(requests) < 3_000
     assert 4 < len(requests) / sum(each.start for each in requests) < 16
     assert max(log[-1].offset_s for log in logs) < 3.0
+
+
+@pytest.mark.parametrize(("instances", "found"), [(2, 1.2), (1, 1.5)])
+def test_batches_on_shared_cores_take_what_they_took(instances: int, found: float) -> None:
+    """The play has two instances share two cores with the event loop, which what they are slower on a server has as
+    well; a single one has a core of its own."""
+    times = [ServicePoint(rows, 1, 1.0, TimeDistribution.constant(0.006)) for rows in (1, 8)]
+    known = foreseen_model("m", *times, instances=instances)
+    assert known.profile is not None
+    real = [replace(SMALL, slowed=1.2)]
+    profile = replace(known.profile, host=tuple(real))
+    costs = ProfiledCosts({"m": profile}, 2.0 - len(LOG) / LOG[-1].offset_s * 0.00008, Way.HTTP, Random(1))
+    run = play([planned_model(replace(known, profile=profile), 1.2)], LOG, OPTIONS, 1, costs=costs)
+    sizes = {int(rows): int((run.batch_rows == rows).sum()) for rows in set(run.batch_rows)}
+    executed_s = float((run.batch_ended_s - run.batch_started_s).sum())
+    server = replace(busy(run.loop_busy_s, rest_s=0.006), sizes=sizes, executed_s=executed_s)
+    (point,) = settled(known.profile, known.config, MeasuredWay([replace(SMALL, slowed=1.5)], server), OPTIONS)
+    assert point.slowed == pytest.approx(found, rel=0.02)
