@@ -14,13 +14,15 @@ import trio
 from ..engine.config.json_text import config_json
 from ..engine.config.model import ModelConfig
 from ..engine.config.platforms import GENERATION
-from ..engine.profiles import ModelProfile, ProfileOrigin, Way, present_origin
+from ..engine.profiles import NEVER_LATE, ModelProfile, ProfileOrigin, Way, present_origin
+from ..simulations.planning import most_cores
 from .busy_server import settled
 from .busy_texts import settled_texts
 from .crowding import measure_crowding
 from .host_costs import measure_host
 from .interruptible import interruptible
-from .models import ForeseenModels, completed_config, config_uses_gpus
+from .models import ForeseenModel, ForeseenModels, completed_config, config_uses_gpus
+from .planned_models import planned_model
 from .progress import Progress
 from .sample_inputs import SampleInputs, load_arrays
 from .service_times import MeasuredModel, MeasuringPlan, measure_model
@@ -71,7 +73,9 @@ class Profiler:
         nbytes = make_inputs(measured.config).nbytes(1)
         front_ends = (0, 1) if self.front_ends else (0,)
         found = measure_host(measured, options, ways, nbytes, self.plan.most_s, front_ends)
-        crowded = measure_crowding(measured.service[0].time.mean_s, min(_CROWDED_S, self.plan.most_s))
+        crowded = NEVER_LATE
+        if most_cores([planned_model(ForeseenModel(measured.config, profile))]):
+            crowded = measure_crowding(measured.service[0].time.mean_s, min(_CROWDED_S, self.plan.most_s))
         found = [replace(each, points=[replace(point, crowded=crowded) for point in each.points]) for each in found]
         points = [point for each in found for point in settled(profile, measured.config, each, options)]
         return replace(profile, host=tuple(points))

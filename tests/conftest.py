@@ -50,6 +50,18 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    """A test that has calls counted must end that: all tests after it would take many times as long."""
+    before = sys.getprofile()
+    try:
+        return (yield)
+    finally:
+        left = sys.getprofile()
+        sys.setprofile(before)
+        assert left is before, f"the test has left {left} behind, which is told of all calls (sys.setprofile)"
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """One process more than there are cores: tests that wait for processes and sockets leave a third of them idle."""

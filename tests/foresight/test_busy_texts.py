@@ -31,10 +31,6 @@ class Server:
         assert self.model.profile is not None
         self.profile: ModelProfile = self.model.profile
 
-    def random_texts(self, seconds: float = 60.0) -> list[LoggedRequest]:
-        assert self.profile.generation is not None
-        return random_texts("letters", self.profile.generation, self.model.config, seconds)
-
     def log(self, asked: list[LoggedRequest], profile: ModelProfile) -> list[LoggedRequest]:
         """What it writes of these requests."""
         model = planned_model(ForeseenModel(self.model.config, profile), served_factor(profile, Way.HTTP))
@@ -59,6 +55,16 @@ def results_of(run: PlayedRun) -> list[LoggedResult]:
     return [found[number] for number in range(len(run))]
 
 
+def some_texts() -> list[LoggedRequest]:
+    """Short ones, between which there are rests."""
+    chance, at_s = Random(2), 0.0
+    asked: list[LoggedRequest] = []
+    for _ in range(30):
+        at_s += chance.expovariate(1 / 0.15)
+        asked.append(text(at_s, chance.randint(8, 40), 4))
+    return asked
+
+
 def more_s(profile: ModelProfile) -> list[float]:
     assert profile.generation is not None
     return [each for rested in profile.generation.rested for each in rested.more_s]
@@ -72,14 +78,14 @@ def server_fixture(tmp_path: Path) -> Server:
 @pytest.mark.parametrize(("steps", "rests"), [(1.3, 1.8), (0.8, 0.6), (1.0, 1.0)])
 def test_the_scales_are_found_by_which_a_play_takes_as_long(server: Server, steps: float, rests: float) -> None:
     """Of a server that is known to be so."""
-    log = server.log(server.random_texts(), scaled(server.profile, steps, rests))
+    log = server.log(some_texts(), scaled(server.profile, steps, rests))
     found = server.settled(MeasuredTexts(POINT, log))
     assert [each.slowed for each in found.host] == [pytest.approx(steps, rel=0.03)]
     assert more_s(found) == pytest.approx([rests * each for each in more_s(server.profile)], rel=0.12)
 
 
 def test_rests_are_scaled_by_the_first_way_and_steps_by_each(server: Server) -> None:
-    asked = server.random_texts()
+    asked = some_texts()
     log = server.log(asked, scaled(server.profile, 1.2, 1.0))
     slower = server.log(asked, scaled(server.profile, 1.5, 2.0))
     found = server.settled(MeasuredTexts(POINT, log), MeasuredTexts(replace(POINT, way=Way.STREAM), slower))
@@ -97,12 +103,13 @@ def test_nothing_is_scaled_by_what_was_not_measured(server: Server) -> None:
     assert [each.slowed for each in server.settled(MeasuredTexts(POINT, server.log(asked, server.profile))).host] == [1]
     assert server.profile.generation is not None
     server.profile = replace(server.profile, generation=replace(server.profile.generation, rested=()))
-    log = server.log(server.random_texts(), scaled(server.profile, 1.4, 1.0))
+    log = server.log(some_texts(), scaled(server.profile, 1.4, 1.0))
     assert [each.slowed for each in server.settled(MeasuredTexts(POINT, log)).host] == [pytest.approx(1.4, rel=0.03)]
 
 
 def test_texts_at_random_times_are_a_part_of_what_the_steps_can_do(server: Server) -> None:
-    asked = server.random_texts(100.0)
+    assert server.profile.generation is not None
+    asked = random_texts("letters", server.profile.generation, server.model.config, 100.0)
     seconds = asked[-1].offset_s
     tokens = sum(each.generated_tokens for each in asked) / seconds
     assert tokens / (4 / STEP_S) == pytest.approx(SHARE, rel=0.4)

@@ -68,6 +68,11 @@ class LoopSteps(trio.abc.Instrument):
             self.freeing += 1
             self.most_freed = max(self.most_freed, freed)
 
+    def stop(self) -> None:
+        """In a step, after which it is not asked any more."""
+        trio.lowlevel.remove_instrument(self)
+        sys.setprofile(None)
+
     def _called(self, _frame: object, event: str, _what: object) -> None:
         self._calls += event == "call" or event == "c_call"
 
@@ -158,7 +163,7 @@ async def test_a_large_document_takes_little_at_once(
             (port,) = await nursery.start(service.serve)
             trio.lowlevel.add_instrument(steps)
             answer = await trio.to_thread.run_sync(ask, port, head % (model, len(text)) + text)
-            trio.lowlevel.remove_instrument(steps)
+            steps.stop()
             service.close()
             nursery.cancel_scope.cancel()
     assert answer.startswith(b"HTTP/1.1 200")
