@@ -168,13 +168,13 @@ async def test_what_comes_behind_a_request_without_a_task_is_answered(tmp_path: 
 async def test_over_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     async with serving(echo, tls=authority.options) as service:
-        plain = await connect(service)
         context: ssl.SSLContext = authority.context("http/1.1")
-        stream = trio.SSLStream(plain, context, server_hostname="localhost", https_compatible=True)
-        assert LAST not in (await ask(stream)).headers
-        service.begin_drain()
-        assert LAST in (await ask(stream)).headers
-        assert await read_to_end(stream) == b""
+        async with await connect(service) as plain:
+            stream = trio.SSLStream(plain, context, server_hostname="localhost", https_compatible=True)
+            assert LAST not in (await ask(stream)).headers
+            service.begin_drain()
+            assert LAST in (await ask(stream)).headers
+            assert await read_to_end(stream) == b""
 
 
 async def test_the_end_of_the_drain_is_the_end(service: HttpService) -> None:

@@ -39,7 +39,11 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 async def tls_connect(service: HttpService, context: ssl.SSLContext) -> trio.SSLStream[trio.SocketStream]:
     stream = trio.SSLStream(await connect(service), context, server_hostname="localhost", https_compatible=True)
-    await stream.do_handshake()
+    try:
+        await stream.do_handshake()
+    except trio.BrokenResourceError:
+        await trio.aclose_forcefully(stream)
+        raise
     return stream
 
 
