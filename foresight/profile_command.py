@@ -198,6 +198,12 @@ def _cost_lines(cost: HostPoint) -> Iterator[str]:
     if cost.front_ends:
         turn = f"{cost.front_turn_s * 1e6:.0f} µs a turn"
         yield f"  {cost.front_request_s * 1e6:.0f} µs a request and {turn} of the front end"
+    if cost.crowded.mean_s:
+        often, seldom = cost.crowded.mean_s * 1e3, cost.crowded.quantile(0.99) * 1e3
+        yield (
+            f"  a thread gets a core {often:.2f} ms late on average, and {seldom:.1f} ms one time in a hundred, while "
+            "others have all"
+        )
     if cost.answer_s:
         slowed = f"steps of texts that come and go take {cost.slowed:.2f} times as long"
         yield f"  {cost.answer_s * 1e6:.0f} µs an answer; {slowed}"

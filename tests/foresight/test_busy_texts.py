@@ -10,11 +10,13 @@ import pytest
 from generating_profiles import STEP_S, steps_of, text, write_generating
 
 from trireme.engine.logs.request_log import LoggedRequest, LoggedResult
-from trireme.engine.profiles import HostPoint, ModelProfile, TimeDistribution, Way
-from trireme.engine.profiles.generation import RestedSteps
+from trireme.engine.profiles import ExecutorKind, HostPoint, ModelProfile, TimeDistribution, Way
+from trireme.engine.profiles.generation import GenerationProfile, RestedSteps
+from trireme.foresight import profiling
 from trireme.foresight.busy_texts import SHARE, MeasuredTexts, random_texts, scaled, settled_texts
 from trireme.foresight.models import ForeseenModel, ForeseenModels
 from trireme.foresight.planned_models import ProfiledCosts, planned_model, served_factor
+from trireme.foresight.service_times import MeasuredModel, MeasuringPlan
 from trireme.simulations.planning import PlayedRun, play
 
 POINT = HostPoint(Way.HTTP, 8, 0, 0.0002, 0.0, TimeDistribution.constant(0.0001), answer_s=0.00002)
@@ -124,3 +126,17 @@ def test_texts_have_room_in_a_short_context(server: Server, context: int) -> Non
     assert len(asked) > 10
     assert all(min(each.prompt_tokens, each.generated_tokens) >= 1 for each in asked)
     assert all(each.prompt_tokens + each.generated_tokens <= context for each in asked)
+
+
+def test_a_profile_is_scaled_by_what_a_server_was_asked(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = server.log(some_texts(), scaled(server.profile, 1.4, 1.0))
+
+    async def steps(*_given: object) -> tuple[MeasuredModel, GenerationProfile | None]:
+        service = list(server.profile.service)
+        return MeasuredModel(server.model.config, 1, ExecutorKind.THREAD, service), server.profile.generation
+
+    monkeypatch.setattr(profiling, "measure_steps", steps)
+    monkeypatch.setattr(profiling, "measure_step_costs", lambda *_given: [MeasuredTexts(POINT, log)])
+    profiler = profiling.Profiler(server.models, MeasuringPlan(), ways=("http",))
+    found = profiler.profile("letters", lambda _text, _part: None)
+    assert [each.slowed for each in found.host] == [pytest.approx(1.4, rel=0.03)]

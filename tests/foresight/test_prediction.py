@@ -271,3 +271,15 @@ def test_a_log_that_cannot_be_played_is_refused() -> None:
         predict([model], poisson(1.0, 1, model="other"), OPTIONS, ROOMY)
     with pytest.raises(InvalidArgumentError, match="no requests"):
         predict([model], [], OPTIONS, ROOMY)
+
+
+@pytest.mark.parametrize("client_cores", [0.0, 0.01])
+def test_crowded_cores_hold_up_requests_and_clients_on_the_same_machine(client_cores: float) -> None:
+    """The second request comes, and the first answer goes, while the other one is computed."""
+    host = HostPoint(Way.HTTP, 16, 0, 0.0, 0.0, TimeDistribution.constant(0.0), crowded=TimeDistribution.constant(0.02))
+    point = ServicePoint(1, 1, 1.0, TimeDistribution.constant(0.1))
+    model = foreseen_model("m", point, instances=2, max_batch_size=1, host=(host,))
+    log = [LoggedRequest(0.0, "m"), LoggedRequest(0.05, "m")]
+    run = predict([model], log, OPTIONS, ForeseenHost(2.0, client_cores), plays=1).runs[0]
+    first_s = 0.12 if client_cores else 0.1
+    assert list(run.latencies_s()) == pytest.approx([first_s, 0.12], abs=0.002)

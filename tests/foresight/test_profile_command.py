@@ -19,7 +19,16 @@ from trireme.clients.connections import HttpLoadConnection
 from trireme.engine.errors import InvalidArgumentError, NotFoundError
 from trireme.engine.logs.request_log import LoggedRequest, LoggedResult, RequestTraffic, write_request_log
 from trireme.engine.options import ServerOptions
-from trireme.engine.profiles import ExecutorKind, ModelProfile, read_profile
+from trireme.engine.profiles import (
+    NEVER_LATE,
+    ExecutorKind,
+    HostPoint,
+    ModelProfile,
+    TimeDistribution,
+    Way,
+    read_profile,
+)
+from trireme.foresight.busy_server import BusyServer, MeasuredWay
 from trireme.foresight.models import ForeseenModels, ProfileStore
 from trireme.foresight.progress import Progress
 from trireme.foresight.served_models import ServedModels
@@ -138,6 +147,22 @@ def test_front_ends_are_measured_where_a_server_has_some_or_who_asks(
     monkeypatch.setattr("trireme.foresight.profile_command.usable_cores", lambda: cores)
     profiled(repository, "digits", "--sizes", "1", "--ways", "http", *words)
     assert asked == [wanted]
+
+
+@pytest.mark.parametrize("beside", [0.0, 1.0])
+def test_how_late_threads_get_a_core_is_measured_of_models_that_compute_beside_the_loop(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], beside: float
+) -> None:
+    point = HostPoint(Way.HTTP, 8, 0, 0.0001, 0.0, TimeDistribution.constant(0.0))
+    way = MeasuredWay([point], BusyServer((), 0.0, 0.0, 0.0, 0.0, ()))
+    late = TimeDistribution.constant(0.002)
+    monkeypatch.setattr("trireme.foresight.profiling.measure_host", lambda *_given: [way])
+    monkeypatch.setattr("trireme.foresight.profiling.most_cores", lambda _models: beside)
+    monkeypatch.setattr("trireme.foresight.profiling.measure_crowding", lambda *_given: late)
+    profile = profiled(repository, "digits", "--sizes", "1", "--ways", "http")
+    assert [each.crowded for each in profile.host] == [late if beside else NEVER_LATE]
+    told = "a thread gets a core 2.00 ms late on average, and 2.0 ms one time in a hundred, while others have all"
+    assert (told in capsys.readouterr().out) is (beside > 0)
 
 
 def test_a_profile_that_is_out_of_date_is_said_to_be(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
