@@ -29,7 +29,7 @@ from ..engine.config.model import ModelConfig
 from ..engine.logs.request_log import LoggedRequest
 from ..engine.options import ServerOptions
 from ..engine.profiles import HostPoint, ModelProfile, RestedLoop
-from ..simulations.planning import PlayedRun, most_cores, play
+from ..simulations.planning import PlayedRun, may_be_crowded, most_cores, play
 from .models import ForeseenModel
 from .planned_models import ProfiledCosts, planned_model, served_factor
 
@@ -44,9 +44,7 @@ _CLIENT_S = 0.00008
 _LEAST_REST_S = 0.0005
 """A loop that has slept for less is awake."""
 _LEAST_CORES = 0.1
-_SOME = 0.5
-"""Of a core: what wants no more leaves it to others."""
-_LEAST_SLOWED = 0.8
+LEAST_SLOWED = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +109,7 @@ def slowed_as_measured(
     profile: ModelProfile, config: ModelConfig, points: Sequence[HostPoint], busy: BusyServer, options: ServerOptions
 ) -> list[HostPoint]:
     """The points, with batches that take as long in a play as they were measured to (rule 5)."""
-    if most_cores([planned_model(ForeseenModel(config, profile))]) < profile.origin.cores - _SOME:
+    if not may_be_crowded(most_cores([planned_model(ForeseenModel(config, profile))]), profile.origin.cores):
         return list(points)
     run = _played(profile, config, points, busy.log, options)
     rows, took_s = run.batch_rows, run.batch_ended_s - run.batch_started_s
@@ -119,7 +117,7 @@ def slowed_as_measured(
     sizes = list(busy.sizes)
     expected_s = float(np.interp(sizes, list(played_s), list(played_s.values())) @ np.array(list(busy.sizes.values())))
     by = busy.executed_s / expected_s if expected_s > 0 else 1.0
-    return [replace(point, slowed=min(max(_LEAST_SLOWED, by * point.slowed), _MOST)) for point in points]
+    return [replace(point, slowed=min(max(LEAST_SLOWED, by * point.slowed), _MOST)) for point in points]
 
 
 def scaled(way: MeasuredWay, by: float) -> list[HostPoint]:

@@ -43,7 +43,7 @@ from ..engine.logs.request_log import LoggedLoop, LoggedRequest, RequestTraffic
 from ..engine.options import ServerOptions
 from ..engine.profiles import NEVER_LATE, HostPoint, RestedLoop, ServicePoint, TimeDistribution, Way
 from ..engine.profiles.profile import runs_on_loop
-from .busy_server import MOST_HZ, SHARE, BusyServer, MeasuredWay
+from .busy_server import LEAST_SLOWED, MOST_HZ, SHARE, BusyServer, MeasuredWay
 from .served_models import ServedModels
 from .service_times import MeasuredModel
 
@@ -69,7 +69,7 @@ _USUAL = 0.9
 """So many of all requests are not late."""
 _HIDES_S = 0.001
 """The spread of batches that take longer hides that of what is outside of them."""
-_LEAST_SLOWED, _MOST_SLOWED = 0.8, 1.5
+_MOST_SLOWED = 1.5
 _MOST_OF_IT = 0.8
 """So much of what a request costs may come of rests: a fit of a few measurements is not to say that nothing is left."""
 
@@ -282,7 +282,7 @@ def slowed_by(loads: Sequence[ServedLoad], measured: MeasuredModel) -> float:
 
     expected_s = sum(expected(load) for load in loads)
     took_s = sum(load.batch_s * sum(load.sizes.values()) for load in loads)
-    return min(max(_LEAST_SLOWED, took_s / expected_s), _MOST_SLOWED) if expected_s > 0 else 1.0
+    return min(max(LEAST_SLOWED, took_s / expected_s), _MOST_SLOWED) if expected_s > 0 else 1.0
 
 
 def _rested_loads(loads: _Loads, usual_s: float, seconds: float) -> Iterator[tuple[float, ServedLoad]]:

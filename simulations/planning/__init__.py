@@ -1,5 +1,6 @@
 """Requests played in virtual time without checks, as fast as can be: what planning asks."""
 
+from .cores import may_be_crowded
 from .generated_run import GeneratedRun
 from .host import HostCosts
 from .loads import ClosedLoop
@@ -17,6 +18,7 @@ __all__ = [
     "PlannedSteps",
     "PlayedRun",
     "ServiceTime",
+    "may_be_crowded",
     "merged_runs",
     "most_cores",
     "play",

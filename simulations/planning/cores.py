@@ -18,6 +18,11 @@ Ended = Callable[[float, Any], None]
 """Told when something was done, and what."""
 
 
+def may_be_crowded(most: float, cores: float) -> bool:
+    """Whether executions that want so many cores at most may take all that there are."""
+    return most >= cores - _SOME
+
+
 class _Group:
     """Those who compute at the same rate.
 
@@ -62,7 +67,7 @@ class Cores:
         self.busy_s = 0.0
         self._cores = cores
         self._loop_first = loop_first
-        self._crowd = max(_SOME, cores - 1 - _SOME) if most >= cores - _SOME else math.inf
+        self._crowd = max(_SOME, cores - 1 - _SOME) if may_be_crowded(most, cores) else math.inf
         self._woken, self._others = _Group(), _Group()
         self._timed: list[tuple[float, int, Ended, Any]] = []
         self._numbers = count()
